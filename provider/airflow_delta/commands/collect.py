@@ -1,0 +1,388 @@
+"""A ``WRITE`` stage after Spark: Parquet files become staged actions, with statistics from their footers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.partitions import partition_values, time_zone_of, url_encode
+from airflow_delta.commands.table import check_new_schema, parse_predicate, read_snapshot
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    InvariantViolationException,
+    ReplaceWhereMismatchException,
+    SchemaMismatchException,
+    StagedFileException,
+    StagingException,
+)
+from airflow_delta.log.actions import Action, AddFile, RemoveFile, encode_action
+from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
+from airflow_delta.staging.manifest import INLINE_LIMIT, decode_actions, encode_manifest, manifest_ref
+from airflow_delta.staging.paths import MANIFEST_NAME, attempt_directory, is_hidden, stage_key, transaction_directory
+from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.staging.schema import parse_struct
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.schema import StructType
+    from airflow_delta.log.store import FileStatus
+
+_CONCURRENCY = 16
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Data files of a stage, as actions."""
+
+    adds: list[AddFile] = field(default_factory=list)
+    rows: int = 0
+
+
+def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport) -> StagedWrite:
+    """Turn the files of one attempt into staged actions, in the worker, after Spark.
+
+    Statistics come from the Parquet footers, partition values from the directories of this attempt.
+
+    :raises SchemaMismatchException: what was written does not fit the table.
+    :raises ReplaceWhereMismatchException: a file lies in a partition outside the predicate.
+    :raises StagedFileException: a file is no readable Parquet.
+    """
+    _check_report(handle, request, report)
+    if not (request.overwrite_schema or handle.schema_string is None):
+        _check_schema(log, handle, report.schema_string, merge=request.merge_schema)
+    else:
+        check_new_schema(report.schema_string, report.partition_columns, handle.configuration, table=log.uri)
+    footers = _Footers(log, handle, report.schema_string, report.partition_columns, report.time_zone)
+    new, copied = _Collected(), _Collected()
+    for directories, into in ((report.directories, new), (report.copied_directories, copied)):
+        for name in directories:
+            footers.collect(f"{request.directory}/{name}", into)
+    _check_inside_predicate(log, handle, request.replace_where, new.adds)
+    reads = ReadSet()
+    if request.scan is not None:
+        predicate = request.scan.predicate
+        reads = ReadSet(predicates=() if predicate is None else (predicate,), whole_table=predicate is None)
+    removes: list[RemoveFile] = []
+    if request.rewrite is not None:
+        reads = ReadSet(
+            predicates=(*reads.predicates, request.replace_where or "true"),
+            files=report.rewritten_files,
+            whole_table=reads.whole_table,
+        )
+        removes = _removes(log, handle, request.replace_where, report.rewritten_files)
+    return _staged_write(
+        log,
+        handle,
+        new,
+        copied,
+        removes,
+        stage=request.stage,
+        task_id=request.task_id,
+        map_index=request.map_index,
+        attempt=request.attempt,
+        mode=request.mode,
+        replace_where=request.replace_where,
+        schema_string=report.schema_string,
+        merge_schema=request.merge_schema,
+        overwrite_schema=request.overwrite_schema,
+        partition_columns=report.partition_columns,
+        reads=reads,
+    )
+
+
+def collect_files(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    *,
+    task_id: str,
+    map_index: int = -1,
+    attempt: str,
+    path: str | None = None,
+    mode: str = "append",
+    replace_where: str | None = None,
+    merge_schema: bool = False,
+    overwrite_schema: bool = False,
+    partition_by: Sequence[str] = (),
+    time_zone: str = "UTC",
+) -> StagedWrite:
+    """Turn Parquet that any job left under the transaction's staging path into staged actions.
+
+    Hidden files are left alone. The schema is that of the files; a partition column has the table's type, and is text in a table
+    that does not exist yet unless the start task gave the schema.
+
+    :param path: directory that the job wrote, an URI or relative to the handle's staging path; default: all of it.
+    :param time_zone: time zone of timestamps in the names of partition directories.
+    :raises StagingException: the path is not under the staging path of the transaction.
+    """
+    from airflow_delta.commands.write import check_write_options
+
+    partition_columns = check_write_options(
+        handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+    )
+    _refuse_data_predicate(log, handle, replace_where)
+    directory = _inside_staging(handle, path)
+    from airflow_delta.commands.footers import schema_of_files
+
+    statuses = _data_files(log, directory)
+    known = None if overwrite_schema else handle.schema_string
+    schema_string = schema_of_files(log, statuses, known, partition_columns)
+    if known is not None:
+        _check_schema(log, handle, schema_string, merge=merge_schema)
+        _refuse_casts(log, handle, schema_string)
+    else:
+        check_new_schema(schema_string, partition_columns, handle.configuration, table=log.uri)
+    new = _Collected()
+    _Footers(log, handle, schema_string, partition_columns, time_zone).collect(directory, new, statuses)
+    _check_inside_predicate(log, handle, replace_where, new.adds)
+    return _staged_write(
+        log,
+        handle,
+        new,
+        _Collected(),
+        [],
+        stage=stage_key(task_id, map_index),
+        task_id=task_id,
+        map_index=map_index,
+        attempt=attempt,
+        mode=mode,
+        replace_where=replace_where,
+        schema_string=schema_string,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        partition_columns=partition_columns,
+        reads=ReadSet(),
+    )
+
+
+def _check_report(handle: TransactionHandle, request: StageRequest, report: StageReport) -> None:
+    for name in ("transaction_id", "stage", "attempt"):
+        if getattr(report, name) != getattr(request, name):
+            raise StagingException(
+                f"The report of stage {request.stage} is of another execution: {name} is {getattr(report, name)!r}, expected "
+                f"{getattr(request, name)!r}. Clear the stage.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+    if any("/" in name or name.startswith(".") for name in (*report.directories, *report.copied_directories)):
+        raise StagingException(f"The report of stage {request.stage} names directories outside its attempt", table=handle.table)
+
+
+def _check_schema(log: DeltaLog, handle: TransactionHandle, schema_string: str, *, merge: bool) -> StructType:
+    from airflow_delta.log.schema import merge_schema, parse_schema
+
+    return merge_schema(
+        parse_schema(handle.schema_string or ""),
+        parse_schema(schema_string),
+        merge=merge,
+        table=log.uri,
+        version=handle.read_version,
+    )
+
+
+def _refuse_casts(log: DeltaLog, handle: TransactionHandle, schema_string: str) -> None:
+    """Refuse finished files whose types are only near the table's: nobody casts their rows any more."""
+    from airflow_delta.log.schema import parse_schema
+    from airflow_delta.log.schema_merge import write_casts
+
+    casts = write_casts(parse_schema(handle.schema_string or ""), parse_schema(schema_string))
+    if casts:
+        listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
+        raise SchemaMismatchException(
+            f"The staged files do not have the types of table {log.uri} version {handle.read_version}: {listed}. Have the job cast "
+            "them.",
+            table=log.uri,
+            version=handle.read_version,
+        )
+
+
+def _refuse_data_predicate(log: DeltaLog, handle: TransactionHandle, replace_where: str | None) -> None:
+    """Refuse ``replaceWhere`` on data columns: whether rows of finished files satisfy it cannot be told without "
+    "reading them.
+    """
+    if replace_where is None or handle.schema_string is None:
+        if replace_where is not None:
+            raise DeltaIllegalArgumentException(
+                f"replace_where needs a table that exists; {handle.table} does not yet. Leave it out.", table=handle.table
+            )
+        return
+    if not parse_predicate(log, handle, replace_where).partition_only:
+        raise DeltaIllegalArgumentException(
+            f"replace_where ({replace_where}) of files that another job wrote may only name the partition columns "
+            f"({', '.join(handle.partition_columns)}) of table {handle.table}. Use @task.delta_stage for data columns.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+
+
+def _inside_staging(handle: TransactionHandle, path: str | None) -> str:
+    """Return the directory relative to the table root."""
+    directory = transaction_directory(handle.transaction_id)
+    if path is None:
+        return directory
+    relative = path.rstrip("/")
+    if "://" in relative or relative.startswith(("/", "file:")):
+        roots = [handle.staging_path, handle.staging_path.replace("s3://", "s3a://", 1), f"file://{handle.staging_path}"]
+        base = next((root for root in roots if relative == root or relative.startswith(f"{root}/")), None)
+        if base is None:
+            raise StagingException(
+                f"{path} is not under the staging path {handle.staging_path} of transaction {handle.transaction_id} on table "
+                f"{handle.table}. Have the job write there: only files that stay where they are can be published.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+        relative = relative[len(base) :].lstrip("/")
+    if ".." in relative.split("/"):
+        raise StagingException(f"{path} leads out of the staging path {handle.staging_path}", table=handle.table)
+    return f"{directory}/{relative}".rstrip("/")
+
+
+def _data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
+    """Return the visible Parquet files under a directory, sorted by path.
+
+    :raises StagedFileException: a job is still writing there, or died while it did.
+    """
+    found = []
+    for status in log.store.list_recursive(directory):
+        relative = status.path.removeprefix(f"{directory}/")
+        if "_temporary" in relative.split("/"):
+            raise StagedFileException(
+                f"{directory} of table {log.uri} holds {relative}: the job that writes there has not ended, or died. Run "
+                "it again "
+                "into another directory.",
+                table=log.uri,
+            )
+        if not is_hidden(relative) and status.name.endswith(".parquet"):
+            found.append(status)
+    return sorted(found, key=lambda status: status.path)
+
+
+class _Footers:
+    """Turns Parquet files into ``add`` actions."""
+
+    def __init__(
+        self, log: DeltaLog, handle: TransactionHandle, schema_string: str, partition_columns: Sequence[str], time_zone: str
+    ) -> None:
+        self._log = log
+        from airflow_delta.log.schema import parse_schema
+
+        self._schema = parse_schema(schema_string)
+        fields = [(name, self._schema.find(name)) for name in partition_columns]
+        self._types = {name: f.data_type for name, f in fields if f is not None}
+        self._zone = time_zone_of(time_zone)
+        self._configuration: Mapping[str, str] = handle.configuration
+        self._not_null = _not_null_columns(handle.schema_string)
+        self._handle = handle
+
+    def collect(self, directory: str, into: _Collected, statuses: Sequence[FileStatus] | None = None) -> None:
+        """Add the files of a directory with at least one row."""
+        statuses = _data_files(self._log, directory) if statuses is None else statuses
+        if not statuses:
+            return
+        from airflow_delta.log.properties import TableProperties
+        from airflow_delta.log.statistics import read_footers, stats_from_footer
+
+        schema = self._schema.without(list(self._types))
+        properties = TableProperties(dict(self._configuration))
+        for status, footer in zip(statuses, read_footers(self._log.store, statuses, _CONCURRENCY), strict=True):
+            if footer.num_rows == 0:
+                continue
+            relative = status.path.removeprefix(f"{directory}/").rpartition("/")[0]
+            values = partition_values(relative, self._types, self._zone, table=self._log.uri)
+            self._check_not_null(status.path, footer, values)
+            into.rows += footer.num_rows
+            into.adds.append(
+                AddFile(
+                    path=url_encode(status.path),
+                    partition_values=values,
+                    size=status.size,
+                    modification_time=status.modification_time,
+                    data_change=True,
+                    stats=stats_from_footer(footer, schema, properties),
+                )
+            )
+
+    def _check_not_null(self, path: str, footer: Any, values: Mapping[str, str | None]) -> None:
+        if not self._not_null:
+            return
+        from airflow_delta.commands.footers import null_counts
+
+        counts = null_counts(footer, [name for name in self._not_null if name not in values])
+        counts.update({name: int(values[name] is None) for name in self._not_null if name in values})
+        for name, count in counts.items():
+            if count:
+                raise InvariantViolationException(
+                    f"NOT NULL column {name} of table {self._log.uri} is {'missing or ' if count < 0 else ''}null in "
+                    f"{path}. Nothing "
+                    "was committed; filter such rows out or fill them.",
+                    table=self._log.uri,
+                    version=self._handle.read_version,
+                )
+
+
+def _not_null_columns(schema_string: str | None) -> list[str]:
+    if schema_string is None:
+        return []
+    return [f["name"] for f in parse_struct(schema_string)["fields"] if not f.get("nullable", True)]
+
+
+def _check_inside_predicate(log: DeltaLog, handle: TransactionHandle, replace_where: str | None, adds: Sequence[AddFile]) -> None:
+    """Check that every file lies in a partition that the predicate may select; rows were checked when they were written."""
+    if replace_where is None or handle.schema_string is None or not adds:
+        return
+    predicate = parse_predicate(log, handle, replace_where)
+    for add in adds:
+        if not predicate.matches_partition(add.partition_values):
+            where = ", ".join(f"{k}={v}" for k, v in add.partition_values.items())
+            raise ReplaceWhereMismatchException(
+                f"{add.path} lies in the partition [{where}], outside replaceWhere ({replace_where}) of table {log.uri}. "
+                "Nothing was "
+                "committed; filter the rows or widen the predicate.",
+                table=log.uri,
+                version=handle.read_version,
+            )
+
+
+def _removes(log: DeltaLog, handle: TransactionHandle, predicate: str | None, paths: Sequence[str]) -> list[RemoveFile]:
+    """Return the removes of files that the stage has rewritten."""
+    if not paths:
+        return []
+    parsed = None if predicate is None else parse_predicate(log, handle, predicate)
+    wanted = set(paths)
+    removes = [f.remove(0) for f in read_snapshot(log, handle).add_files(parsed) if f.path in wanted]
+    if len(removes) != len(wanted):
+        raise StagingException(
+            f"The stage reports {len(wanted)} rewritten files of table {log.uri}, the version that it read has "
+            f"{len(removes)} of "
+            "them. Clear the stage.",
+            table=log.uri,
+            version=handle.read_version,
+        )
+    return removes
+
+
+def _staged_write(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    new: _Collected,
+    copied: _Collected,
+    removes: Sequence[RemoveFile],
+    **staged: Any,
+) -> StagedWrite:
+    adds = [*new.adds, *copied.adds]
+    actions: list[Action] = [*removes, *adds]
+    lines = [encode_action(action) for action in actions]
+    data = encode_manifest(lines)
+    totals: dict[str, Any] = {
+        "num_files": len(adds),
+        "num_removed_files": len(removes),
+        "num_records": new.rows,
+        "num_copied_records": copied.rows,
+        "num_bytes": sum(add.size for add in adds),
+    }
+    if len(data) <= INLINE_LIMIT:
+        return StagedWrite(transaction_id=handle.transaction_id, actions=decode_actions(lines), **totals, **staged)
+    path = f"{attempt_directory(handle.transaction_id, staged['stage'], staged['attempt'])}/{MANIFEST_NAME}"
+    log.store.put(path, data)
+    ref = manifest_ref(path, data, len(lines))
+    return StagedWrite(transaction_id=handle.transaction_id, manifest=ref, **totals, **staged)

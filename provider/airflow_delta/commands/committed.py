@@ -1,0 +1,150 @@
+"""Which commit holds a transaction: found by reading the log backwards, decoding only commits that name it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import VersionsNotContiguousException
+from airflow_delta.log.actions import AddFile
+from airflow_delta.log.commits import Commit, CommitFile, decode_commit
+from airflow_delta.staging.contract import CommitResult, TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+
+_CHUNK = 64
+MAX_PARTITIONS = 1000
+"""Partitions that a result lists; a commit that touches more lists the first ones."""
+
+
+def find_commit(
+    log: DeltaLog, *, app_id: str, txn_version: int | None = None, transaction_id: str | None = None, since: int = 0
+) -> CommitResult | None:
+    """Find the newest commit that holds an identity, reading the log backwards.
+
+    :param txn_version: only a commit with this ``txnVersion`` or a higher one.
+    :param transaction_id: only the commit of this execution (``commitInfo.txnId``).
+    :param since: the oldest version to look at.
+    :return: ``None`` when the log does not hold it (any more).
+    """
+    for commit in commits_of(log, app_id, since=since):
+        version = next(txn.version for txn in commit.txns if txn.app_id == app_id)
+        if txn_version is not None and version < txn_version:
+            continue
+        if transaction_id is None or (commit.commit_info or {}).get("txnId") == transaction_id:
+            return result_of_commit(log, commit, app_id=app_id)
+    return None
+
+
+def commits_of(log: DeltaLog, app_id: str, *, since: int = 0) -> Iterator[Commit]:
+    """Yield the commits with a ``txn`` action of an application, newest first, as far back as the log goes.
+
+    :param since: the oldest version to look at.
+    """
+    # Other writers may escape characters of the id: what could be escaped is not searched for.
+    plain = app_id.isascii() and app_id.isprintable() and not set(app_id) & set("\"\\/<>&'")
+    needle = json.dumps(app_id).encode() if plain else b'"txn"'
+    for file in newest_first(log, since):
+        if b'"txn"' in file.data and needle in file.data:
+            commit = decode_commit(file.version, file.data, table=log.uri)
+            if any(txn.app_id == app_id for txn in commit.txns):
+                yield commit
+
+
+def newest_first(log: DeltaLog, since: int = 0) -> Iterator[CommitFile]:
+    """Yield the commits that the log holds, newest first, in chunks; ends quietly where it was cleaned up."""
+    end = log.snapshot.version + 1
+    while end > since:
+        start = max(end - _CHUNK, since)
+        try:
+            yield from reversed(log.read_commit_range(range(start, end)))
+        except VersionsNotContiguousException:
+            for version in reversed(range(start, end)):
+                try:
+                    data = log.read_commit(version)
+                except FileNotFoundError:
+                    return
+                yield CommitFile(version, data)
+        end = start
+
+
+def result_of_commit(
+    log: DeltaLog, commit: Commit, *, app_id: str | None, committed_before: bool = True, table_id: str | None = None
+) -> CommitResult:
+    """Return the result of a commit as the log has it."""
+    info = commit.commit_info or {}
+    txn = next((txn for txn in commit.txns if txn.app_id == app_id), None)
+    metrics = info.get("operationMetrics") or {}
+    return CommitResult(
+        table=log.uri,
+        table_id=table_id if table_id is not None else log.snapshot.metadata.id,
+        version=commit.version,
+        read_version=_integer(info.get("readVersion"), -1),
+        transaction_id=str(info.get("txnId") or ""),
+        app_id=app_id,
+        txn_version=txn.version if txn is not None else None,
+        operation=str(info.get("operation") or ""),
+        committed_before=committed_before,
+        isolation_level=info.get("isolationLevel"),
+        is_blind_append=info.get("isBlindAppend"),
+        timestamp=_integer(info.get("timestamp"), 0) or None,
+        num_files=len(commit.adds),
+        num_removed_files=len(commit.removes),
+        num_records=_records(metrics, commit.adds),
+        num_bytes=sum(add.size for add in commit.adds),
+        partitions=touched_partitions(commit.adds),
+    )
+
+
+def result_without_commit(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
+    """Return the result of a transaction whose commit the log no longer holds: the latest version contains it."""
+    txn = log.snapshot.set_transaction(handle.app_id)
+    return CommitResult(
+        table=log.uri,
+        table_id=log.snapshot.metadata.id,
+        version=log.snapshot.version,
+        read_version=handle.read_version,
+        transaction_id="",
+        app_id=handle.app_id,
+        txn_version=txn.version if txn is not None else handle.txn_version,
+        operation="",
+        committed_before=True,
+        timestamp=txn.last_updated if txn is not None else None,
+    )
+
+
+def touched_partitions(adds: Iterable[AddFile]) -> tuple[dict[str, Any], ...]:
+    """Return the distinct partitions of files, in order of appearance."""
+    found: dict[tuple[tuple[str, str | None], ...], dict[str, Any]] = {}
+    for add in adds:
+        if add.partition_values and len(found) < MAX_PARTITIONS:
+            found.setdefault(tuple(add.partition_values.items()), dict(add.partition_values))
+    return tuple(found.values())
+
+
+def num_records(stats: str | None) -> int | None:
+    """Return the number of rows that a file's statistics tell."""
+    if not stats:
+        return None
+    try:
+        value = json.loads(stats).get("numRecords")
+    except (ValueError, AttributeError):
+        return None
+    return value if isinstance(value, int) else None
+
+
+def _records(metrics: Mapping[str, Any], adds: Iterable[AddFile]) -> int | None:
+    rows = _integer(metrics.get("numOutputRows"), -1)
+    if rows >= 0:
+        return rows
+    counts = [num_records(add.stats) for add in adds]
+    return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+
+
+def _integer(value: Any, default: int) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return default

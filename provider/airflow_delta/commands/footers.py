@@ -1,0 +1,104 @@
+"""What the footers of Parquet files say of their columns: the schema, and how many nulls there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import SchemaMismatchException, StagedFileException
+from airflow_delta.log.statistics import read_footers
+from airflow_delta.staging.contract import Json
+from airflow_delta.staging.schema import find_field, nullable, parse_struct, same_type, type_name
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.store import FileStatus
+
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+def schema_of_files(
+    log: DeltaLog, statuses: Sequence[FileStatus], table_schema: str | None, partition_columns: Sequence[str]
+) -> str:
+    """Return the schema of Parquet files and their partition columns, in Spark's JSON form; without a file, the table's.
+
+    :raises SchemaMismatchException: two files disagree on the type of a column.
+    :raises StagedFileException: there is no file to learn the schema from.
+    """
+    table: Json = {"type": "struct", "fields": []} if table_schema is None else parse_struct(table_schema)
+    if not statuses:
+        if table_schema is None:
+            raise StagedFileException(
+                f"There are no Parquet files to create table {log.uri} from. Have the job write at least one, or give "
+                "the start task "
+                "the schema.",
+                table=log.uri,
+            )
+        return table_schema
+    partitions = {name.lower() for name in partition_columns}
+    merged: dict[str, Json] = {}
+    origin: dict[str, str] = {}
+    for status, footer in zip(statuses, read_footers(log.store, statuses, 16), strict=True):
+        for field in _fields(footer):
+            key = field["name"].lower()
+            if key in partitions:
+                continue
+            known = merged.setdefault(key, field)
+            origin.setdefault(key, status.path)
+            if not same_type(known["type"], field["type"]):
+                raise SchemaMismatchException(
+                    f"The staged files of table {log.uri} disagree on column {field['name']}: expected "
+                    f"{type_name(known['type'])} as in "
+                    f"{origin[key]}, got {type_name(field['type'])} in {status.path}.",
+                    table=log.uri,
+                )
+    fields = list(merged.values())
+    for name in partition_columns:
+        known_field = find_field(table, name)
+        data_type = "string" if known_field is None else known_field["type"]
+        fields.append({"name": name, "type": data_type, "nullable": True, "metadata": {}})
+    return json.dumps(nullable({"type": "struct", "fields": fields}), separators=(",", ":"), ensure_ascii=False)
+
+
+def null_counts(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, int]:
+    """Return the number of nulls in top-level columns: -1 for a column that the file does not have or does not tell of."""
+    counts: dict[str, int] = {}
+    leaves: dict[str, list[int]] = {}
+    for index in range(footer.num_columns):
+        leaves.setdefault(footer.schema.column(index).path.split(".")[0].lower(), []).append(index)
+    for name in names:
+        indexes = leaves.get(name.lower())
+        if indexes is None:
+            counts[name] = -1
+        elif len(indexes) == 1 and "." not in footer.schema.column(indexes[0]).path:
+            counts[name] = _nulls_of_leaf(footer, indexes[0])
+    return counts
+
+
+def _nulls_of_leaf(footer: pq.FileMetaData, index: int) -> int:
+    if footer.schema.column(index).max_definition_level == 0:
+        return 0
+    total = 0
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(index).statistics
+        if statistics is None or not statistics.has_null_count:
+            return -1
+        total += statistics.null_count
+    return total
+
+
+def _fields(footer: pq.FileMetaData) -> list[Json]:
+    metadata = footer.metadata or {}
+    if _SPARK_SCHEMA in metadata:
+        return list(parse_struct(metadata[_SPARK_SCHEMA].decode())["fields"])
+    from airflow_delta.log.schema import from_arrow, type_to_json
+
+    struct: Any = type_to_json(from_arrow(footer.schema.to_arrow_schema()))
+    old_timestamps = {
+        footer.schema.column(i).path for i in range(footer.num_columns) if footer.schema.column(i).physical_type == "INT96"
+    }
+    # INT96 tells no zone; every engine that writes it means an instant.
+    return [{**f, "type": "timestamp"} if f["name"] in old_timestamps else f for f in struct["fields"]]

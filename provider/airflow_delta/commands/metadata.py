@@ -1,0 +1,104 @@
+"""The metadata that a commit of staged writes gives the table: of a new one, with new columns, or with another schema."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StageConflictException
+from airflow_delta.log.actions import Metadata
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.schema import StructType
+
+
+def new_metadata(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence[StagedWrite]) -> Metadata | None:
+    """Return the metadata to commit with staged writes, ``None`` when the table's own stays.
+
+    :raises SchemaMismatchException: the stages do not fit each other or the table.
+    :raises StageConflictException: they disagree on the partitioning, or on whether to replace the schema.
+    """
+    if snapshot.version < 0:
+        return _of_new_table(handle, writes)
+    if not any(w.merge_schema or w.overwrite_schema for w in writes):
+        return None
+    current = snapshot.metadata
+    if any(w.overwrite_schema for w in writes):
+        if not all(w.overwrite_schema for w in writes):
+            raise StageConflictException(
+                f"Some stages of transaction {handle.transaction_id} replace the schema of table {handle.table} and "
+                "others do not: "
+                f"{', '.join(w.stage for w in writes if not w.overwrite_schema)}. Set overwrite_schema on all or none.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+        schema, partition_columns = _union(handle, None, writes), _partitioning(handle, writes)
+    else:
+        schema, partition_columns = _union(handle, snapshot.schema, writes), list(current.partition_columns)
+    from airflow_delta.log.schema import to_json
+
+    if schema == snapshot.schema and partition_columns == current.partition_columns:
+        return None
+    return Metadata(
+        id=current.id,
+        name=current.name,
+        description=current.description,
+        format=current.format,
+        schema_string=to_json(schema),
+        partition_columns=partition_columns,
+        configuration=current.configuration,
+        created_time=current.created_time,
+    )
+
+
+def _of_new_table(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> Metadata:
+    from airflow_delta.log.schema import parse_schema, to_json
+
+    base = None if handle.schema_string is None else parse_schema(handle.schema_string)
+    if base is None and not writes:
+        raise DeltaIllegalArgumentException(
+            f"Table {handle.table} does not exist, and no stage says which columns it gets. Stage something, or give "
+            "start a schema.",
+            table=handle.table,
+        )
+    return Metadata(
+        id=str(uuid.uuid4()),
+        name=handle.name,
+        description=handle.description,
+        schema_string=to_json(_union(handle, base, writes)),
+        partition_columns=_partitioning(handle, writes) if writes else list(handle.partition_columns),
+        configuration=dict(handle.configuration),
+        created_time=int(time.time() * 1000),
+    )
+
+
+def _union(handle: TransactionHandle, base: StructType | None, writes: Sequence[StagedWrite]) -> StructType:
+    from airflow_delta.log.schema import merge_schema, parse_schema
+
+    schema = base
+    for write in writes:
+        staged = parse_schema(write.schema_string)
+        if schema is None:
+            schema = staged
+        else:
+            schema = merge_schema(schema, staged, merge=write.merge_schema, table=handle.table, version=handle.read_version)
+    if schema is None:
+        raise SchemaMismatchException(f"No stage has written a schema for table {handle.table}", table=handle.table)
+    return schema
+
+
+def _partitioning(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> list[str]:
+    found = {write.partition_columns: write.stage for write in writes}
+    if len(found) > 1:
+        listed = "; ".join(f"{stage}: ({', '.join(columns)})" for columns, stage in found.items())
+        raise StageConflictException(
+            f"The stages of transaction {handle.transaction_id} partition table {handle.table} in different ways "
+            f"({listed}). Give "
+            "partition_by to the start task only.",
+            table=handle.table,
+        )
+    return list(next(iter(found)))

@@ -1,0 +1,298 @@
+"""Publish what the stages of a transaction wrote: one commit or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.commands.committed import find_commit, num_records, result_without_commit, touched_partitions
+from airflow_delta.commands.metadata import new_metadata
+from airflow_delta.commands.replaced import Replaced, find_replaced
+from airflow_delta.commands.staged import StageActions, check_files, load_actions, parse_staged
+from airflow_delta.commands.table import read_snapshot
+from airflow_delta.exceptions import (
+    CommitStateUnknownException,
+    DeltaError,
+    MetadataChangedException,
+    ProtocolChangedException,
+    TransactionAbortedException,
+    TransactionAlreadyCommittedException,
+)
+from airflow_delta.log.actions import Action, AddFile, SetTransaction
+from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.staging.paths import (
+    ABORT_MARKER,
+    COMMIT_MARKER_PREFIX,
+    REPORT_DIRECTORY,
+    REQUEST_NAME,
+    attempt_directory,
+    transaction_directory,
+)
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+
+logger = logging.getLogger(__name__)
+
+
+def publish(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    staged: Sequence[StagedWrite | Mapping[str, Any]],
+    *,
+    attempt: str,
+    expected: Mapping[str, int] | int | None = None,
+    policy: CommitPolicy | None = None,
+    tags: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+    hooks: Sequence[PostCommitHook] = (),
+) -> CommitResult:
+    """Check the staged writes, check for conflicts, and commit them as one version.
+
+    A transaction that the log already holds is returned as it was committed (``committed_before``).
+
+    :param staged: results of the stages, in any order.
+    :param attempt: unique name of this execution of the commit (:func:`airflow_delta.staging.paths.new_attempt`).
+    :param expected: how many stages must have reported: by task id, or in total.
+    :param tags: ``commitInfo.tags``: who commits (Dag, run, task, try).
+    :param hooks: run after the commit, beside those of the table.
+    :raises ForeignTransactionException: a staged write belongs to another execution of start.
+    :raises MissingStageException: a stage did not report.
+    :raises ManifestException: a manifest is missing, truncated or altered.
+    :raises StagedFileException: a listed file is gone or has another size.
+    :raises StageConflictException: two stages contradict each other.
+    :raises TransactionAbortedException: the transaction was aborted.
+    :raises VersionNotFoundException: the log no longer holds the version that was read.
+    :raises DeltaConcurrentModificationException: another commit conflicts; final for this transaction.
+    :raises CommitStateUnknownException: the store did not say whether the entry was written. Nothing is cleaned up.
+    """
+    if handle.committed is not None:
+        return replace(handle.committed, committed_before=True)
+    if (before := committed_before(log, handle)) is not None:
+        _clean_up(log, handle, [])
+        return before
+    writes = parse_staged(handle, staged, expected)
+    with _fence(log, handle, attempt):
+        stages = load_actions(log, handle, writes)
+        check_files(log.store, handle, stages)
+        result = _commit(log, handle, stages, policy, tags, user_metadata, hooks)
+    _clean_up(log, handle, writes)
+    return result
+
+
+def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:
+    """Return the result of this transaction when the log holds it: an earlier attempt committed it and could not say so.
+
+    Under ``skip`` a commit of the same key by another execution of start counts as well.
+
+    :raises TransactionAlreadyCommittedException: another execution committed the key, and the policy is ``fail``.
+    """
+    snapshot = log.update()
+    last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
+    if last is None or last < handle.txn_version:
+        return None
+    since = max(handle.read_version + 1, 0)
+    own = find_commit(log, app_id=handle.app_id, transaction_id=handle.transaction_id, since=since)
+    if own is not None or handle.rerun_policy in ("append", "replace"):
+        return own
+    other = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
+    if handle.rerun_policy == "fail":
+        raise TransactionAlreadyCommittedException(
+            f"Another execution of transaction {handle.app_id!r} committed it to table {log.uri} in version "
+            f"{other.version}, after this "
+            f"one read version {handle.read_version}. Nothing more is committed.",
+            table=log.uri,
+            version=other.version,
+        )
+    return other
+
+
+def _commit(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    stages: Sequence[StageActions],
+    policy: CommitPolicy | None,
+    tags: Mapping[str, str] | None,
+    user_metadata: str | None,
+    hooks: Sequence[PostCommitHook],
+) -> CommitResult:
+    from airflow_delta.transaction import OptimisticTransaction
+
+    snapshot = read_snapshot(log, handle)
+    _check_same_table(handle, snapshot)
+    txn = OptimisticTransaction(
+        log, snapshot, txn_id=handle.transaction_id, policy=policy, isolation_level=handle.isolation_level
+    )
+    for hook in hooks:
+        txn.register_post_commit_hook(hook)
+    # The key was looked up by start: a concurrent commit of the same key is a conflict.
+    txn.txn_version(handle.app_id)
+    metadata = new_metadata(handle, snapshot, [stage.write for stage in stages])
+    if metadata is not None:
+        txn.update_metadata_for_new_table(metadata) if snapshot.version < 0 else txn.update_metadata(metadata)
+    replaced = find_replaced(log, txn, handle, stages)
+    now = int(time.time() * 1000)
+    removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
+    adds = [add for stage in stages for add in stage.adds]
+    key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
+    actions: list[Action] = [key, *adds, *removes]
+    operation = _operation(txn, stages, adds, replaced)
+    all_tags = {**(tags or {}), "airflow.appId": handle.app_id}
+    try:
+        txn.commit(actions, operation, tags=all_tags, user_metadata=user_metadata)
+    except (ProtocolChangedException, MetadataChangedException) as error:
+        if handle.read_version >= 0:
+            raise
+        raise type(error)(
+            f"{error.message} The table did not exist when this transaction began. Clear the start task; where several "
+            "Dag runs may "
+            "come first at once, create the table beforehand.",
+            table=log.uri,
+            winning_version=error.winning_version,
+            winning_commit=error.winning_commit,
+            partition=error.partition,
+        ) from error
+    return _result(log, handle, txn, stages, adds, len(removes), operation)
+
+
+def _check_same_table(handle: TransactionHandle, snapshot: Snapshot) -> None:
+    if snapshot.version >= 0 and handle.table_id is not None and snapshot.metadata.id != handle.table_id:
+        raise MetadataChangedException(
+            f"Table {handle.table} has the id {snapshot.metadata.id} at version {snapshot.version}, the transaction read "
+            "a table with "
+            f"the id {handle.table_id}: it was deleted and created again. Clear the start task.",
+            table=handle.table,
+            winning_version=snapshot.version,
+        )
+
+
+def _operation(
+    txn: OptimisticTransaction,
+    stages: Sequence[StageActions],
+    adds: Sequence[AddFile],
+    replaced: Replaced,
+) -> Operation:
+    """Return the ``WRITE`` as ``commitInfo`` records it (Delta's ``DeltaOperations.Write`` and its metrics)."""
+    from airflow_delta.transaction import Operation
+
+    writes = [stage.write for stage in stages]
+    rows = [write.num_records for write in writes]
+    overwrite = any(write.mode != "append" for write in writes)
+    predicates = list(dict.fromkeys(write.replace_where for write in writes if write.replace_where is not None))
+    metrics: dict[str, Any] = {"numFiles": len(adds), "numOutputBytes": sum(add.size for add in adds)}
+    if not any(count is None for count in rows):
+        metrics["numOutputRows"] = sum(count or 0 for count in rows)
+    if overwrite or replaced.removes:
+        metrics["numRemovedFiles"] = len(replaced.removes)
+        metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in replaced.removes)
+    copied = sum(write.num_copied_records for write in writes)
+    if predicates:
+        deleted = [num_records(remove.stats) for remove in replaced.removes]
+        metrics["numCopiedRows"] = copied
+        if not any(count is None for count in deleted):
+            metrics["numDeletedRows"] = sum(count or 0 for count in deleted) - copied
+    return Operation.write(
+        "Overwrite" if overwrite else "Append",
+        list(txn.metadata.partition_columns),
+        predicate=predicates[0] if len(predicates) == 1 else " OR ".join(f"({p})" for p in predicates) or None,
+        dynamic_partition_overwrite=True if any(write.mode == "dynamic" for write in writes) else None,
+        can_overwrite_schema=True if any(write.overwrite_schema for write in writes) else None,
+        can_merge_schema=True if any(write.merge_schema for write in writes) else None,
+        metrics=metrics,
+    )
+
+
+def _result(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    txn: OptimisticTransaction,
+    stages: Sequence[StageActions],
+    adds: Sequence[AddFile],
+    num_removed: int,
+    operation: Operation,
+) -> CommitResult:
+    outcome = txn.outcome
+    if outcome is None:
+        raise CommitStateUnknownException(f"The commit to table {log.uri} returned without an outcome", table=log.uri)
+    counts = [stage.write.num_records for stage in stages]
+    return CommitResult(
+        table=log.uri,
+        table_id=txn.metadata.id,
+        version=outcome.version,
+        read_version=handle.read_version,
+        transaction_id=handle.transaction_id,
+        app_id=handle.app_id,
+        txn_version=handle.txn_version,
+        operation=operation.name,
+        attempts=outcome.attempts,
+        versions_checked=outcome.versions_checked,
+        isolation_level=outcome.commit_info.isolation_level,
+        is_blind_append=outcome.commit_info.is_blind_append,
+        timestamp=outcome.timestamp,
+        num_files=len(adds),
+        num_removed_files=num_removed,
+        num_records=None if any(count is None for count in counts) else sum(count or 0 for count in counts),
+        num_bytes=sum(add.size for add in adds),
+        partitions=touched_partitions(adds),
+    )
+
+
+@contextmanager
+def _fence(log: DeltaLog, handle: TransactionHandle, attempt: str) -> Iterator[None]:
+    """Hold the commit marker of this attempt, unless the transaction was aborted.
+
+    The marker goes first, the look for the abort marker second; abort does it the other way round. It is left where it is when
+    it is not certain that nothing was written: then nobody may delete the staged files.
+
+    :raises TransactionAbortedException: the transaction was aborted.
+    """
+    directory = transaction_directory(handle.transaction_id)
+    marker = f"{directory}/{COMMIT_MARKER_PREFIX}{attempt}"
+    with contextlib.suppress(FileExistsError):
+        log.store.put_if_absent(marker, json.dumps({"startedAt": int(time.time() * 1000)}).encode(), durable=False)
+    try:
+        if log.store.head(f"{directory}/{ABORT_MARKER}") is not None:
+            raise TransactionAbortedException(
+                f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) was "
+                "aborted; its "
+                "staged files may be gone. Clear the start task to begin a new one.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+        yield
+    except CommitStateUnknownException:
+        raise
+    except DeltaError:
+        _delete_quietly(log, [marker])
+        raise
+    _delete_quietly(log, [marker])
+
+
+def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
+    """Delete what only the way to the commit needed; what is left of it harms nobody."""
+    paths = [write.manifest.path for write in writes if write.manifest is not None]
+    for write in writes:
+        directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
+        if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:
+            paths.append(f"{directory}/{REQUEST_NAME}")
+            with contextlib.suppress(OSError):
+                log.store.delete_tree(f"{directory}/{REPORT_DIRECTORY}")
+    _delete_quietly(log, paths)
+
+
+def _delete_quietly(log: DeltaLog, paths: Sequence[str]) -> None:
+    if not paths:
+        return
+    try:
+        log.store.delete(paths)
+    except Exception as error:  # noqa: BLE001 - the outcome of the commit stands; maintenance deletes leftovers
+        logger.warning("Could not delete %s of table %s: %s", ", ".join(paths), log.uri, error)

@@ -1,0 +1,81 @@
+"""``rerun_policy='replace'``: which files earlier commits of the same key added, and whether they may still be replaced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.committed import commits_of
+from airflow_delta.exceptions import TransactionAlreadyCommittedException
+from airflow_delta.log.actions import AddFile
+from airflow_delta.staging.contract import TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog, Snapshot
+
+
+def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandle) -> list[AddFile]:
+    """Return the live files that the key of this transaction added before.
+
+    :param snapshot: the version that the transaction reads.
+    :raises TransactionAlreadyCommittedException: another writer has rewritten or removed some of them since, or the log no
+        longer tells which they are.
+    """
+    if snapshot.version < 0 or handle.rerun_policy != "replace":
+        return []
+    last = snapshot.transaction_version(handle.app_id)
+    if last is None or (handle.monotonic and last < handle.txn_version):
+        return []
+    added: dict[str, int] = {}
+    removed: set[str] = set()
+    complete = False
+    for commit in commits_of(log, handle.app_id):
+        version = next(txn.version for txn in commit.txns if txn.app_id == handle.app_id)
+        if commit.version > snapshot.version:
+            continue
+        if handle.monotonic and version != handle.txn_version:
+            complete = version < handle.txn_version
+            if complete:
+                break
+            continue
+        for add in commit.adds:
+            if add.path not in removed:
+                added.setdefault(add.path, commit.version)
+        removed.update(remove.path for remove in commit.removes)
+        complete = complete or (version == 0 if not handle.monotonic else True)
+        if complete and not handle.monotonic:
+            break
+    if not complete:
+        raise _refused(handle, snapshot, "the log no longer holds the commit that added them (it was cleaned up)")
+    live = {f.path: f for f in _live(snapshot, list(added))}
+    gone = [(path, version) for path, version in added.items() if path not in live]
+    if gone:
+        path, version = gone[0]
+        raise _refused(
+            handle,
+            snapshot,
+            f"another commit has since rewritten or removed {len(gone)} of its {len(added)} files (such as {path}, added "
+            "in version "
+            f"{version}), so its rows can no longer be told from others'",
+        )
+    return list(live.values())
+
+
+def _live(snapshot: Snapshot, paths: list[str]) -> list[AddFile]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.files_columns import to_add_files
+
+    files = snapshot.files()
+    wanted = pa.array(paths, files.schema.field("path").type)
+    return to_add_files(files.filter(pc.is_in(files.column("path"), value_set=wanted)))
+
+
+def _refused(handle: TransactionHandle, snapshot: Snapshot, why: str) -> TransactionAlreadyCommittedException:
+    return TransactionAlreadyCommittedException(
+        f"The files that transaction {handle.app_id!r} added to table {handle.table} cannot be replaced: {why}. Nothing "
+        "is committed. "
+        "Overwrite the rows with mode='overwrite' and replace_where, and rerun_policy='append'.",
+        table=handle.table,
+        version=snapshot.version,
+    )

@@ -1,0 +1,261 @@
+"""A ``WRITE`` stage before Spark: what it is asked to write, what it may read, and how a job elsewhere gets to know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_delta import exceptions
+from airflow_delta.commands.collect import collect_files, collect_stage
+from airflow_delta.commands.table import parse_predicate, read_snapshot
+from airflow_delta.exceptions import (
+    AppendOnlyException,
+    DeltaError,
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    DeltaTableNotFoundException,
+    DeltaUnsupportedTableFeatureException,
+    StagingException,
+)
+from airflow_delta.staging.contract import ScanFile, ScanPlan, StagedWrite, TransactionHandle
+from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, attempt_directory, stage_key
+from airflow_delta.staging.report import StageReport, StageRequest
+
+if TYPE_CHECKING:
+    from airflow_delta.log import AddFile, DeltaLog
+
+__all__ = ["MODES", "collect_files", "collect_stage", "plan_scan", "plan_stage", "put_request", "read_report", "skip_stage"]
+
+MODES = ("append", "overwrite", "dynamic")
+
+
+def plan_stage(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    *,
+    task_id: str,
+    map_index: int = -1,
+    attempt: str,
+    mode: str = "append",
+    replace_where: str | None = None,
+    merge_schema: bool = False,
+    overwrite_schema: bool = False,
+    partition_by: Sequence[str] = (),
+    read: bool | str = False,
+    options: Mapping[str, str] | None = None,
+    spark_table_uri: str | None = None,
+) -> StageRequest:
+    """Plan one attempt of a stage, in the worker, before Spark.
+
+    :param attempt: unique name of this execution (:func:`airflow_delta.staging.paths.new_attempt`).
+    :param mode: ``append``, ``overwrite`` or ``dynamic`` (dynamic partition overwrite).
+    :param replace_where: Spark SQL predicate of an ``overwrite``: only rows that satisfy it are replaced.
+    :param merge_schema: columns that the table does not have are added to it.
+    :param overwrite_schema: an ``overwrite`` replaces the table's schema and partitioning.
+    :param partition_by: partition columns; must be the table's own unless ``overwrite_schema``; default: the handle's.
+    :param read: plan a scan of the table at the version that the transaction reads, for jobs that cannot ask later
+        (``True``: the whole table, a text: the files that the predicate may match).
+    :param options: options of Spark's Parquet writer.
+    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
+    :raises DeltaIllegalArgumentException: the options contradict each other.
+    :raises PredicateException: the predicate does not parse or names an unknown column.
+    """
+    partition_columns = check_write_options(
+        handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+    )
+    rewrite = predicate_text = None
+    if replace_where is not None and handle.read_version >= 0:
+        predicate = parse_predicate(log, handle, replace_where)
+        # Its own text: what it says of timestamps does not depend on the time zone of a Spark session.
+        predicate_text = predicate.text
+        if not predicate.partition_only:
+            rewrite = plan_scan(log, handle, replace_where, spark_table_uri=spark_table_uri)
+    scan = None
+    if read:
+        scan = plan_scan(log, handle, None if read is True else read, spark_table_uri=spark_table_uri)
+    stage = stage_key(task_id, map_index)
+    return StageRequest(
+        transaction_id=handle.transaction_id,
+        table=spark_table(log, spark_table_uri),
+        read_version=handle.read_version,
+        stage=stage,
+        task_id=task_id,
+        map_index=map_index,
+        attempt=attempt,
+        directory=attempt_directory(handle.transaction_id, stage, attempt),
+        mode=mode,
+        replace_where=replace_where,
+        predicate=predicate_text,
+        schema_string=None if overwrite_schema else handle.schema_string,
+        partition_columns=partition_columns,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        options={key: str(value) for key, value in (options or {}).items()},
+        scan=scan,
+        rewrite=rewrite,
+    )
+
+
+def check_write_options(
+    handle: TransactionHandle, *, mode: str, replace_where: str | None, overwrite_schema: bool, partition_by: Sequence[str]
+) -> tuple[str, ...]:
+    """Check that the options of a write go together and with the table; return its partition columns.
+
+    :raises DeltaIllegalArgumentException: they do not.
+    :raises AppendOnlyException: the table only takes appends.
+    """
+
+    def refuse(message: str) -> DeltaIllegalArgumentException:
+        return DeltaIllegalArgumentException(f"{message} (table {handle.table})", table=handle.table, version=handle.read_version)
+
+    if handle.committed is not None:
+        raise DeltaIllegalStateException(
+            f"Transaction {handle.app_id!r} is committed in version {handle.committed.version} of table {handle.table}; "
+            "there is "
+            "nothing to stage. Clear the start task with another rerun_policy to write again.",
+            table=handle.table,
+            version=handle.committed.version,
+        )
+    if mode not in MODES:
+        raise refuse(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    if replace_where is not None and (mode != "overwrite" or not replace_where.strip()):
+        raise refuse(f"replace_where needs mode='overwrite' and a predicate, got mode={mode!r} and {replace_where!r}")
+    if overwrite_schema and (mode != "overwrite" or replace_where is not None):
+        raise refuse("overwrite_schema needs mode='overwrite' without replace_where: rows that stay have the old schema")
+    append_only = handle.read_version >= 0 and handle.configuration.get("delta.appendOnly", "false").lower() == "true"
+    if append_only and mode != "append":
+        raise AppendOnlyException(
+            f"Table {handle.table} version {handle.read_version} only takes appends (delta.appendOnly=true), the stage has "
+            f"mode={mode!r}.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+    known = handle.partition_columns
+    free = overwrite_schema or (handle.read_version < 0 and not known)
+    if partition_by and not free and [c.lower() for c in partition_by] != [c.lower() for c in known]:
+        raise refuse(
+            f"partition_by is ({', '.join(partition_by)}), the table is partitioned by ({', '.join(known)}). Leave it out, or "
+            "overwrite the table with overwrite_schema=True"
+        )
+    columns = tuple(partition_by) if partition_by and free else known
+    if mode == "dynamic" and not columns:
+        raise refuse("mode='dynamic' overwrites partitions, and the table has no partition columns; use mode='overwrite'")
+    return columns
+
+
+def plan_scan(
+    log: DeltaLog, handle: TransactionHandle, predicate: str | None = None, *, spark_table_uri: str | None = None
+) -> ScanPlan:
+    """Plan a read of the table at the version that the transaction reads.
+
+    Partitions are pruned and files skipped by statistics here, in the worker.
+
+    :raises DeltaTableNotFoundException: the table does not exist yet.
+    :raises VersionNotFoundException: the log no longer holds the version.
+    :raises DeltaUnsupportedTableFeatureException: a file has a deletion vector.
+    """
+    if handle.read_version < 0:
+        raise DeltaTableNotFoundException(
+            f"Table {handle.table} did not exist when the transaction began, so there is nothing to read. Ask "
+            "transaction.readVersion >= 0 first.",
+            table=handle.table,
+        )
+    snapshot = read_snapshot(log, handle)
+    parsed = None if predicate is None else parse_predicate(log, handle, predicate)
+    files = snapshot.add_files(parsed)
+    _refuse_deletion_vectors(log, files, handle.read_version)
+    return ScanPlan(
+        transaction_id=handle.transaction_id,
+        table=spark_table(log, spark_table_uri),
+        read_version=handle.read_version,
+        schema_string=snapshot.metadata.schema_string,
+        partition_columns=tuple(snapshot.metadata.partition_columns),
+        predicate=None if parsed is None else parsed.text,
+        files=tuple(ScanFile(path=f.path, partition_values=dict(f.partition_values), size=f.size) for f in files),
+    )
+
+
+def spark_table(log: DeltaLog, given: str | None = None) -> str:
+    """Return the URI of the table as Spark reaches it, not URL-encoded."""
+    if given is not None:
+        return given.rstrip("/")
+    return f"file://{log.store.local_root}" if log.store.local_root is not None else log.uri
+
+
+def put_request(log: DeltaLog, request: StageRequest) -> str:
+    """Write the request beside the attempt's files, for a job that runs elsewhere, and return its URI as Spark reaches it."""
+    data = json.dumps(request.to_dict(), ensure_ascii=False).encode()
+    log.store.put(f"{request.directory}/{REQUEST_NAME}", data)
+    return f"{request.path}/{REQUEST_NAME}"
+
+
+def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
+    """Read the report that a job elsewhere left in the attempt's directory.
+
+    :raises StagingException: there is none: the job ended without staging.
+    :raises DeltaError: the typed error that the stage itself reported.
+    """
+    directory = f"{request.directory}/{REPORT_DIRECTORY}"
+    parts = sorted(s.path for s in log.store.list_recursive(directory) if s.name.startswith("part-") and s.size)
+    if not parts:
+        raise StagingException(
+            f"The job of stage {request.stage} ended without staging anything for table {log.uri} (no report in "
+            f"{directory}). Does it "
+            "call delta_stage(spark).write(df)?",
+            table=log.uri,
+            version=request.read_version,
+        )
+    try:
+        report = StageReport.from_dict(json.loads(b"".join(log.store.read_many(parts))))
+    except ValueError as error:
+        raise StagingException(
+            f"The report of stage {request.stage} in {directory} is no JSON: {error}", table=log.uri
+        ) from error
+    if report.error_class is not None:
+        kind = getattr(exceptions, report.error_class, None)
+        typed = kind if isinstance(kind, type) and issubclass(kind, DeltaError) else StagingException
+        raise typed(
+            f"Stage {request.stage} failed on the cluster: {report.error_message or report.error_class}",
+            table=log.uri,
+            version=request.read_version,
+        )
+    return report
+
+
+def skip_stage(
+    handle: TransactionHandle, *, task_id: str, map_index: int = -1, attempt: str, mode: str = "append"
+) -> StagedWrite:
+    """Return the staged write of a stage that does nothing because the handle is committed already.
+
+    It carries the totals of that commit, so that a check between stage and commit judges the rows that are there.
+    """
+    committed = handle.committed
+    return StagedWrite(
+        transaction_id=handle.transaction_id,
+        stage=stage_key(task_id, map_index),
+        task_id=task_id,
+        map_index=map_index,
+        attempt=attempt,
+        mode=mode,
+        schema_string=handle.schema_string or "",
+        partition_columns=handle.partition_columns,
+        num_files=committed.num_files if committed else 0,
+        num_removed_files=committed.num_removed_files if committed else 0,
+        num_records=committed.num_records if committed else 0,
+        num_bytes=committed.num_bytes if committed else 0,
+        already_committed=True,
+    )
+
+
+def _refuse_deletion_vectors(log: DeltaLog, files: Sequence[AddFile], version: int) -> None:
+    marked = [f.path for f in files if f.deletion_vector is not None]
+    if marked:
+        raise DeltaUnsupportedTableFeatureException(
+            f"{len(marked)} files of table {log.uri} version {version} have deletion vectors ({marked[0]}, ...), which "
+            "this version "
+            "does not apply when it reads rows. Rewrite them (REORG TABLE ... APPLY (PURGE)), or select other partitions.",
+            features=("deletionVectors",),
+            table=log.uri,
+            version=version,
+        )

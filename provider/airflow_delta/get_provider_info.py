@@ -1,0 +1,57 @@
+"""What Airflow learns about this provider without importing it (entry point ``apache_airflow_provider``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NAME = "Delta Lake"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description in the form of Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-provider-delta",
+        "name": _NAME,
+        "description": "One `Delta Lake <https://delta.io/>`__ transaction across the tasks of a Dag run.",
+        "integrations": [{"integration-name": _NAME, "external-doc-url": "https://docs.delta.io/", "tags": ["software"]}],
+        "operators": [
+            {
+                "integration-name": _NAME,
+                "python-modules": [
+                    "airflow_delta.operators.transaction",
+                    "airflow_delta.operators.stage",
+                    "airflow_delta.operators.pyspark",
+                ],
+            }
+        ],
+        "hooks": [{"integration-name": _NAME, "python-modules": ["airflow_delta.hooks.delta"]}],
+        "connection-types": [
+            {
+                "connection-type": "delta",
+                "hook-class-name": "airflow_delta.hooks.delta.DeltaHook",
+                "hook-name": _NAME,
+                "ui-field-behaviour": {
+                    "hidden-fields": ["port", "schema"],
+                    "relabeling": {"host": "Base path", "login": "Access key", "password": "Secret key"},
+                    "placeholders": {
+                        "host": "s3://lake (tables may then be named relative to it)",
+                        "login": "leave empty to use the credentials of the worker",
+                        "extra": '{"storage_options": {"AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "https://minio:9000"}}',
+                    },
+                },
+                "conn-fields": {
+                    "base_path": {
+                        "label": "Base path (instead of the field above)",
+                        "description": "URI or local directory that relative table names start from.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "storage_options": {
+                        "label": "Storage options",
+                        "description": "Options of the object store as JSON, named as in object_store and delta-rs.",
+                        "schema": {"type": ["object", "null"]},
+                    },
+                },
+            }
+        ],
+        "task-decorators": [{"name": "delta_stage", "class-name": "airflow_delta.decorators.delta_stage.delta_stage_task"}],
+    }

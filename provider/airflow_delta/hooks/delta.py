@@ -1,0 +1,173 @@
+"""The connection of type ``delta``: where tables live and how their storage is reached."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_delta.log import DeltaLog
+
+# Names of the two credentials, as object_store spells them, by the scheme of the table.
+_CREDENTIALS = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    "s3a": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
+    "abfs": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
+    "abfss": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
+}
+_SECRET_WORDS = ("secret", "password", "token", "sas", "credential", "account_key", "access_key", "service_account", "private")
+
+
+def scheme_of(uri: str) -> str:
+    """Return the scheme of a table's URI in lower case, ``file`` for a local path."""
+    head, separator, _ = uri.partition("://")
+    return head.lower() if separator else "file"
+
+
+class DeltaHook(BaseHook):
+    """Reach Delta tables through an Airflow connection.
+
+    The connection's host (or ``base_path`` in its extra) is the directory that relative table names start from;
+    ``storage_options`` in its extra go to the object store as they are; login and password become the store's key pair unless
+    the options name one.
+    A missing connection is accepted under the default id only: local paths and the credentials of the worker's environment then
+    need no connection at all.
+
+    :param delta_conn_id: id of a connection of type ``delta``.
+    """
+
+    conn_name_attr = "delta_conn_id"
+    default_conn_name = "delta_default"
+    conn_type = "delta"
+    hook_name = "Delta Lake"
+
+    def __init__(self, delta_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.delta_conn_id = delta_conn_id
+
+    @cached_property
+    def connection(self) -> Connection | None:
+        """The connection, ``None`` when it is the default one and does not exist.
+
+        :raises AirflowNotFoundException: another connection than the default one does not exist.
+        """
+        try:
+            return self.get_connection(self.delta_conn_id)
+        except AirflowNotFoundException:
+            if self.delta_conn_id != self.default_conn_name:
+                raise
+            return None
+
+    @cached_property
+    def _extra(self) -> dict[str, Any]:
+        extra = dict(self.connection.extra_dejson) if self.connection else {}
+        prefix = f"extra__{self.conn_type}__"
+        return {key.removeprefix(prefix): value for key, value in extra.items()}
+
+    @cached_property
+    def base_path(self) -> str | None:
+        """Directory that relative table names start from, without a trailing slash."""
+        path = self._extra.get("base_path") or (self.connection.host if self.connection else None)
+        return str(path).rstrip("/") or "/" if path else None
+
+    def table_uri(self, table: str) -> str:
+        """Return the URI of a table: ``table`` as it is when it is absolute, else below the base path.
+
+        :raises DeltaIllegalArgumentException: the name is empty, or relative and the connection has no base path.
+        """
+        if not table or not table.strip():
+            raise DeltaIllegalArgumentException("The table is empty. Give a URI, an absolute path, or a name below a base path.")
+        if "://" in table or os.path.isabs(table):
+            return table.rstrip("/") or "/"
+        if self.base_path is None:
+            raise DeltaIllegalArgumentException(
+                f"The table {table!r} is relative, and the connection {self.delta_conn_id!r} has no base path. "
+                "Give the table's full URI, or set the host of the connection.",
+                table=table,
+            )
+        return f"{self.base_path.rstrip('/')}/{table.strip('/')}"
+
+    def storage_options(self, uri: str) -> dict[str, str]:
+        """Return the options of the object store that holds ``uri``; their secrets are masked in task logs from here on.
+
+        :raises DeltaIllegalArgumentException: ``storage_options`` of the connection is not an object of plain values.
+        """
+        options = _parse_options(self._extra.get("storage_options"), self.delta_conn_id)
+        names = _CREDENTIALS.get(scheme_of(uri))
+        if names and self.connection and self.connection.login:
+            given = {name.upper().removeprefix("AWS_").removeprefix("AZURE_STORAGE_") for name in options}
+            for name, value in zip(names, (self.connection.login, self.connection.password), strict=True):
+                if value and name.removeprefix("AWS_").removeprefix("AZURE_STORAGE_") not in given:
+                    options[name] = str(value)
+        for name, value in options.items():
+            if value and any(word in name.lower() for word in _SECRET_WORDS):
+                mask_secret(value)
+        return options
+
+    def get_log(self, table: str) -> DeltaLog:
+        """Return the log of a table; nothing is read yet.
+
+        :param table: URI, absolute path, or name below the connection's base path.
+        """
+        from airflow_delta.log import DeltaLog
+
+        uri = self.table_uri(table)
+        return DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None)
+
+    def get_conn(self) -> Any:
+        """Return the store of the base path (:class:`airflow_delta.log.store.LogStore`).
+
+        :raises DeltaIllegalArgumentException: the connection has no base path.
+        """
+        from airflow_delta.log.store import store_for
+
+        if self.base_path is None:
+            raise DeltaIllegalArgumentException(
+                f"The connection {self.delta_conn_id!r} has no base path, so there is no one place to connect to. "
+                "Set its host, or use get_log(table) with a full URI."
+            )
+        return store_for(self.base_path, self.storage_options(self.base_path) or None)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """List the base path; without one, check that the options can be understood."""
+        try:
+            if self.base_path is None:
+                names = sorted(_parse_options(self._extra.get("storage_options"), self.delta_conn_id))
+                return True, f"No base path to list; tables are given by full URI. Storage options: {', '.join(names) or 'none'}."
+            if scheme_of(self.base_path) == "file":
+                directory = self.base_path.removeprefix("file://")
+                return True, f"{self.base_path} holds {len(os.listdir(directory))} entries."
+            found = self.get_conn().list_from("", "")
+            return True, f"{self.base_path} can be listed; {len(found)} objects lie directly below it."
+        except Exception as error:  # noqa: BLE001 - whatever the store raises is the answer to the test
+            return False, f"{type(error).__name__}: {error}"
+
+
+def _parse_options(value: Any, conn_id: str) -> dict[str, str]:
+    if not value:
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise DeltaIllegalArgumentException(
+                f"storage_options of the connection {conn_id!r} are not JSON: {error.msg}"
+            ) from None
+    if not isinstance(value, Mapping) or any(isinstance(item, dict | list) for item in value.values()):
+        raise DeltaIllegalArgumentException(
+            f"storage_options of the connection {conn_id!r} must be an object of plain values, such as "
+            '{"AWS_REGION": "eu-west-1"}'
+        )
+    return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items() if v is not None}

@@ -1,0 +1,71 @@
+"""The table's log on storage: actions, store, segments, checkpoints, checksums, snapshots.
+
+Everything is imported on first use, so that a task that only starts or commits does not pay for what it does not need.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions import (
+        AddCDCFile,
+        AddFile,
+        CommitInfo,
+        DeletionVectorDescriptor,
+        DomainMetadata,
+        Format,
+        Metadata,
+        Protocol,
+        RemoveFile,
+        SetTransaction,
+    )
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.history import CommitRecord
+    from airflow_delta.log.snapshot import Snapshot
+
+_HOMES = {
+    "AddCDCFile": "actions",
+    "AddFile": "actions",
+    "CommitInfo": "actions",
+    "CommitRecord": "history",
+    "DeletionVectorDescriptor": "actions",
+    "DeltaLog": "delta_log",
+    "DomainMetadata": "actions",
+    "Format": "actions",
+    "Metadata": "actions",
+    "Protocol": "actions",
+    "RemoveFile": "actions",
+    "SetTransaction": "actions",
+    "Snapshot": "snapshot",
+}
+
+__all__ = [
+    "AddCDCFile",
+    "AddFile",
+    "CommitInfo",
+    "CommitRecord",
+    "DeletionVectorDescriptor",
+    "DeltaLog",
+    "DomainMetadata",
+    "Format",
+    "Metadata",
+    "Protocol",
+    "RemoveFile",
+    "SetTransaction",
+    "Snapshot",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

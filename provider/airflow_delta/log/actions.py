@@ -1,0 +1,258 @@
+"""The actions of the Delta log, as typed structs and as JSON lines.
+
+Attributes are Delta's field names in snake_case; the JSON form has Delta's own names, omits absent values and keeps empty maps
+(Delta protocol, "Actions"; field order as Delta Spark declares it). Unknown fields are ignored on reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+Stats = str
+"""The ``stats`` of a file: a JSON document as text, kept as it stands in the log."""
+
+
+class DeletionVectorDescriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Where the deletion vector of a file is.
+
+    :param storage_type: ``u`` (relative to the table, by UUID), ``p`` (absolute path) or ``i`` (inline).
+    :param path_or_inline_dv: path, encoded UUID, or the encoded vector itself.
+    :param size_in_bytes: size of the serialised vector.
+    :param cardinality: number of rows it marks as deleted.
+    :param offset: byte offset in the file, absent for inline vectors.
+    """
+
+    storage_type: str
+    path_or_inline_dv: str
+    offset: int | None = None
+    size_in_bytes: int
+    cardinality: int
+
+    @property
+    def unique_id(self) -> str:
+        """Return the id that, with the path, identifies a logical file (protocol, "Derived Fields")."""
+        base = f"{self.storage_type}{self.path_or_inline_dv}"
+        return base if self.offset is None else f"{base}@{self.offset}"
+
+
+class AddFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A data file that becomes part of the table.
+
+    :param path: URL-encoded path relative to the table root, or an absolute URI.
+    :param partition_values: serialised value (or ``None``) of every partition column, by physical name.
+    :param size: bytes.
+    :param modification_time: milliseconds since the epoch.
+    :param data_change: ``False`` when the rows were in the table before (a rearrangement).
+    :param stats: statistics as JSON text.
+    """
+
+    path: str
+    partition_values: dict[str, str | None]
+    size: int
+    modification_time: int
+    data_change: bool
+    stats: Stats | None = None
+    tags: dict[str, str | None] | None = None
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    clustering_provider: str | None = None
+
+    def remove(self, deletion_timestamp: int, *, data_change: bool = True) -> RemoveFile:
+        """Return the action that removes this file.
+
+        :param deletion_timestamp: milliseconds since the epoch; one timestamp for all removes of an operation.
+        """
+        return RemoveFile(
+            path=self.path,
+            deletion_timestamp=deletion_timestamp,
+            data_change=data_change,
+            extended_file_metadata=True,
+            partition_values=self.partition_values,
+            size=self.size,
+            tags=self.tags,
+            deletion_vector=self.deletion_vector,
+            base_row_id=self.base_row_id,
+            default_row_commit_version=self.default_row_commit_version,
+            stats=self.stats,
+        )
+
+
+class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A data file that leaves the table; kept as a tombstone for ``delta.deletedFileRetentionDuration``.
+
+    :param deletion_timestamp: milliseconds since the epoch.
+    """
+
+    path: str
+    deletion_timestamp: int | None = None
+    data_change: bool
+    extended_file_metadata: bool | None = None
+    partition_values: dict[str, str | None] | None = None
+    size: int | None = None
+    tags: dict[str, str | None] | None = None
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    stats: Stats | None = None
+
+
+class AddCDCFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A change data file."""
+
+    path: str
+    partition_values: dict[str, str | None]
+    size: int
+    data_change: bool = msgspec.field(default_factory=lambda: False)
+    tags: dict[str, str | None] | None = None
+
+
+class Format(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """File format of the data files; Delta knows ``parquet`` only."""
+
+    provider: str = "parquet"
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+# A default factory that is not the builtin type keeps an empty map or list in the JSON form, as Delta writes it.
+def _empty_map() -> dict[str, str]:
+    return {}
+
+
+def _empty_list() -> list[str]:
+    return []
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Schema, partitioning and properties of the table.
+
+    :param id: UUID of the table.
+    :param schema_string: Spark's JSON form of the schema.
+    :param partition_columns: logical names, in order.
+    :param configuration: table properties.
+    :param created_time: milliseconds since the epoch.
+    """
+
+    id: str
+    name: str | None = None
+    description: str | None = None
+    format: Format = msgspec.field(default_factory=lambda: Format())
+    schema_string: str
+    partition_columns: list[str] = msgspec.field(default_factory=_empty_list)
+    configuration: dict[str, str] = msgspec.field(default_factory=_empty_map)
+    created_time: int | None = None
+
+
+class Protocol(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Versions and features that a client must support to read or write the table.
+
+    :param reader_features: present exactly when ``min_reader_version`` is 3.
+    :param writer_features: present exactly when ``min_writer_version`` is 7.
+    """
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: list[str] | None = None
+    writer_features: list[str] | None = None
+
+
+class SetTransaction(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The last version that an application (``appId``) committed; what makes a commit idempotent.
+
+    :param last_updated: milliseconds since the epoch.
+    """
+
+    app_id: str
+    version: int
+    last_updated: int | None = None
+
+
+class DomainMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A named configuration that a feature keeps in the log.
+
+    :param configuration: JSON text.
+    :param removed: ``True`` deletes the domain.
+    """
+
+    domain: str
+    configuration: str
+    removed: bool
+
+
+class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Who committed, what, and how; always the first line of a commit that we write.
+
+    Other writers put other types into these fields, so reading keeps whatever JSON values they hold
+    (see :meth:`from_mapping`); only what we write is typed.
+
+    :param timestamp: milliseconds since the epoch.
+    :param operation_parameters: values become JSON strings, numbers, booleans or ``null``; a parameter that is a document
+        itself is passed as JSON text.
+    :param operation_metrics: numbers as strings.
+    :param txn_id: identity of the optimistic transaction; how a commit recognises itself after an ambiguous answer.
+    """
+
+    version: int | None = None
+    in_commit_timestamp: int | None = None
+    timestamp: int | None = None
+    user_id: str | None = None
+    user_name: str | None = None
+    operation: str | None = None
+    operation_parameters: dict[str, Any] | None = None
+    job: Any = None
+    notebook: Any = None
+    cluster_id: str | None = None
+    read_version: int | None = None
+    isolation_level: str | None = None
+    is_blind_append: bool | None = None
+    data_change: bool | None = None
+    operation_metrics: dict[str, Any] | None = None
+    user_metadata: str | None = None
+    tags: dict[str, Any] | None = None
+    engine_info: str | None = None
+    txn_id: str | None = None
+
+    @classmethod
+    def from_mapping(cls, value: dict[str, Any]) -> CommitInfo:
+        """Build from any writer's JSON object; fields whose value has another type are left out."""
+        try:
+            return msgspec.convert(value, cls)
+        except msgspec.ValidationError:
+            known = {}
+            for field in msgspec.structs.fields(cls):
+                if field.encode_name in value:
+                    try:
+                        known[field.name] = msgspec.convert(value[field.encode_name], field.type)
+                    except msgspec.ValidationError:
+                        continue  # a foreign writer's own type for this field carries nothing we rely on
+            return cls(**known)
+
+
+FileAction = AddFile | RemoveFile | AddCDCFile
+Action = AddFile | RemoveFile | AddCDCFile | Metadata | Protocol | SetTransaction | DomainMetadata | CommitInfo
+
+_KEYS: dict[type, str] = {
+    AddFile: "add",
+    RemoveFile: "remove",
+    AddCDCFile: "cdc",
+    Metadata: "metaData",
+    Protocol: "protocol",
+    SetTransaction: "txn",
+    DomainMetadata: "domainMetadata",
+    CommitInfo: "commitInfo",
+}
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode_action(action: Action) -> bytes:
+    """Return the JSON line (without newline) of one action."""
+    return _encoder.encode({_KEYS[type(action)]: action})
+
+
+def encode_actions(actions: Iterable[Action]) -> bytes:
+    """Return the content of a commit file: one action a line, UTF-8, each line ended by a newline."""
+    return _encoder.encode_lines([{_KEYS[type(action)]: action} for action in actions])

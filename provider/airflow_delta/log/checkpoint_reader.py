@@ -1,0 +1,358 @@
+"""Reading of classic checkpoints: projected leaf columns, streamed in batches, row groups chosen by their footer.
+
+A checkpoint holds one action a row, in the column of its kind; all other columns of the row are null (protocol, "Checkpoint
+Specs"). A row group whose footer says that a required leaf is null throughout holds no action of that kind and is not read;
+where a writer left the statistics out, it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, TypeVar
+from typing import Protocol as TypingProtocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaUnsupportedTableFeatureException
+from airflow_delta.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+
+BATCH_ROWS = 32_768
+
+# The leaf of each kind that is never null where the kind is present.
+_MARKERS = {
+    "add": "add.path",
+    "remove": "remove.path",
+    "metaData": "metaData.id",
+    "protocol": "protocol.minReaderVersion",
+    "txn": "txn.appId",
+    "domainMetadata": "domainMetadata.domain",
+    "sidecar": "sidecar.path",
+}
+
+Action = TypeVar("Action", Metadata, Protocol, SetTransaction, DomainMetadata)
+
+
+class PartStatus(TypingProtocol):
+    """What the reader needs to know of a part: where it is and how long."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+class InputStore(TypingProtocol):
+    """What the reader needs of a log store."""
+
+    def open_input(self, path: str) -> Any: ...
+
+
+class RowGroup:
+    """One row group of a part, seen through its footer.
+
+    :param part: the part that holds it.
+    :param index: its position in the part.
+    """
+
+    def __init__(self, part: CheckpointPart, index: int) -> None:
+        self.part = part
+        self.index = index
+        self._meta = part.metadata.row_group(index)
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows, of all kinds."""
+        return int(self._meta.num_rows)
+
+    def null_count(self, leaf: str) -> int | None:
+        """Return how many rows have no value in a leaf outside lists and maps, or ``None`` when the footer does not say."""
+        position = self.part.leaves.get(leaf)
+        if position is None:
+            return self.num_rows
+        statistics = self._meta.column(position).statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        return int(statistics.null_count)
+
+    def bounds(self, leaf: str) -> tuple[Any, Any] | None:
+        """Return the least and the greatest value of a leaf, or ``None`` when the footer does not say."""
+        position = self.part.leaves.get(leaf)
+        if position is None:
+            return None
+        statistics = self._meta.column(position).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        return statistics.min, statistics.max
+
+    def may_hold(self, kind: str) -> bool:
+        """Return whether a row of that kind (``add``, ``txn``, ...) can be here."""
+        return self.null_count(_MARKERS[kind]) != self.num_rows
+
+
+class CheckpointPart:
+    """One Parquet file of a checkpoint; the footer is read once.
+
+    :param store: where the file is.
+    :param status: its path and size.
+    :param table: URI of the table, for messages.
+    :param version: version of the checkpoint, for messages.
+    """
+
+    def __init__(self, store: InputStore, status: PartStatus, *, table: str, version: int) -> None:
+        self.path = status.path
+        self._store = store
+        self._size = status.size
+        self._table = table
+        self._version = version
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self.corrupted("is missing") from error
+        except (pa.ArrowException, EOFError) as error:
+            raise self.corrupted(f"is damaged: {error}") from error
+        except OSError as error:
+            # Arrow reports a damaged file as a bare OSError; one with a code or of a subclass is the storage's own.
+            if type(error) is not OSError or error.errno is not None:
+                raise
+            raise self.corrupted(f"is damaged: {error}") from error
+
+    def corrupted(self, what: str) -> DeltaLogCorruptedException:
+        """Return the error that says what is wrong with this file."""
+        return DeltaLogCorruptedException(
+            f"Checkpoint file {self.path} of version {self._version} of table {self._table} {what}. "
+            "An older checkpoint or the JSON commits are used instead where the log still holds them; delete the file to avoid this.",
+            table=self._table,
+            version=self._version,
+        )
+
+    def _open(self, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+        source = self._store.open_input(self.path)
+        local = getattr(self._store, "local_root", None) is not None
+        return pq.ParquetFile(source, metadata=metadata, pre_buffer=not local)
+
+    @cached_property
+    def metadata(self) -> pq.FileMetaData:
+        """Return the footer."""
+        if self._size == 0:
+            raise self.corrupted("is empty")
+        with self._readable(), self._open() as file:
+            return file.metadata
+
+    @cached_property
+    def leaves(self) -> dict[str, int]:
+        """Return the position of every leaf column by its dotted path."""
+        schema = self.metadata.schema
+        return {schema.column(i).path: i for i in range(len(schema))}
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Return the Arrow schema."""
+        with self._readable():
+            return self.metadata.schema.to_arrow_schema()
+
+    @cached_property
+    def row_groups(self) -> list[RowGroup]:
+        """Return the row groups in order."""
+        return [RowGroup(self, index) for index in range(self.metadata.num_row_groups)]
+
+    def batches(self, row_groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of the given row groups and (nested) columns; columns that the file lacks are left out.
+
+        :param columns: dotted paths; a prefix stands for everything below it.
+        """
+        present = [name for name in columns if self.has(name)]
+        if not row_groups or not present:
+            return
+        with self._readable(), self._open(self.metadata) as file:
+            yield from file.iter_batches(BATCH_ROWS, row_groups=[group.index for group in row_groups], columns=present)
+
+    def has(self, column: str) -> bool:
+        """Return whether the file has that column, or columns below it."""
+        return column in self.leaves or any(leaf.startswith(column + ".") for leaf in self.leaves)
+
+
+class CheckpointReader:
+    """The actions of one classic checkpoint, single or multi-part.
+
+    :param store: where the log is.
+    :param parts: its files, all of them, in order.
+    :param version: version of the checkpoint.
+    :param table: URI of the table, for messages.
+    :raises DeltaLogCorruptedException: from every method, when a file is missing, empty, truncated or otherwise damaged.
+    """
+
+    def __init__(self, store: InputStore, parts: Sequence[PartStatus], *, version: int, table: str) -> None:
+        self.version = version
+        self.table = table
+        self.parts = [CheckpointPart(store, part, table=table, version=version) for part in parts]
+
+    # -- the few rows that are not files ----------------------------------------------------------------------------------
+
+    def protocol_and_metadata(self) -> tuple[Protocol | None, Metadata | None]:
+        """Return the protocol and the metadata; ``None`` where the checkpoint holds none."""
+        protocol: Protocol | None = None
+        metadata: Metadata | None = None
+        for part in self.parts:
+            groups = [g for g in part.row_groups if g.may_hold("protocol") or g.may_hold("metaData")]
+            for batch in part.batches(groups, ["protocol", "metaData"]):
+                protocol = self._last(part, batch, "protocol", Protocol) or protocol
+                metadata = self._last(part, batch, "metaData", Metadata) or metadata
+        return protocol, metadata
+
+    def set_transactions(self) -> dict[str, SetTransaction]:
+        """Return the last transaction of every application, by its id."""
+        return {txn.app_id: txn for txn in self._actions("txn", SetTransaction)}
+
+    def transactions(self) -> dict[str, int]:
+        """Return the last version of every application, by its id."""
+        found: dict[str, int] = {}
+        for batch in self.batches("txn", ["appId", "version"]):
+            found.update(zip(batch.column("appId").to_pylist(), batch.column("version").to_pylist(), strict=True))
+        return found
+
+    def set_transaction(self, app_id: str) -> SetTransaction | None:
+        """Return the last transaction of one application, or ``None``; reads nothing but the ``txn`` rows."""
+        found: SetTransaction | None = None
+        for batch in self.batches("txn", ["appId", "version", "lastUpdated"]):
+            for row in batch.filter(pc.equal(batch.column("appId"), app_id)).to_pylist():
+                found = SetTransaction(app_id=app_id, version=row["version"], last_updated=row.get("lastUpdated"))
+        return found
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Return the last version of one application, or ``None``; reads nothing but the ``txn`` rows."""
+        found = self.set_transaction(app_id)
+        return None if found is None else found.version
+
+    def domain_metadata(self) -> dict[str, DomainMetadata]:
+        """Return the domains that are not removed, by name."""
+        return {d.domain: d for d in self._actions("domainMetadata", DomainMetadata) if not d.removed}
+
+    def _actions(self, kind: str, action: type[Action]) -> Iterator[Action]:
+        for part in self.parts:
+            for batch in part.batches([g for g in part.row_groups if g.may_hold(kind)], [kind]):
+                yield from self._convert(part, batch, kind, action)
+
+    def _last(self, part: CheckpointPart, batch: pa.RecordBatch, kind: str, action: type[Action]) -> Action | None:
+        found = None
+        for found in self._convert(part, batch, kind, action):  # noqa: B007 - the last one counts
+            pass
+        return found
+
+    def _convert(self, part: CheckpointPart, batch: pa.RecordBatch, kind: str, action: type[Action]) -> Iterator[Action]:
+        if kind not in batch.schema.names:
+            return
+        marker = _MARKERS[kind].split(".")[1]
+        for row in batch.column(kind).drop_null().to_pylist():
+            if row.get(marker) is None:
+                continue
+            try:
+                yield msgspec.convert(_plain(row), action)
+            except msgspec.ValidationError as error:
+                raise part.corrupted(f"holds a {kind} action that is not valid: {error}") from error
+
+    # -- files -------------------------------------------------------------------------------------------------------------
+
+    def check_no_sidecars(self) -> None:
+        """Refuse a checkpoint whose files stand in sidecars.
+
+        :raises DeltaUnsupportedTableFeatureException: it is a V2 checkpoint under a classic name.
+        """
+        for part in self.parts:
+            for group in part.row_groups:
+                # Every writer of a sidecar column that is empty says so in the footer, or the column is read.
+                if "sidecar.path" in part.leaves and group.may_hold("sidecar"):
+                    for batch in part.batches([group], ["sidecar.path"]):
+                        if batch.column("sidecar").null_count != batch.num_rows:
+                            raise DeltaUnsupportedTableFeatureException(
+                                f"Checkpoint file {part.path} of table {self.table} keeps its files in sidecars (table feature "
+                                "v2Checkpoint), which is not supported. Write a classic checkpoint with the engine that owns it.",
+                                features=("v2Checkpoint",),
+                                table=self.table,
+                                version=self.version,
+                            )
+
+    def add_batches(self, columns: Sequence[str], *, keep: Callable[[RowGroup], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the ``add`` rows.
+
+        :param columns: Delta's field names below ``add``; dotted for fields of structs (``stats_parsed.minValues.id``).
+        :param keep: which row groups to read; all that hold an ``add`` when left out.
+        """
+        return self.batches("add", columns, keep=keep)
+
+    def remove_batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the ``remove`` rows (tombstones), also expired ones.
+
+        :param columns: Delta's field names below ``remove``.
+        """
+        return self.batches("remove", columns)
+
+    def row_groups(self, kind: str) -> list[RowGroup]:
+        """Return the row groups that may hold rows of that kind."""
+        return [group for part in self.parts for group in part.row_groups if group.may_hold(kind)]
+
+    def batches(
+        self, kind: str, columns: Sequence[str], *, keep: Callable[[RowGroup], bool] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one kind with the kind's fields as columns; fields that a part lacks are left out of its batches."""
+        names = [f"{kind}.{column}" for column in columns]
+        for part in self.parts:
+            groups = [g for g in part.row_groups if g.may_hold(kind) and (keep is None or keep(g))]
+            for batch in part.batches(groups, names):
+                yield flatten(batch, kind)
+
+    def has_column(self, column: str) -> bool:
+        """Return whether every part that holds files has that column below ``add``."""
+        holders = [part for part in self.parts if any(g.may_hold("add") for g in part.row_groups)]
+        return bool(holders) and all(part.has(f"add.{column}") for part in holders)
+
+    def may_have_values(self, leaf: str) -> bool:
+        """Return whether some row may have a value in that leaf (full dotted path); ``False`` is certain."""
+        return any(
+            group.null_count(leaf) != group.num_rows for part in self.parts if leaf in part.leaves for group in part.row_groups
+        )
+
+    def add_count(self) -> int | None:
+        """Return the number of ``add`` rows from the footers alone, or ``None`` when a footer does not say."""
+        total = 0
+        for part in self.parts:
+            for group in part.row_groups:
+                nulls = group.null_count("add.path")
+                if nulls is None:
+                    return None
+                total += group.num_rows - nulls
+        return total
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of actions of all kinds."""
+        return sum(int(part.metadata.num_rows) for part in self.parts)
+
+
+def flatten(batch: pa.RecordBatch, kind: str) -> pa.RecordBatch:
+    """Return the rows that have a value in the struct column ``kind``, with its fields as columns."""
+    column = batch.column(kind)
+    if column.null_count:
+        column = column.drop_null()
+    return pa.RecordBatch.from_arrays(column.flatten(), names=[field.name for field in column.type])
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without nulls, with maps as dictionaries (Arrow gives them as lists of pairs)."""
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            plain[name] = _plain(value)
+        elif name in ("options", "configuration") and isinstance(value, list):
+            plain[name] = dict(value)
+        elif value is not None:
+            plain[name] = value
+    return plain

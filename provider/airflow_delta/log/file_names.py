@@ -1,0 +1,66 @@
+"""Names of the files in ``_delta_log`` (Delta's FileNames; protocol, "Delta Log Entries" and "Checkpoints")."""
+
+from __future__ import annotations
+
+import re
+
+LOG_DIRECTORY = "_delta_log"
+LAST_CHECKPOINT = f"{LOG_DIRECTORY}/_last_checkpoint"
+
+VERSION_DIGITS = 20
+COMMIT_SUFFIX = ".json"
+CHECKSUM_SUFFIX = ".crc"
+CHECKPOINT_SUFFIX = ".checkpoint.parquet"
+
+_MULTI_PART = re.compile(r"\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
+_UUID_CHECKPOINT = re.compile(r"\.checkpoint\.[0-9a-fA-F-]{36}\.(?:json|parquet)")
+
+
+def version_prefix(version: int) -> str:
+    """Return the 20 digits that start the name of every file of a version."""
+    return f"{version:020d}"
+
+
+def commit_file(version: int) -> str:
+    """Return the path of a commit, relative to the table root."""
+    return f"{LOG_DIRECTORY}/{version:020d}{COMMIT_SUFFIX}"
+
+
+def checksum_file(version: int) -> str:
+    """Return the path of a version's checksum file, relative to the table root."""
+    return f"{LOG_DIRECTORY}/{version:020d}{CHECKSUM_SUFFIX}"
+
+
+def checkpoint_file(version: int) -> str:
+    """Return the path of a single-part classic checkpoint, relative to the table root."""
+    return f"{LOG_DIRECTORY}/{version:020d}{CHECKPOINT_SUFFIX}"
+
+
+def checkpoint_parts(version: int, parts: int) -> list[str]:
+    """Return the paths of a multi-part classic checkpoint, first part first."""
+    return [f"{LOG_DIRECTORY}/{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)]
+
+
+def split_version(name: str) -> tuple[int, str] | None:
+    """Return the version and the rest of a file's bare name, or ``None`` for a name that does not start with a version."""
+    digits = name[:VERSION_DIGITS]
+    if len(digits) == VERSION_DIGITS and digits.isascii() and digits.isdigit():
+        return int(digits), name[VERSION_DIGITS:]
+    return None
+
+
+def multi_part(rest: str) -> tuple[int, int] | None:
+    """Return (part, number of parts) when ``rest``, a name without its version, is a part of a multi-part checkpoint."""
+    match = _MULTI_PART.fullmatch(rest)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def is_uuid_checkpoint(rest: str) -> bool:
+    """Tell whether ``rest``, a name without its version, is the manifest of a V2 checkpoint."""
+    return _UUID_CHECKPOINT.fullmatch(rest) is not None
+
+
+def commit_version(path: str) -> int | None:
+    """Return the version of a commit file's path or bare name, or ``None`` when it is something else."""
+    split = split_version(path.rpartition("/")[2])
+    return split[0] if split is not None and split[1] == COMMIT_SUFFIX else None

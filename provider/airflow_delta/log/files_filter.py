@@ -1,0 +1,107 @@
+"""Which files a predicate may select: partition values first, then statistics; row groups of a checkpoint by their footers."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from airflow_delta.log import predicate_ast as ast
+from airflow_delta.log.actions import AddFile
+from airflow_delta.log.checkpoint_reader import CheckpointReader, RowGroup
+from airflow_delta.log.data_skipping import needed_columns, needed_stats, skipping_mask
+from airflow_delta.log.files_columns import FILE_SCHEMA, from_actions
+from airflow_delta.log.files_ranges import Range, may_hold
+from airflow_delta.log.predicates import Predicate, partition_texts
+from airflow_delta.log.schema import FLOATING, DecimalType
+
+Step = tuple[Sequence[str], Callable[[pa.RecordBatch], pa.BooleanArray]]
+
+# Upper bounds of timestamps are cut off at the millisecond (protocol, "Per-file Statistics").
+_TRUNCATED = dt.timedelta(milliseconds=1)
+
+
+class FileFilter:
+    """A predicate on the rows of a table, as a filter on its files.
+
+    :param predicate: the predicate, bound to the table's schema.
+    """
+
+    def __init__(self, predicate: Predicate) -> None:
+        self._predicate = predicate
+        self._steps: list[Step] = []
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------------------
+
+    def prepare(self, reader: CheckpointReader) -> None:
+        """Choose the columns of a checkpoint to look at."""
+        self._steps = []
+        if self._predicate.partition_part is not None:
+            self._steps.append((["partitionValues"], lambda rows: self._partition_mask(rows.column("partitionValues"))))
+        if needed_columns(self._predicate.data_part):
+            self._steps.append(self._statistics_step(reader))
+
+    def _statistics_step(self, reader: CheckpointReader) -> Step:
+        members = [f"stats_parsed.{name}" for name in needed_stats(self._predicate.data_part)]
+        typed = all(reader.has_column(name) for name in members) or not reader.may_have_values("add.stats")
+        column = "stats_parsed" if typed else "stats"
+
+        def evaluate(rows: pa.RecordBatch) -> pa.BooleanArray:
+            if column not in rows.schema.names:
+                return pa.nulls(rows.num_rows, pa.bool_()).fill_null(True)
+            return skipping_mask(self._predicate.data_part, rows.column(column))
+
+        return (members if typed else ["stats"]), evaluate
+
+    @property
+    def steps(self) -> list[Step]:
+        """Return what to look at: fields of ``add``, and a function from these to a mask; cheapest first."""
+        return self._steps
+
+    def keeps(self, group: RowGroup) -> bool:
+        """Return whether a row group can hold a file that the predicate selects."""
+        return may_hold(self._predicate.expression, lambda column: _range(group, column))
+
+    # -- actions --------------------------------------------------------------------------------------------------------------
+
+    def filter_actions(self, adds: list[AddFile]) -> list[AddFile]:
+        """Return the files that the predicate may select."""
+        if self._predicate.partition_part is not None:
+            values = _column(adds, "partition_values")
+            adds = _selected(adds, self._partition_mask(values))
+        if adds and needed_columns(self._predicate.data_part):
+            stats = _column(adds, "stats")
+            adds = _selected(adds, skipping_mask(self._predicate.data_part, stats))
+        return adds
+
+    def _partition_mask(self, values: pa.MapArray) -> pa.BooleanArray:
+        return self._predicate.partition_mask(lambda name: partition_texts(values, name), len(values))
+
+
+def _column(adds: list[AddFile], name: str) -> pa.Array:
+    return from_actions(adds, pa.schema([FILE_SCHEMA.field(name)])).column(0)
+
+
+def _selected(adds: list[AddFile], mask: pa.BooleanArray) -> list[AddFile]:
+    return [add for add, kept in zip(adds, mask.to_pylist(), strict=True) if kept]
+
+
+def _range(group: RowGroup, column: ast.Column) -> Range | None:
+    if column.data_type.name in FLOATING:
+        return None  # NaN is not in the footer's bounds
+    name = ".".join(column.physical_path)
+    if column.is_partition:
+        bounds = group.bounds(f"add.partitionValues_parsed.{name}")
+        return None if bounds is None else Range(*bounds)
+    if isinstance(column.data_type, DecimalType):
+        return None  # some writers round them
+    least, greatest = f"add.stats_parsed.minValues.{name}", f"add.stats_parsed.maxValues.{name}"
+    # A file without statistics can hold any value, so every file must have them.
+    missing = group.null_count("add.path")
+    if missing is None or group.null_count(least) != missing or group.null_count(greatest) != missing:
+        return None
+    low, high = group.bounds(least), group.bounds(greatest)
+    if low is None or high is None:
+        return None
+    return Range(low[0], high[1] + _TRUNCATED if isinstance(high[1], dt.datetime) else high[1])

@@ -1,0 +1,121 @@
+"""The commits of a table, newest first (Delta's DESCRIBE HISTORY)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.commits import read_commit_info
+from airflow_delta.log.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
+from airflow_delta.log.time_travel import monotonic_timestamps, recorded_timestamp
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+
+_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """One commit of a table's history.
+
+    :param timestamp: milliseconds since the epoch: the in-commit timestamp where the table has them, else the file's time.
+    :param commit_info: ``commitInfo`` as it stands in the log; empty when the commit has none.
+    """
+
+    version: int
+    timestamp: int
+    commit_info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def operation(self) -> str | None:
+        """Return the name of the operation."""
+        return self.commit_info.get("operation")
+
+    @property
+    def operation_parameters(self) -> dict[str, Any]:
+        """Return the parameters of the operation."""
+        return self.commit_info.get("operationParameters") or {}
+
+    @property
+    def operation_metrics(self) -> dict[str, Any]:
+        """Return the metrics of the operation, numbers as strings."""
+        return self.commit_info.get("operationMetrics") or {}
+
+    @property
+    def read_version(self) -> int | None:
+        """Return the version that the transaction read."""
+        return self.commit_info.get("readVersion")
+
+    @property
+    def isolation_level(self) -> str | None:
+        """Return the isolation level of the commit."""
+        return self.commit_info.get("isolationLevel")
+
+    @property
+    def is_blind_append(self) -> bool | None:
+        """Return whether the commit only added files and read none."""
+        return self.commit_info.get("isBlindAppend")
+
+    @property
+    def user_metadata(self) -> str | None:
+        """Return the user's note."""
+        return self.commit_info.get("userMetadata")
+
+    @property
+    def tags(self) -> dict[str, Any]:
+        """Return the tags of the commit."""
+        return self.commit_info.get("tags") or {}
+
+    @property
+    def engine_info(self) -> str | None:
+        """Return which engine wrote the commit."""
+        return self.commit_info.get("engineInfo")
+
+    @property
+    def txn_id(self) -> str | None:
+        """Return the identity of the transaction that wrote the commit."""
+        return self.commit_info.get("txnId")
+
+
+def read_history(log: DeltaLog, limit: int | None) -> list[CommitRecord]:
+    """Return the commits that the log still holds, newest first."""
+    if limit is not None and limit < 0:
+        raise DeltaIllegalArgumentException(f"The limit of the history of table {log.uri} is negative: {limit}.", table=log.uri)
+    snapshot = log.update()
+    latest = snapshot.segment.version
+    lowest = 0 if limit is None else max(latest - limit + 1, 0)
+    # One commit more than asked for: a commit's time is adjusted by the one before.
+    listed = log.store.list_from(LOG_DIRECTORY, version_prefix(max(lowest - 1, 0)) + COMMIT_SUFFIX, stat=False)
+    versions = sorted(version for status in listed if (version := commit_version(status.name)) is not None and version <= latest)
+    contiguous = _newest_run(versions)
+    times = monotonic_timestamps(log, contiguous, listed)
+    records: list[CommitRecord] = []
+    wanted = [version for version in reversed(contiguous) if version >= lowest]
+    for start in range(0, len(wanted), _CHUNK):
+        chunk = wanted[start : start + _CHUNK]
+        try:
+            contents = log.store.read_many([commit_file(version) for version in chunk])
+        except FileNotFoundError:  # cleaned up while we read; what is older is gone as well
+            contents = []
+            for version in chunk:
+                try:
+                    contents.append(log.store.read(commit_file(version)))
+                except FileNotFoundError:
+                    break
+        for version, data in zip(chunk, contents, strict=False):
+            info = read_commit_info(version, data, table=log.uri) or {}
+            timestamp = recorded_timestamp(snapshot, version, info)
+            records.append(CommitRecord(version, times[version] if timestamp is None else timestamp, info))
+        if len(contents) < len(chunk):
+            break
+    return records
+
+
+def _newest_run(versions: list[int]) -> list[int]:
+    """Return the contiguous versions at the end; what is before a hole is left over from a clean-up."""
+    start = max(len(versions) - 1, 0)
+    while start > 0 and versions[start - 1] == versions[start] - 1:
+        start -= 1
+    return versions[start:]

@@ -1,0 +1,281 @@
+"""Tables on a local (or mounted) file system, through ``os``: safe across forks, atomic and durable puts."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.store import UNKNOWN, AmbiguousPutError, FileStatus, LogStore
+
+_NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES}
+_NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+
+
+def local_path(table_uri: str) -> str:
+    """Return the absolute path of a local table URI (``file:///x``, ``file:/x``, ``/x`` or a relative path)."""
+    if table_uri[:5].lower() != "file:":
+        return os.path.abspath(table_uri)
+    parts = urlsplit(table_uri)
+    if parts.netloc not in ("", "localhost"):
+        raise DeltaIllegalArgumentException(
+            f"Table location {table_uri} names the host '{parts.netloc}'. A local URI has three slashes: file:///path.",
+            table=table_uri,
+        )
+    return os.path.abspath(unquote(table_uri[5:].removeprefix("//").removeprefix("localhost") if parts.netloc else parts.path))
+
+
+class LocalStore(LogStore):
+    """A table in a local directory.
+
+    :param table_uri: path or ``file:`` URI.
+    :param options: ``durable``: ``"false"`` skips fsync (for tests and throw-away tables).
+    """
+
+    probes = True
+
+    def __init__(self, table_uri: str, options: Mapping[str, str] | None = None) -> None:
+        self.root = table_uri.rstrip("/") or "/"
+        self.local_root: str = local_path(table_uri)
+        durable = str((options or {}).get("durable", "true")).strip().lower()
+        if durable not in ("true", "false"):
+            raise DeltaIllegalArgumentException(
+                f"Storage option durable={durable!r} of table {self.root} must be 'true' or 'false'.", table=self.root
+            )
+        self._durable = durable == "true"
+        self._anonymous_files = hasattr(os, "O_TMPFILE")
+
+    def _absolute(self, path: str) -> str:
+        return f"{self.local_root}/{path}"
+
+    # -- reading --------------------------------------------------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content."""
+        descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            data = os.read(descriptor, size + 1)
+            if len(data) != size:  # the kernel stops a read at 2 GiB; a growing file is read to its end
+                chunks = [data]
+                while chunk := os.read(descriptor, 1 << 24):
+                    chunks.append(chunk)
+                data = b"".join(chunks)
+            return data
+        finally:
+            os.close(descriptor)
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Return several files' contents in the order given."""
+        return [self.read(path) for path in paths]
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return up to ``length`` bytes from ``start``."""
+        with open(self._absolute(path), "rb", buffering=0) as file:
+            file.seek(start)
+            chunks: list[bytes] = []
+            while length > 0 and (chunk := file.read(length)):
+                chunks.append(chunk)
+                length -= len(chunk)
+            return b"".join(chunks)
+
+    def head(self, path: str) -> FileStatus | None:
+        """Return a file's status, or ``None``."""
+        try:
+            status = os.stat(self._absolute(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:
+        """Return the direct children of a directory from a name on."""
+        try:
+            names = os.listdir(self._absolute(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        names = sorted(name for name in names if name >= start_name)
+        if not stat:
+            return [FileStatus(f"{directory}/{name}", UNKNOWN, UNKNOWN) for name in names]
+        found = (self.head(f"{directory}/{name}") for name in names)
+        return [status for status in found if status is not None]
+
+    def list_recursive(self, directory: str) -> Iterator[FileStatus]:
+        """Yield all files below a directory."""
+        base = self._absolute(directory) if directory else self.local_root
+        try:
+            with os.scandir(base) as entries:
+                children = list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in children:
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                yield from self.list_recursive(path)
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:  # deleted while we list, or a dangling link
+                continue
+            yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def open_input(self, path: str) -> Any:
+        """Open a file for random access."""
+        import pyarrow as pa
+
+        return pa.OSFile(self._absolute(path), mode="r")
+
+    # -- writing --------------------------------------------------------------------------------------------------------------
+
+    def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Create a file, unless one is there: an unnamed file is written, synced and then linked to its name."""
+        target = self._absolute(path)
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        directory, name = os.path.split(target)
+        durable = durable and self._durable
+        folder = self._open_directory(directory)
+        try:
+            if not (self._anonymous_files and self._link_anonymous(directory, folder, name, data, durable)):
+                self._link_named(folder, name, data, durable)
+            if durable:
+                self._sync_directory(folder, target)
+        finally:
+            os.close(folder)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace a file by renaming a complete one over it."""
+        directory, name = os.path.split(self._absolute(path))
+        folder = self._open_directory(directory)
+        temporary = f".{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            try:
+                self._write_new(folder, temporary, data, self._durable)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            if self._durable:
+                os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _open_directory(self, directory: str) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            return os.open(directory, flags)
+        except FileNotFoundError:
+            self._make_directories(directory)
+            return os.open(directory, flags)
+
+    def _make_directories(self, directory: str) -> None:
+        missing = []
+        while directory and not os.path.isdir(directory):
+            missing.append(directory)
+            directory = os.path.dirname(directory)
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+            if self._durable:
+                parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(parent)
+                finally:
+                    os.close(parent)
+
+    def _link_anonymous(self, directory: str, folder: int, name: str, data: bytes, durable: bool) -> bool:
+        """Put through ``O_TMPFILE`` and ``linkat``; return ``False`` where the file system has no such thing."""
+        try:
+            descriptor = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if error.errno not in _NO_TMPFILE:
+                raise
+            self._anonymous_files = False
+            return False
+        try:
+            _write_all(descriptor, data)
+            if durable:
+                os.fsync(descriptor)
+            try:
+                os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder, follow_symlinks=True)
+            except FileExistsError:
+                raise
+            except OSError as error:
+                if error.errno not in _NO_LINK and not isinstance(error, FileNotFoundError):
+                    raise
+                self._anonymous_files = False  # /proc is not mounted, or unnamed files cannot be linked here
+                return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _link_named(self, folder: int, name: str, data: bytes, durable: bool) -> None:
+        """Put through a temporary file and a hard link."""
+        temporary = f".{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            self._write_new(folder, temporary, data, durable)
+            try:
+                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                # Over NFS the answer to a link that was made can get lost: the second name then counts as a link.
+                if os.stat(temporary, dir_fd=folder).st_nlink == 2:
+                    return
+                if error.errno in _NO_LINK:
+                    raise OSError(
+                        error.errno,
+                        f"The file system of {self.local_root} has no hard links, so a commit cannot be put there atomically. "
+                        "Keep the table on a file system with hard links or on an object store",
+                    ) from error
+                raise
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+
+    def _write_new(self, folder: int, name: str, data: bytes, durable: bool) -> None:
+        descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+        try:
+            _write_all(descriptor, data)
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _sync_directory(folder: int, target: str) -> None:
+        try:
+            os.fsync(folder)
+        except OSError as error:  # the file is visible, but whether its name survives a crash is unknown
+            raise AmbiguousPutError(error.errno, f"The directory entry of {target} could not be synced") from error
+
+    # -- deleting -------------------------------------------------------------------------------------------------------------
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files; one that is missing is no error."""
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(self._absolute(path))
+
+    def delete_tree(self, directory: str) -> int:
+        """Delete a directory with all that is below it; symbolic links are unlinked, not followed."""
+        if not directory.strip("/"):
+            raise DeltaIllegalArgumentException(f"Refused to delete the whole table directory of {self.root}.", table=self.root)
+        count = 0
+        for base, folders, files in os.walk(self._absolute(directory), topdown=False):
+            for name in [*files, *(name for name in folders if os.path.islink(os.path.join(base, name)))]:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(base, name))
+                    count += 1
+            with contextlib.suppress(OSError):  # another process put a file there meanwhile
+                os.rmdir(base)
+        return count
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,261 @@
+"""Spark SQL text to the expression tree of :mod:`airflow_delta.log.predicate_ast`."""
+
+from __future__ import annotations
+
+import decimal
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import PredicateException
+from airflow_delta.log import predicate_literals as literals
+from airflow_delta.log.predicate_ast import (
+    FLIPPED,
+    And,
+    Column,
+    Compare,
+    Constant,
+    Expression,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+)
+from airflow_delta.log.schema import StructField, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HINT = (
+    "A predicate compares columns with literals (=, <>, <, <=, >, >=, <=>, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT); "
+    "compute values such as today's date in the Dag, with a template"
+)
+_MAX_LENGTH = 1 << 20
+
+
+def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Expression:
+    """Return the tree of a predicate.
+
+    :raises PredicateException: it does not parse, names an unknown column, or holds an expression that is not supported.
+    """
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    if not text.strip():
+        raise PredicateException("The predicate is empty; leave it out, or write true")
+    if len(text) > _MAX_LENGTH:
+        raise PredicateException(f"The predicate has {len(text)} characters; split it")
+    try:
+        statements = sqlglot.parse(text, dialect="spark")
+        if len(statements) != 1 or statements[0] is None:
+            raise PredicateException(f"The predicate {text!r} is not one expression")
+        return _Parser(text, schema, partition_columns).condition(statements[0])
+    except SqlglotError as error:
+        reason = str(error).split("\n")[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
+        raise PredicateException(f"The predicate {text!r} does not parse as Spark SQL: {reason}") from error
+    except RecursionError as error:
+        raise PredicateException(f"The predicate {text[:100]!r}... is nested too deeply; use IN for long lists") from error
+
+
+class _Parser:
+    def __init__(self, text: str, schema: StructType, partition_columns: Sequence[str]) -> None:
+        from sqlglot import exp
+
+        self.exp: Any = exp
+        self.text = text
+        self.schema = schema
+        self.partitions = frozenset(name.lower() for name in partition_columns)
+        self.operators: dict[type, str] = {
+            exp.EQ: "=",
+            exp.NEQ: "<>",
+            exp.LT: "<",
+            exp.LTE: "<=",
+            exp.GT: ">",
+            exp.GTE: ">=",
+            exp.NullSafeEQ: "<=>",
+        }
+
+    def refuse(self, node: Any) -> PredicateException:
+        return PredicateException(
+            f"The predicate {self.text!r} holds {node.sql(dialect='spark')!r}, which is not supported. {_HINT}"
+        )
+
+    def condition(self, node: Any) -> Expression:  # noqa: C901 - one branch for each kind of node
+        exp = self.exp
+        if isinstance(node, exp.Paren):
+            return self.condition(node.this)
+        if isinstance(node, exp.And | exp.Or):
+            kind = And if isinstance(node, exp.And) else Or
+            return kind(tuple(self.condition(part) for part in node.flatten()))
+        if isinstance(node, exp.Not):
+            return Not(self.condition(node.this))
+        if isinstance(node, exp.Boolean):
+            return Constant(bool(node.this))
+        if isinstance(node, exp.Null):
+            return Constant(None)
+        if isinstance(node, exp.Column | exp.Dot):
+            column = self.column(node)
+            if column.data_type.name != "boolean":
+                raise PredicateException(
+                    f"The predicate {self.text!r} uses {column} ({column.data_type}) as a condition; compare it"
+                )
+            return Compare("=", column, Literal(True, column.data_type))
+        if type(node) in self.operators:
+            return self.comparison(self.operators[type(node)], node)
+        if isinstance(node, exp.Between):
+            if node.args.get("symmetric"):
+                raise self.refuse(node)
+            column = self.column(node.this)
+            low, high = self.literal(column, node.args["low"]), self.literal(column, node.args["high"])
+            return And((Compare(">=", column, low), Compare("<=", column, high)))
+        if isinstance(node, exp.In):
+            if not node.expressions or node.args.get("query") or node.args.get("unnest") or node.args.get("field"):
+                raise self.refuse(node)
+            column = self.column(node.this)
+            return In(column, tuple(self.literal(column, item) for item in node.expressions))
+        if isinstance(node, exp.Is):
+            return self.is_condition(node)
+        if isinstance(node, exp.Like) and not node.args.get("negate"):
+            column, pattern = self.column(node.this), self.constant(node.expression)
+            if column.data_type.name != "string" or pattern.kind != "string":
+                raise self.refuse(node)
+            return Like(column, pattern.value)
+        raise self.refuse(node)
+
+    def comparison(self, operator: str, node: Any) -> Expression:
+        left, right = self.unwrap(node.this), self.unwrap(node.expression)
+        if self.is_column(left) and not self.is_column(right):
+            column = self.column(left)
+            return Compare(operator, column, self.literal(column, right))
+        if self.is_column(right) and not self.is_column(left):
+            column = self.column(right)
+            return Compare(FLIPPED[operator], column, self.literal(column, left))
+        if self.is_column(left):
+            raise self.refuse(node)
+        first, second = self.constant(left), self.constant(right)
+        if first.kind == second.kind and first.kind in ("integer", "string", "boolean") and operator in ("=", "<>", "<=>"):
+            return Constant((first.value == second.value) != (operator == "<>"))
+        raise self.refuse(node)
+
+    def is_condition(self, node: Any) -> Expression:
+        exp, right = self.exp, node.expression
+        column = self.column(node.this)
+        if isinstance(right, exp.Null):
+            return IsNull(column)
+        if isinstance(right, exp.Boolean) and column.data_type.name == "boolean":
+            return Compare("<=>", column, Literal(bool(right.this), column.data_type))
+        raise self.refuse(node)
+
+    def unwrap(self, node: Any) -> Any:
+        while isinstance(node, self.exp.Paren):
+            node = node.this
+        return node
+
+    def is_column(self, node: Any) -> bool:
+        return isinstance(node, self.exp.Column | self.exp.Dot)
+
+    def column(self, node: Any) -> Column:
+        node = self.unwrap(node)
+        if not self.is_column(node):
+            raise self.refuse(node)
+        return self.resolve([part.name for part in node.parts])
+
+    def resolve(self, names: list[str]) -> Column:
+        struct: Any = self.schema
+        path: list[StructField] = []
+        for depth, name in enumerate(names):
+            found = struct.find(name) if isinstance(struct, StructType) else None
+            if found is None:
+                inside = f"{'.'.join(names[:depth])} ({struct})" if depth else "the table"
+                known = f"; it has {', '.join(struct.names)}" if isinstance(struct, StructType) else ""
+                raise PredicateException(
+                    f"The predicate {self.text!r} names the column {name!r}, which {inside} does not have{known}"
+                )
+            path.append(found)
+            struct = found.data_type
+        return Column(
+            tuple(f.name for f in path),
+            tuple(f.physical_name for f in path),
+            struct,
+            len(path) == 1 and path[0].name.lower() in self.partitions,
+        )
+
+    def literal(self, column: Column, node: Any) -> Literal:
+        constant = self.constant(node)
+        try:
+            return Literal(literals.coerce(constant, column.data_type), column.data_type)
+        except (ValueError, OverflowError) as error:
+            raise PredicateException(
+                f"The predicate {self.text!r} compares column {column} ({column.data_type}) with "
+                f"{node.sql(dialect='spark')}: {error}"
+            ) from error
+
+    def constant(self, node: Any) -> literals.Constant:
+        exp, node = self.exp, self.unwrap(node)
+        if isinstance(node, exp.Null):
+            return literals.Constant(None, "null")
+        if isinstance(node, exp.Boolean):
+            return literals.Constant(bool(node.this), "boolean")
+        if isinstance(node, exp.RawString):
+            return literals.Constant(node.this, "string")
+        if isinstance(node, exp.HexString):
+            return self.hexadecimal(node)
+        if isinstance(node, exp.Neg):
+            inner = self.constant(node.this)
+            if inner.kind not in ("integer", "decimal", "double"):
+                raise self.refuse(node)
+            return literals.Constant(-inner.value, inner.kind)
+        if isinstance(node, exp.Literal):
+            return literals.Constant(node.this, "string") if node.is_string else self.number(node)
+        if isinstance(node, exp.Cast):
+            return self.cast(node)
+        if isinstance(node, exp.Concat):
+            raise PredicateException(
+                f"The predicate {self.text!r} holds two string literals side by side; write a quote inside a literal as \\'"
+            )
+        raise self.refuse(node)
+
+    def hexadecimal(self, node: Any) -> literals.Constant:
+        if "0x" in self.text.lower():
+            raise self.refuse(node)  # to Spark, 0x10 is no binary literal
+        try:
+            digits = str(node.this)
+            return literals.Constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), "binary")
+        except ValueError as error:
+            raise self.refuse(node) from error
+
+    def number(self, node: Any) -> literals.Constant:
+        text = str(node.this)
+        try:
+            if "e" in text.lower():
+                return literals.Constant(float(text), "double")
+            return literals.Constant(decimal.Decimal(text), "decimal") if "." in text else literals.Constant(int(text), "integer")
+        except (ValueError, ArithmeticError) as error:
+            raise self.refuse(node) from error
+
+    def cast(self, node: Any) -> literals.Constant:
+        kinds = self.exp.DataType.Type
+        targets = {
+            kinds.DATE: "date",
+            kinds.TIMESTAMPTZ: "timestamp",
+            kinds.TIMESTAMPLTZ: "timestamp",
+            kinds.TIMESTAMP: "timestamp",
+            kinds.TIMESTAMPNTZ: "timestamp_ntz",
+            kinds.BIGINT: "integer",
+            kinds.INT: "integer",
+            kinds.SMALLINT: "integer",
+            kinds.TINYINT: "integer",
+            kinds.DECIMAL: "decimal",
+            kinds.DOUBLE: "double",
+            kinds.FLOAT: "float",
+            kinds.BOOLEAN: "boolean",
+            kinds.TEXT: "string",
+        }
+        target = targets.get(node.to.this)
+        inner = self.unwrap(node.this)
+        if target is None or node.args.get("format") or self.is_column(inner):
+            raise self.refuse(node)
+        try:
+            return literals.cast(self.constant(inner), target)
+        except (ValueError, OverflowError) as error:
+            raise PredicateException(f"The predicate {self.text!r} holds {node.sql(dialect='spark')!r}: {error}") from error

@@ -1,0 +1,423 @@
+"""A table at one version (Delta's Snapshot)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException
+from airflow_delta.log.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.commits import CommitFile, decode_commits, read_commit_info, read_small_state
+from airflow_delta.log.file_names import commit_file
+from airflow_delta.log.segment import LogSegment, load_segment
+from airflow_delta.log.snapshot_state import SnapshotState, TailCache, Totals, missing_actions, resolve_state
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log.checkpoint_reader import CheckpointReader
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.files_filter import FileFilter
+    from airflow_delta.log.files_tail import TailFiles
+    from airflow_delta.log.predicates import Predicate
+    from airflow_delta.log.properties import TableProperties
+    from airflow_delta.log.schema import StructType
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Snapshot:
+    """A table at one version; everything is read on first use.
+
+    Version, protocol, metadata and transactions come from small files; the list of files is read only by :meth:`files` and what
+    builds on it.
+
+    :param log: the log that it belongs to.
+    :param segment: the files that make it up; ``None`` when there is no table.
+    :param state: what an earlier version's state and the commits since say, when known.
+    """
+
+    def __init__(
+        self,
+        log: DeltaLog,
+        segment: LogSegment | None,
+        state: SnapshotState | None = None,
+        *,
+        corrupt_checkpoints: frozenset[int] = frozenset(),
+        tail: TailCache | None = None,
+    ) -> None:
+        self.log = log
+        self.corrupt_checkpoints = corrupt_checkpoints
+        self._segment = segment
+        self._state = state
+        self._tail = tail
+        self._lock = threading.RLock()
+
+    def advanced(self, commits: Sequence[CommitFile], segment: LogSegment) -> Snapshot:
+        """Return the snapshot of a later version, built on what this one has read.
+
+        :param commits: all commits after this version, oldest first.
+        """
+        with self._lock:
+            same_tail = self._segment is not None and segment.first_commit == self._segment.first_commit
+            return Snapshot(
+                self.log,
+                segment,
+                self._state.advanced(commits, table=self.log.uri) if self._state is not None else None,
+                corrupt_checkpoints=self.corrupt_checkpoints,
+                tail=self._tail.advanced(commits) if self._tail is not None and same_tail else None,
+            )
+
+    def __repr__(self) -> str:
+        return f"Snapshot(table={self.log.uri!r}, version={self.version})"
+
+    # -- identity -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Return the version; -1 when there is no table."""
+        return self._segment.version if self._segment is not None else -1
+
+    @property
+    def segment(self) -> LogSegment:
+        """Return the files that make up this version.
+
+        :raises DeltaTableNotFoundException: there is no table.
+        """
+        if self._segment is None:
+            raise DeltaTableNotFoundException(
+                f"{self.log.uri} is not a Delta table: it has no _delta_log with a commit or a checkpoint. Check the location; a "
+                "first commit creates the table.",
+                table=self.log.uri,
+            )
+        return self._segment
+
+    @cached_property
+    def timestamp(self) -> int:
+        """Return when this version was committed, in milliseconds: in-commit timestamp, else the commit file's time."""
+        if self._segment is None:
+            return -1
+        if self.properties.enable_in_commit_timestamps:
+            recorded = self.in_commit_timestamp
+            if recorded is not None:
+                return recorded
+        status = self.segment.statuses.get(self.version) or self.log.store.head(commit_file(self.version))
+        if status is not None:
+            return status.modification_time
+        checkpoint = self.segment.checkpoint
+        return max((part.modification_time for part in checkpoint.parts), default=0) if checkpoint is not None else 0
+
+    @cached_property
+    def in_commit_timestamp(self) -> int | None:
+        """Return the timestamp that the commit itself carries, or ``None``."""
+        try:
+            data = self.log.read_commit(self.version)
+        except FileNotFoundError:
+            return None
+        info = read_commit_info(self.version, data, table=self.log.uri) or {}
+        value = info.get("inCommitTimestamp")
+        return value if isinstance(value, int) else None
+
+    # -- protocol, metadata and what follows from them ------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> Metadata:
+        """Return the table's metadata.
+
+        :raises DeltaTableNotFoundException: there is no table.
+        :raises DeltaLogCorruptedException: the log holds no metadata.
+        """
+        state = self._complete_state()
+        if state.metadata is None:
+            raise missing_actions(self.version, table=self.log.uri, protocol=state.protocol, metadata=None)
+        return state.metadata
+
+    @property
+    def protocol(self) -> Protocol:
+        """Return the table's protocol; raises as :attr:`metadata` does."""
+        state = self._complete_state()
+        if state.protocol is None:
+            raise missing_actions(self.version, table=self.log.uri, protocol=None, metadata=state.metadata)
+        return state.protocol
+
+    @cached_property
+    def properties(self) -> TableProperties:
+        """Return typed access to the table properties."""
+        from airflow_delta.log.properties import TableProperties
+
+        return TableProperties(self.metadata.configuration)
+
+    @cached_property
+    def schema(self) -> StructType:
+        """Return the table's schema."""
+        from airflow_delta.log.schema import parse_schema
+
+        return parse_schema(self.metadata.schema_string)
+
+    @cached_property
+    def partition_schema(self) -> StructType:
+        """Return the partition columns, in partition order."""
+        from airflow_delta.log.schema import StructType
+
+        fields = {column.name.lower(): column for column in self.schema.fields}
+        try:
+            return StructType(tuple(fields[name.lower()] for name in self.metadata.partition_columns))
+        except KeyError as error:
+            raise DeltaLogCorruptedException(
+                f"Version {self.version} of table {self.log.uri} is partitioned by column {error}, which its schema does not "
+                "have. Another writer wrote broken metadata; restore the table to an earlier version with it.",
+                table=self.log.uri,
+                version=self.version,
+            ) from error
+
+    def _small_state(self) -> SnapshotState:
+        with self._lock:
+            if self._state is None:
+                self._state = resolve_state(self.log.store, self.segment, self.log.read_commit_range)
+            return self._state
+
+    def _complete_state(self) -> SnapshotState:
+        with self._lock:
+            state = self._small_state()
+            if (state.protocol is None or state.metadata is None) and self.segment.checkpoint is not None:
+                protocol, metadata = self._from_checkpoint(lambda reader: reader.protocol_and_metadata()) or (None, None)
+                state = self._small_state()  # a fallback to an older checkpoint reads more commits
+                self._state = replace(state, protocol=state.protocol or protocol, metadata=state.metadata or metadata)
+            return self._small_state()
+
+    @property
+    def known_state(self) -> SnapshotState | None:
+        """Return the state as far as it has been read; what the next version's snapshot builds on."""
+        return self._state
+
+    # -- transactions and domains ---------------------------------------------------------------------------------------------
+
+    @property
+    def set_transactions(self) -> dict[str, SetTransaction]:
+        """Return the last transaction of every application, without expired ones (``delta.setTransactionRetentionDuration``)."""
+        if self._segment is None:
+            return {}
+        with self._lock:
+            everything = self._small_state().transactions()
+            if everything is None:
+                # What was read above a checkpoint that turns out to be corrupt is read anew, hence the order.
+                base = self._from_checkpoint(lambda reader: reader.set_transactions()) or {}
+                state = self._small_state()
+                if state.base_transactions is None:
+                    early = read_small_state(self._early_commits(), table=self.log.uri)
+                    state = self._state = replace(state, base_transactions={**base, **early.transactions})
+                everything = state.transactions() or {}
+        return {app_id: txn for app_id, txn in everything.items() if not self._expired(txn)}
+
+    @property
+    def transactions(self) -> Mapping[str, int]:
+        """Return the last version of every application (Delta's ``transactions``)."""
+        return {app_id: txn.version for app_id, txn in self.set_transactions.items()}
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Return the last version that an application committed, or ``None``.
+
+        Looks into the commits first, then into the checksum, then only at the ``txn`` rows of the checkpoint.
+        """
+        txn = self.set_transaction(app_id)
+        return txn.version if txn is not None else None
+
+    def set_transaction(self, app_id: str) -> SetTransaction | None:
+        """Return the last transaction of an application, or ``None`` when it has none or it has expired."""
+        if self._segment is None:
+            return None
+        with self._lock:
+            state = self._small_state()
+            txn = state.overlay.transactions.get(app_id)
+            if txn is None and state.base_transactions is not None:
+                txn = state.base_transactions.get(app_id)
+            elif txn is None:
+                txn = read_small_state(self._early_commits(), table=self.log.uri).transactions.get(app_id)
+                if txn is None:
+                    txn = self._from_checkpoint(lambda reader: reader.set_transaction(app_id))
+                    if self._small_state() is not state:  # fell back to an older checkpoint: ask again
+                        return self.set_transaction(app_id)
+        return None if txn is None or self._expired(txn) else txn
+
+    def _early_commits(self) -> list[CommitFile]:
+        """Return the commits between the checkpoint and the checksum that the state was read from."""
+        return self.log.read_commit_range(range(self.segment.first_commit, self._small_state().base_version + 1))
+
+    def _expired(self, txn: SetTransaction) -> bool:
+        retention = self.properties.set_transaction_retention
+        if retention is None:
+            return False
+        return txn.last_updated is None or txn.last_updated <= time.time() * 1000 - retention
+
+    @property
+    def domain_metadata(self) -> dict[str, DomainMetadata]:
+        """Return the domains by name, without removed ones."""
+        if self._segment is None:
+            return {}
+        with self._lock:
+            domains = self._small_state().domains()
+            if domains is None:
+                base = self._from_checkpoint(lambda reader: reader.domain_metadata()) or {}
+                state = self._small_state()
+                if state.base_domains is None:
+                    early = read_small_state(self._early_commits(), table=self.log.uri)
+                    state = self._state = replace(state, base_domains={**base, **early.domains})
+                domains = state.domains() or {}
+        return domains
+
+    # -- files ----------------------------------------------------------------------------------------------------------------
+
+    def files(self, predicate: str | Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the table's files as an Arrow table.
+
+        :param predicate: SQL text or a parsed predicate. Files that cannot hold a matching row are left out, by partition values
+            and statistics; a file that is returned need not hold one.
+        :param columns: columns wanted of ``path``, ``partition_values``, ``size``, ``modification_time``, ``data_change``,
+            ``stats``, ``tags``, ``deletion_vector``, ``base_row_id``, ``default_row_commit_version``, ``clustering_provider``.
+        :raises PredicateException: the predicate does not parse or names an unknown column.
+        """
+        from airflow_delta.log.files import live_files
+
+        file_filter = self._file_filter(predicate) if predicate is not None else None
+        return self.read_with_checkpoint(lambda reader, tail: live_files(reader, tail, file_filter=file_filter, columns=columns))
+
+    def add_files(self, predicate: str | Predicate | None = None) -> list[AddFile]:
+        """Return the table's files as actions; for results known to be small."""
+        from airflow_delta.log.files_columns import to_add_files
+
+        return to_add_files(self.files(predicate))
+
+    def tombstones(self) -> pa.Table:
+        """Return the removes that have not expired (``delta.deletedFileRetentionDuration``) as an Arrow table."""
+        from airflow_delta.log.files import tombstones
+
+        cutoff = int(time.time() * 1000) - self.properties.deleted_file_retention
+        return self.read_with_checkpoint(lambda reader, tail: tombstones(reader, tail, retained_after=cutoff))
+
+    def _file_filter(self, predicate: str | Predicate) -> FileFilter:
+        from airflow_delta.log.files_filter import FileFilter
+
+        if isinstance(predicate, str):
+            from airflow_delta.log.predicates import Predicate
+
+            predicate = Predicate.parse(predicate, self.schema, self.metadata.partition_columns)
+        return FileFilter(predicate)
+
+    def tail_files(self) -> TailFiles:
+        """Return the file actions of the commits after the checkpoint, reconciled."""
+        from airflow_delta.log.files_tail import TailFiles
+
+        with self._lock:
+            if self._tail is None:
+                files = self.log.read_commit_range(self.segment.commit_versions)
+                self._tail = TailCache(TailFiles.of(decode_commits(files, table=self.log.uri)))
+            return self._tail.files(table=self.log.uri)
+
+    def read_with_checkpoint(self, read: Callable[[CheckpointReader | None, TailFiles], T]) -> T:
+        """Call ``read`` with the checkpoint (or ``None``) and the reconciled commits after it.
+
+        A corrupt checkpoint is left out and ``read`` called again with an older one, or with the commits alone.
+
+        :raises DeltaLogCorruptedException: no other files make up this version.
+        """
+        while True:
+            tail = self.tail_files()
+            reader = self.checkpoint_reader()
+            if reader is None:
+                return read(None, tail)
+            try:
+                return read(reader, tail)
+            except DeltaLogCorruptedException as error:
+                self._drop_checkpoint(error)
+
+    def _from_checkpoint(self, read: Callable[[CheckpointReader], T]) -> T | None:
+        while (reader := self.checkpoint_reader()) is not None:
+            try:
+                return read(reader)
+            except DeltaLogCorruptedException as error:
+                self._drop_checkpoint(error)
+        return None
+
+    def checkpoint_reader(self) -> CheckpointReader | None:
+        """Return a reader of the segment's checkpoint, or ``None`` when it has none."""
+        checkpoint = self.segment.checkpoint
+        if checkpoint is None:
+            return None
+        from airflow_delta.log.checkpoint_reader import CheckpointReader
+
+        return CheckpointReader(self.log.store, checkpoint.parts, version=checkpoint.version, table=self.log.uri)
+
+    def _drop_checkpoint(self, error: DeltaLogCorruptedException) -> None:
+        """Replace the segment by one without its checkpoint, or raise the error when there is none."""
+        checkpoint = self.segment.checkpoint
+        if checkpoint is None:
+            raise error
+        excluded = self.corrupt_checkpoints | {checkpoint.version}
+        try:
+            segment = load_segment(self.log.store, self.version, exclude=excluded)
+        except (DeltaLogCorruptedException, LookupError) as other:
+            raise DeltaLogCorruptedException(
+                f"{error.message} Neither an older checkpoint nor the commits since the first can replace it: {other}",
+                table=self.log.uri,
+                version=checkpoint.version,
+            ) from error
+        if segment is None:
+            raise error
+        logger.warning(
+            "Table %s: the checkpoint of version %s is corrupt and is left out (%s); reading %s instead",
+            self.log.uri,
+            checkpoint.version,
+            error.message,
+            f"the checkpoint of version {segment.checkpoint.version}" if segment.checkpoint is not None else "all commits",
+        )
+        with self._lock:
+            self._segment, self._state, self._tail, self.corrupt_checkpoints = segment, None, None, excluded
+
+    # -- totals ---------------------------------------------------------------------------------------------------------------
+
+    def derived_totals(self) -> Totals | None:
+        """Return number and bytes of the files when small files tell them; never reads the list of files."""
+        if self._segment is None:
+            return Totals(0, 0)
+        with self._lock:
+            state = self._small_state()
+            totals = state.totals_at(self.version, self.log.read_commit_range, table=self.log.uri)
+            if totals is not None and totals is not state.totals:
+                self._state = replace(state, totals=totals, totals_version=self.version)
+            return totals
+
+    def _totals(self) -> Totals:
+        totals = self.derived_totals()
+        if totals is None:
+            from airflow_delta.log.files import count_files
+
+            totals = Totals(*self.read_with_checkpoint(count_files))
+            self.set_totals(totals)
+        return totals
+
+    def set_totals(self, totals: Totals) -> None:
+        """Remember totals that were counted, for this version's checksum and the next versions."""
+        with self._lock:
+            self._state = replace(self._small_state(), totals=totals, totals_version=self.version)
+
+    def complete_state(self) -> None:
+        """Read or count all that a checksum holds, whatever it costs."""
+        self._totals()
+        _ = self.set_transactions, self.domain_metadata
+
+    @property
+    def num_files(self) -> int:
+        """Return the number of files."""
+        return self._totals().num_files
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return self._totals().size_in_bytes

@@ -1,0 +1,174 @@
+"""What a snapshot knows without its list of files: protocol, metadata, transactions, domains and totals.
+
+Comes from the newest checksum file and the commits after it, else from the commits since the checkpoint; the checkpoint itself is
+opened only for what neither of them says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.checksum import VersionChecksum, read_checksum
+from airflow_delta.log.commits import CommitFile, SmallState, decode_commits, file_totals, has_file_actions, read_small_state
+from airflow_delta.log.segment import LogSegment
+from airflow_delta.log.store import LogStore
+
+if TYPE_CHECKING:
+    from airflow_delta.log.files_tail import TailFiles
+
+ReadCommits = Callable[[range], list[CommitFile]]
+
+_CHECKSUMS_TRIED = 3
+_TOTALS_COMMITS = 100
+_WAITING_COMMITS = 1_000
+_WAITING_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Number and bytes of the table's files."""
+
+    num_files: int
+    size_in_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotState:
+    """State of one version beside its files.
+
+    :param overlay: what the commits after ``base_version`` say.
+    :param base_version: version that the bases below describe: of a checksum, of the checkpoint, or -1 for an empty log.
+    :param base_transactions: complete transactions at the base, or ``None`` when they must be read from older files.
+    :param base_domains: complete domains at the base, or ``None``.
+    :param totals: of the version ``totals_version``, which is not above the snapshot's.
+    """
+
+    overlay: SmallState
+    base_version: int
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    base_transactions: dict[str, SetTransaction] | None = None
+    base_domains: dict[str, DomainMetadata] | None = None
+    totals: Totals | None = None
+    totals_version: int = -1
+
+    def advanced(self, commits: Sequence[CommitFile], *, table: str) -> SnapshotState:
+        """Return the state after some more commits."""
+        later = read_small_state(commits, table=table)
+        return replace(
+            self,
+            overlay=self.overlay.apply(later),
+            protocol=later.protocol or self.protocol,
+            metadata=later.metadata or self.metadata,
+        )
+
+    def transactions(self) -> dict[str, SetTransaction] | None:
+        """Return all transactions, also expired ones, or ``None`` when older files must be read."""
+        if self.base_transactions is None:
+            return None
+        return {**self.base_transactions, **self.overlay.transactions}
+
+    def domains(self) -> dict[str, DomainMetadata] | None:
+        """Return the live domains, or ``None`` when older files must be read."""
+        if self.base_domains is None:
+            return None
+        merged = {**self.base_domains, **self.overlay.domains}
+        return {name: domain for name, domain in merged.items() if not domain.removed}
+
+    def totals_at(self, version: int, read_commits: ReadCommits, *, table: str) -> Totals | None:
+        """Return the totals of a version from known ones and the commits since, or ``None`` when they cannot be derived.
+
+        Never reads more than a bounded number of commits.
+        """
+        if self.totals is None or version - self.totals_version > _TOTALS_COMMITS:
+            return None
+        if version == self.totals_version:
+            return self.totals
+        change = file_totals(read_commits(range(self.totals_version + 1, version + 1)), table=table)
+        if change is None:
+            return None
+        totals = Totals(self.totals.num_files + change[0], self.totals.size_in_bytes + change[1])
+        # A negative total means that some commit removed what was not there: not a base to build on.
+        return totals if totals.num_files >= 0 and totals.size_in_bytes >= 0 else None
+
+
+def resolve_state(store: LogStore, segment: LogSegment, read_commits: ReadCommits) -> SnapshotState:
+    """Read the state of a segment's version from its checksum and commits; the checkpoint is not opened.
+
+    ``protocol`` and ``metadata`` stay ``None`` where only the checkpoint can say.
+    """
+    table = store.root
+    for version in segment.checksum_versions[:_CHECKSUMS_TRIED]:
+        checksum = read_checksum(store, version)
+        if checksum is not None:
+            return _from_checksum(version, checksum).advanced(read_commits(range(version + 1, segment.version + 1)), table=table)
+    base_version = segment.first_commit - 1
+    empty = segment.checkpoint is None
+    base = SnapshotState(
+        overlay=SmallState(),
+        base_version=base_version,
+        base_transactions={} if empty else None,
+        base_domains={} if empty else None,
+        totals=Totals(0, 0) if empty else None,
+        totals_version=base_version,
+    )
+    return base.advanced(read_commits(segment.commit_versions), table=table)
+
+
+def _from_checksum(version: int, checksum: VersionChecksum) -> SnapshotState:
+    transactions = checksum.all_transactions
+    domains = checksum.domain_metadata
+    return SnapshotState(
+        overlay=SmallState(),
+        base_version=version,
+        protocol=checksum.protocol,
+        metadata=checksum.metadata,
+        base_transactions=None if transactions is None else {txn.app_id: txn for txn in transactions},
+        base_domains=None if domains is None else {domain.domain: domain for domain in domains},
+        totals=Totals(checksum.num_files, checksum.table_size_bytes),
+        totals_version=version,
+    )
+
+
+class TailCache:
+    """The reconciled file actions after a checkpoint, kept over updates; new commits wait undecoded until somebody asks.
+
+    :param base: reconciled actions; never changed.
+    """
+
+    def __init__(self, base: TailFiles, waiting: tuple[CommitFile, ...] = ()) -> None:
+        self._base = base
+        self._waiting = waiting
+
+    def files(self, *, table: str) -> TailFiles:
+        """Return the reconciled actions."""
+        if self._waiting:
+            files = self._base.copy()
+            for commit in decode_commits(self._waiting, table=table):
+                files.apply(commit)
+            self._base, self._waiting = files, ()
+        return self._base
+
+    def advanced(self, commits: Sequence[CommitFile]) -> TailCache | None:
+        """Return the cache of a later version, or ``None`` when too much waits to be held in memory."""
+        waiting = (*self._waiting, *(commit for commit in commits if has_file_actions(commit.data)))
+        if len(waiting) > _WAITING_COMMITS or sum(len(commit.data) for commit in waiting) > _WAITING_BYTES:
+            return None
+        return TailCache(self._base, waiting)
+
+
+def missing_actions(
+    version: int, *, table: str, protocol: Protocol | None, metadata: Metadata | None
+) -> DeltaLogCorruptedException:
+    """Return the error of a log that lacks a protocol or metadata action."""
+    lacking = " and ".join(name for name, action in (("protocol", protocol), ("metaData", metadata)) if action is None)
+    return DeltaLogCorruptedException(
+        f"Version {version} of table {table} cannot be rebuilt: its log holds no {lacking} action. Every table has both since "
+        "its first commit, so files of the log are missing or damaged; restore them from a backup.",
+        table=table,
+        version=version,
+    )

@@ -1,0 +1,70 @@
+"""Who is at work: what the running task tells the log about itself, and what it reads of the payloads it is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import StagingException
+from airflow_delta.staging.contract import TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def default_transaction_key(context: Context) -> str:
+    """Return the identity of a transaction whose author named none: Dag id, group id, run id, map index.
+
+    The group is that of ``delta_transaction``, whose start task is ``<group id>.start``; any other start task counts by its own
+    id, since several may stand in one task group.
+    """
+    ti = context["ti"]
+    return "/".join((ti.dag_id, ti.task_id.removesuffix(".start"), ti.run_id, str(_map_index(ti))))
+
+
+def commit_tags(context: Context) -> dict[str, str]:
+    """Return the tags that say in ``commitInfo`` which task instance committed."""
+    ti = context["ti"]
+    return {
+        "airflow.dagId": str(ti.dag_id),
+        "airflow.runId": str(ti.run_id),
+        "airflow.taskId": str(ti.task_id),
+        "airflow.mapIndex": str(_map_index(ti)),
+        "airflow.tryNumber": str(ti.try_number),
+    }
+
+
+def _map_index(ti: Any) -> int:
+    return -1 if ti.map_index is None else int(ti.map_index)
+
+
+def parse_handle(value: Any, *, task_id: str) -> TransactionHandle:
+    """Return the handle that a task was handed as XCom.
+
+    :raises StagingException: there is none, or it is something else.
+    """
+    if isinstance(value, TransactionHandle):
+        return value
+    if value is None:
+        raise StagingException(
+            f"The task {task_id!r} got no transaction. Pass transaction=<output of the start task>, or put the task into a "
+            "delta_transaction group; if it is wired already, the start task has not run (or was cleared) in this run."
+        )
+    return TransactionHandle.from_dict(value)
+
+
+def column_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns of an argument that may be one name or several."""
+    return (value,) if isinstance(value, str) and value else tuple(value or ())
+
+
+def flatten_reports(value: Any) -> Iterator[Mapping[str, Any] | None]:
+    """Yield the staged writes in what the commit was handed: one, a list, mapped results, lists of these; ``None`` stays."""
+    if value is None or isinstance(value, Mapping):
+        yield value
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        # One full slice: iterating over mapped results would be one request for each.
+        for item in value[:] if not isinstance(value, list | tuple) else value:
+            yield from flatten_reports(item)
+    else:
+        raise StagingException(f"Expected staged writes, got {type(value).__name__}: {str(value)[:80]}")

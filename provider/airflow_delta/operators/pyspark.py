@@ -1,0 +1,249 @@
+"""Stage what a PySpark callable returns, in the worker's own Spark session or through Spark Connect."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.stage_base import DeltaStageBaseOperator
+from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_delta.log import DeltaLog
+
+INJECTED = ("spark", "table", "transaction")
+"""Parameters of the callable that the task fills in."""
+
+DEFAULT_SPARK_CONN_ID = "spark_default"
+
+
+class TableReader:
+    """Reads the table as the transaction sees it, and remembers what was read for the conflict check of the commit.
+
+    ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate; partitions are pruned and
+    files skipped in the worker. A narrower predicate means fewer conflicts with concurrent commits.
+    """
+
+    def __init__(self, spark: SparkSession, log: DeltaLog, handle: TransactionHandle, spark_table_uri: str | None = None) -> None:
+        self._spark = spark
+        self._log = log
+        self._handle = handle
+        self._spark_table_uri = spark_table_uri
+        self._predicates: list[str] = []
+        self._whole_table = False
+
+    def __call__(self, predicate: str | None = None) -> DataFrame:
+        """Return the rows of the table at the version that the transaction reads.
+
+        :param predicate: Spark SQL predicate.
+        :raises DeltaTableNotFoundException: the table does not exist yet.
+        """
+        from airflow_delta.commands.write import plan_scan
+        from airflow_delta.spark.read import read_scan_plan
+
+        plan = plan_scan(self._log, self._handle, predicate, spark_table_uri=self._spark_table_uri)
+        if predicate is None:
+            self._whole_table = True
+        else:
+            self._predicates.append(predicate)
+        return read_scan_plan(self._spark, plan)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table existed when the transaction began."""
+        return self._handle.read_version >= 0
+
+    def add_reads(self, staged: StagedWrite) -> StagedWrite:
+        """Return the staged write with what was read through this reader."""
+        if not self._whole_table and not self._predicates:
+            return staged
+        reads = ReadSet(
+            predicates=(*staged.reads.predicates, *(p for p in self._predicates if p not in staged.reads.predicates)),
+            files=staged.reads.files,
+            whole_table=staged.reads.whole_table or self._whole_table,
+            app_ids=staged.reads.app_ids,
+        )
+        return dataclasses.replace(staged, reads=reads)
+
+
+class DeltaStagePySparkOperator(DeltaStageBaseOperator, PythonOperator):
+    """Call a function with a Spark session and stage the DataFrame that it returns.
+
+    The function may name ``spark`` (the session), ``table`` (a :class:`TableReader`) and ``transaction`` (the handle) among its
+    parameters. The session comes from the connection, as for Airflow's ``@task.pyspark``: a Spark Connect URL, a master, or a
+    local session when the default connection does not exist; it is stopped at the end if this task made it.
+
+    :param python_callable: function that returns a DataFrame.
+    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``. (templated)
+    :param config_kwargs: Spark properties, over those of the connection. (templated)
+    :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
+    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        *DeltaStageBaseOperator.template_fields,
+        "spark_conn_id",
+        "config_kwargs",
+        "write_options",
+        "spark_table_uri",
+        *PythonOperator.template_fields,
+    )
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        config_kwargs: Mapping[str, Any] | None = None,
+        write_options: Mapping[str, Any] | None = None,
+        spark_table_uri: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("show_return_value_in_logs", False)
+        super().__init__(python_callable=without_injected(python_callable), **kwargs)
+        self.spark_conn_id = spark_conn_id
+        self.config_kwargs = config_kwargs
+        self.write_options = write_options
+        self.spark_table_uri = spark_table_uri
+        self._session: SparkSession | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Return the staged write.
+
+        :raises DeltaIllegalArgumentException: the function returned something else than a DataFrame.
+        :raises SchemaMismatchException: the DataFrame does not fit the table.
+        """
+        _, handle = self._open()
+        if (skipped := self._skip_if_committed(handle, context)) is not None:
+            return skipped
+        return super().execute(context)
+
+    def execute_callable(self) -> Any:
+        """Run the function in a session, write its DataFrame, and turn the files into staged actions."""
+        from airflow.sdk import get_current_context
+
+        from airflow_delta.commands.write import collect_stage, plan_stage
+        from airflow_delta.spark.stage import stage_dataframe
+
+        log, handle = self._open()
+        request = plan_stage(
+            log,
+            handle,
+            **self._identity(get_current_context()),
+            **self._write_options(),
+            options={key: str(value) for key, value in (self.write_options or {}).items()},
+            spark_table_uri=self.spark_table_uri,
+        )
+        with self._spark_session() as spark:
+            table = TableReader(spark, log, handle, self.spark_table_uri)
+            injected = {"spark": spark, "table": table, "transaction": handle}
+            result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
+            report = stage_dataframe(spark, self._dataframe(result), request)
+        return self._report(table.add_reads(collect_stage(log, handle, request, report)))
+
+    def on_kill(self) -> None:
+        """Interrupt the running Spark jobs of this session."""
+        if self._session is not None:
+            # This runs in a signal handler, in the thread that waits for Spark: its connection to the gateway is in use.
+            threading.Thread(target=self._session.interruptAll, daemon=True).start()
+
+    def _dataframe(self, result: Any) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        if not isinstance(result, DataFrame):
+            raise DeltaIllegalArgumentException(
+                f"The stage {self.task_id!r} returned {type(result).__name__}, expected a Spark DataFrame. Return the "
+                "rows to write; the task stages them. To stop without writing, raise AirflowSkipException."
+            )
+        return result
+
+    @contextmanager
+    def _spark_session(self) -> Iterator[SparkSession]:
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        builder = SparkSession.builder
+        for key, value in self._spark_properties().items():
+            builder = builder.config(key, value)
+        self._session = spark = builder.getOrCreate()
+        try:
+            yield spark
+        finally:
+            self._session = None
+            if active is None:
+                spark.stop()
+
+    def _spark_properties(self) -> dict[str, str]:
+        """Return the session's properties, as ``@task.pyspark`` finds them: connection, its extra, then ``config_kwargs``."""
+        properties: dict[str, Any] = {"spark.app.name": f"{self.dag_id}-{self.task_id}"}
+        url = "local[*]"
+        try:
+            conn = BaseHook.get_connection(self.spark_conn_id)
+        except AirflowNotFoundException:
+            if self.spark_conn_id != DEFAULT_SPARK_CONN_ID:
+                raise
+        else:
+            if conn.conn_type == SparkConnectHook.conn_type:
+                url = SparkConnectHook(self.spark_conn_id).get_connection_url()
+            elif conn.host:
+                url = f"{conn.host}:{conn.port}" if conn.port else conn.host
+            properties.update({key: value for key, value in conn.extra_dejson.items() if key.startswith("spark.")})
+        if url.startswith("sc://"):
+            properties["spark.remote"] = url
+        properties.update(self.config_kwargs or {})
+        if not {"spark.remote", "spark.master"} & properties.keys():
+            properties["spark.master"] = url
+        return {key: str(value) for key, value in properties.items()}
+
+
+def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a signature that lacks the injected parameters, so that Airflow binds only the author's own."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def visible(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    own = [parameter for parameter in signature.parameters.values() if parameter.name not in INJECTED]
+    visible.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    return visible
+
+
+def call_injected(
+    function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], injected: Mapping[str, Any]
+) -> Any:
+    """Call what :func:`without_injected` returned, with the injected values in the places where the function names them."""
+    bound = inspect.signature(function).bind(*args, **kwargs).arguments
+    original = inspect.unwrap(function)
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for name, parameter in inspect.signature(original).parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            positional.extend(bound.get(name, ()))
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            named.update({key: value for key, value in bound.get(name, {}).items() if key not in INJECTED})
+        elif name in INJECTED or name in bound:
+            value = injected[name] if name in INJECTED else bound[name]
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                named[name] = value
+            else:
+                positional.append(value)
+        elif parameter.kind is not parameter.KEYWORD_ONLY:
+            positional.append(parameter.default)
+    return original(*positional, **named)

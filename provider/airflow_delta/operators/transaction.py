@@ -1,0 +1,310 @@
+"""Begin, commit and abort: the three tasks around the stages of a transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias, BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
+
+from airflow_delta import exceptions
+from airflow_delta.assets.delta import delta_asset, event_extra
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.expected_stages import check_all_reported
+from airflow_delta.operators.identity import column_names, commit_tags, default_transaction_key, flatten_reports, parse_handle
+from airflow_delta.staging.contract import CommitResult, StagedWrite
+from airflow_delta.staging.paths import new_attempt
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.transaction import CommitPolicy, PostCommitHook
+
+FINAL_ERRORS = ExceptionRetryPolicy(
+    rules=[
+        RetryRule(
+            exception=[
+                exceptions.DeltaConcurrentModificationException,
+                exceptions.DeltaAnalysisException,
+                exceptions.DeltaIllegalArgumentException,
+                exceptions.InvariantViolationException,
+                exceptions.AppendOnlyException,
+                exceptions.InvalidProtocolVersionException,
+                exceptions.DeltaUnsupportedTableFeatureException,
+                exceptions.ProtocolDowngradeException,
+                exceptions.StagingException,
+                exceptions.TransactionAlreadyCommittedException,
+            ],
+            action=RetryAction.FAIL,
+            reason="The same transaction would fail again: clear the start task to begin a new one.",
+        )
+    ]
+)
+"""Retry policy of start and commit: what a retry cannot change fails at once; lost races and store errors are retried."""
+
+
+class DeltaStartTransactionOperator(BaseOperator):
+    """Begin a transaction: pin the table's version and settle the transaction's identity. Reads no list of files.
+
+    An ordinary task, not a setup: clearing one stage keeps the transaction, clearing this task begins a new one.
+
+    :param table: URI, absolute path, or name below the connection's base path. (templated)
+    :param delta_conn_id: connection of type ``delta``. (templated)
+    :param transaction_key: identity of the transaction in the table's log; a run that finds its key committed follows
+        ``rerun_policy``. Default: Dag id, group id, run id and map index. (templated)
+    :param app_id: with ``txn_version``, Delta's monotonic scheme instead of ``transaction_key``. (templated)
+    :param txn_version: version that grows with each transaction of ``app_id``, 0 or more. (templated)
+    :param rerun_policy: ``skip`` (default), ``replace``, ``append`` or ``fail``. (templated)
+    :param partition_by: partition columns of a table that the commit creates. (templated)
+    :param schema: Spark's JSON form of the schema to create the table with; default: that of the staged rows. (templated)
+    :param properties: table properties to create the table with. (templated)
+    :param description: description of a table that the commit creates. (templated)
+    :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
+    :param create: create the table with the commit when there is none; else a missing table is an error.
+    """
+
+    template_fields: Sequence[str] = (
+        "table",
+        "delta_conn_id",
+        "transaction_key",
+        "app_id",
+        "txn_version",
+        "rerun_policy",
+        "partition_by",
+        "schema",
+        "properties",
+        "description",
+        "isolation_level",
+    )
+    template_fields_renderers = {"properties": "json", "schema": "json"}
+    ui_color = "#d5e8d4"
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        delta_conn_id: str = DeltaHook.default_conn_name,
+        transaction_key: str | None = None,
+        app_id: str | None = None,
+        txn_version: int | str | None = None,
+        rerun_policy: str = "skip",
+        partition_by: str | Sequence[str] = (),
+        schema: str | Mapping[str, Any] | None = None,
+        properties: Mapping[str, str] | None = None,
+        description: str | None = None,
+        isolation_level: str | None = None,
+        create: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("retry_policy", FINAL_ERRORS)
+        super().__init__(**kwargs)
+        self.table = table
+        self.delta_conn_id = delta_conn_id
+        self.transaction_key = transaction_key
+        self.app_id = app_id
+        self.txn_version = txn_version
+        self.rerun_policy = rerun_policy
+        self.partition_by = partition_by
+        self.schema = schema
+        self.properties = properties
+        self.description = description
+        self.isolation_level = isolation_level
+        self.create = create
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the transaction's handle.
+
+        :raises DeltaIllegalArgumentException: the identity, the policy or the table's name is not valid.
+        :raises TransactionAlreadyCommittedException: the key is in the log and the policy is ``fail``.
+        """
+        from airflow_delta.commands.start import begin
+
+        log = DeltaHook(self.delta_conn_id).get_log(self.table)
+        key = self.transaction_key
+        if key is None and self.app_id is None and self.txn_version is None:
+            key = default_transaction_key(context)
+        handle = begin(
+            log,
+            transaction_key=key,
+            app_id=self.app_id,
+            txn_version=_integer("txn_version", self.txn_version),
+            rerun_policy=self.rerun_policy,
+            partition_by=column_names(self.partition_by),
+            schema=json.dumps(self.schema) if isinstance(self.schema, Mapping) else self.schema,
+            configuration=self.properties,
+            description=self.description,
+            isolation_level=self.isolation_level,
+            create=self.create,
+            delta_conn_id=self.delta_conn_id,
+        )
+        self.log.info(
+            "Transaction %s reads version %s of %s; key %s, txnVersion %s, rerun_policy %s%s.",
+            handle.transaction_id,
+            handle.read_version,
+            handle.table,
+            handle.app_id,
+            handle.txn_version,
+            handle.rerun_policy,
+            f"; committed before in version {handle.committed.version}" if handle.committed else "",
+        )
+        return handle.to_dict()
+
+
+class DeltaCommitOperator(BaseOperator):
+    """Commit what the stages wrote as one version, or nothing.
+
+    Losing the race for a version is retried here, without Spark work; a logical conflict is final for the transaction and is not
+    retried by Airflow either. A retry of a commit that was written succeeds with the same result, and emits the asset event.
+
+    :param transaction: the handle: output of the start task. (templated)
+    :param staged: outputs of the stages: one, several, mapped. Every instance of these tasks must have reported. (templated)
+    :param allow_skipped: publish without stages that ended as *skipped* (needs a trigger rule that lets the commit run then).
+    :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
+    :param max_commit_attempts: puts of the log entry before giving up a lost race; default: that of ``CommitPolicy``.
+    :param commit_timeout: seconds that the race for a version may take; default: that of ``CommitPolicy``.
+    :param checkpoint: ``inline`` writes a checkpoint after the commit when one is due, ``off`` leaves it to maintenance.
+    :param post_commit_hooks: hooks to run after the commit, beside the table's own (checkpoint, checksum).
+    :param fail_on_hook_error: fail the task when a hook fails. The commit stays either way.
+    :param delta_conn_id: connection to the table; default: the start task's. (templated)
+    """
+
+    template_fields: Sequence[str] = ("transaction", "staged", "user_metadata", "delta_conn_id")
+    ui_color = "#dae8fc"
+
+    def __init__(
+        self,
+        *,
+        transaction: Any,
+        staged: Any,
+        allow_skipped: bool = False,
+        user_metadata: str | None = None,
+        max_commit_attempts: int | None = None,
+        commit_timeout: float | None = None,
+        checkpoint: str = "inline",
+        post_commit_hooks: Sequence[PostCommitHook] = (),
+        fail_on_hook_error: bool = False,
+        delta_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("retry_policy", FINAL_ERRORS)
+        super().__init__(**kwargs)
+        self.transaction = transaction
+        self.staged = staged
+        self.allow_skipped = allow_skipped
+        self.user_metadata = user_metadata
+        self.max_commit_attempts = max_commit_attempts
+        self.commit_timeout = commit_timeout
+        self.checkpoint = checkpoint
+        self.post_commit_hooks = post_commit_hooks
+        self.fail_on_hook_error = fail_on_hook_error
+        self.delta_conn_id = delta_conn_id
+        self._cancelled = False
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the commit's result, after the asset events of the outlets were filled in.
+
+        :raises MissingStageException: an instance of a stage did not report.
+        :raises DeltaConcurrentModificationException: another commit conflicts with what the stages read.
+        :raises CommitStateUnknownException: the store did not say whether the entry was written; a retry settles it.
+        """
+        from airflow_delta.commands.publish import publish
+
+        handle = parse_handle(self.transaction, task_id=self.task_id)
+        staged = [StagedWrite.from_dict(report) for report in flatten_reports(self.staged) if report is not None]
+        if handle.committed is None:
+            check_all_reported(self, context, handle, staged)
+        log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
+        result = publish(
+            log,
+            handle,
+            staged,
+            attempt=new_attempt(context["ti"].try_number),
+            policy=self._policy(),
+            tags=commit_tags(context),
+            user_metadata=self.user_metadata,
+            hooks=tuple(self.post_commit_hooks),
+        )
+        self.log.info(
+            "%s version %s of %s: %s rows in %s files added, %s files removed; read version %s, %s attempts, %s winners checked.",
+            "Found the earlier commit of this transaction in" if result.committed_before else "Committed",
+            result.version,
+            result.table,
+            result.num_records,
+            result.num_files,
+            result.num_removed_files,
+            result.read_version,
+            result.attempts,
+            result.versions_checked,
+        )
+        self._emit(context, result)
+        return result.to_dict()
+
+    def on_kill(self) -> None:
+        """Keep a commit that has not put its log entry yet from doing so; it reads this flag right before the put."""
+        self._cancelled = True
+
+    def _policy(self) -> CommitPolicy:
+        from airflow_delta.transaction import CommitPolicy
+
+        limits: dict[str, Any] = {"max_attempts": self.max_commit_attempts, "total_timeout": self.commit_timeout}
+        return CommitPolicy(
+            cancelled=lambda: self._cancelled,
+            checkpoint=self.checkpoint,  # type: ignore[arg-type]
+            fail_on_hook_error=self.fail_on_hook_error,
+            **{name: value for name, value in limits.items() if value is not None},
+        )
+
+    def _emit(self, context: Context, result: CommitResult) -> None:
+        extra = event_extra(result)
+        for outlet in self.outlets:
+            if isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra.update(extra)
+            elif isinstance(outlet, AssetAlias):
+                context["outlet_events"][outlet].add(delta_asset(result.table), extra=extra)
+
+
+class DeltaAbortOperator(BaseOperator):
+    """Give up a transaction that was not committed, and delete what it staged when no live commit can still publish it.
+
+    Made to be the teardown of the transaction: does nothing after a commit, and nothing when start never ran.
+
+    :param transaction: the handle: output of the start task. (templated)
+    :param delta_conn_id: connection to the table; default: the start task's. (templated)
+    """
+
+    template_fields: Sequence[str] = ("transaction", "delta_conn_id")
+    ui_color = "#f8cecc"
+
+    def __init__(self, *, transaction: Any, delta_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.transaction = transaction
+        self.delta_conn_id = delta_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any] | None:  # noqa: ARG002 - Airflow's signature
+        """Return what was done; ``None`` when there is no transaction."""
+        from airflow_delta.commands.abort import abort
+
+        if self.transaction is None:
+            self.log.info("The start task left no transaction: nothing to abort.")
+            return None
+        handle = parse_handle(self.transaction, task_id=self.task_id)
+        log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
+        result = abort(log, handle)
+        self.log.info("Abort of transaction %s: %s. %s", handle.transaction_id, result.outcome, result.reason)
+        return result.to_dict()
+
+
+def _integer(name: str, value: int | str | None) -> int | None:
+    """Return a number that a template may have turned into text.
+
+    :raises DeltaIllegalArgumentException: it is no whole number.
+    """
+    if value is None or value == "":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        return int(str(value))
+    except ValueError:
+        raise exceptions.DeltaIllegalArgumentException(f"{name} must be a whole number, got {value!r}") from None

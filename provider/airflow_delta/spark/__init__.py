@@ -1,0 +1,28 @@
+"""Data work on a cluster: scan plan to DataFrame, DataFrame to staged files.
+
+Needs the standard library, PySpark and :mod:`airflow_delta.staging` only, and PySpark only when it works; travels in one zip
+(:func:`airflow_delta.spark.package.build_package`).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_delta.spark.job import DeltaStage, delta_stage
+    from airflow_delta.spark.read import read_scan_plan
+    from airflow_delta.spark.stage import stage_dataframe
+
+_HOMES = {"DeltaStage": "job", "delta_stage": "job", "read_scan_plan": "read", "stage_dataframe": "stage"}
+
+__all__ = ["DeltaStage", "delta_stage", "read_scan_plan", "stage_dataframe"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value

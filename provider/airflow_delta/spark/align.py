@@ -1,0 +1,154 @@
+"""Bring the columns of a DataFrame to the types and the order that they are written with, checking every row on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaError, InvariantViolationException, SchemaMismatchException
+from airflow_delta.staging import schema as schemas
+from airflow_delta.staging.contract import Json
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+
+class RowChecks:
+    """Errors that rows may raise while they are written, by the text that Spark will report them with."""
+
+    def __init__(self, table: str, version: int) -> None:
+        self.table = table
+        self.version = version
+        self._errors: dict[str, DeltaError] = {}
+
+    def violated(self, error: type[DeltaError], message: str) -> Column:
+        """Return an expression that raises ``error`` for a row."""
+        from pyspark.sql import functions as sf
+
+        where = f"table {self.table}" + (f" version {self.version}" if self.version >= 0 else "")
+        text = f"{message} ({where}; nothing was committed.)"
+        self._errors[text] = error(text, table=self.table, version=self.version)
+        return sf.raise_error(sf.lit(text))
+
+    def error_in(self, failure: BaseException) -> DeltaError | None:
+        """Return the error that a failed Spark job stands for, or ``None`` when it failed for another reason."""
+        text = str(failure)
+        return next((error for message, error in self._errors.items() if message in text), None)
+
+
+def quoted(name: str) -> str:
+    """Return a column name that Spark takes literally, dots and backticks included."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def align(df: DataFrame, target: Json, checks: RowChecks) -> DataFrame:
+    """Return the DataFrame with exactly the columns of ``target``; what is missing is null.
+
+    :param target: schema in JSON form, made by :func:`airflow_delta.staging.schema.written_schema` from this DataFrame's.
+    """
+    from pyspark.sql import functions as sf
+
+    given = df.schema.jsonValue()
+    columns = []
+    for field in target["fields"]:
+        source = schemas.find_field(given, field["name"])
+        if source is None:
+            column = sf.lit(None).cast(spark_type(field["type"]))
+        else:
+            column = _converted(sf.col(quoted(source["name"])), source["type"], field["type"], field["name"], checks)
+            column = _not_null(column, field, field["name"], checks)
+        columns.append(column.alias(field["name"]))
+    return df.select(*columns)
+
+
+def spark_type(data_type: schemas.Type) -> DataType:
+    """Return PySpark's form of a type in JSON form."""
+    from pyspark.sql.types import StructType
+
+    struct = StructType.fromJson(
+        {"type": "struct", "fields": [{"name": "x", "type": data_type, "nullable": True, "metadata": {}}]}
+    )
+    return struct.fields[0].dataType
+
+
+def _not_null(column: Column, field: Json, path: str, checks: RowChecks) -> Column:
+    if field.get("nullable", True):
+        return column
+    from pyspark.sql import functions as sf
+
+    violated = checks.violated(
+        InvariantViolationException, f"NOT NULL column {path} would get a null. Filter such rows out or fill them"
+    )
+    # Not only where the source says it may be null: what a source promises is not what it always keeps.
+    return sf.when(column.isNull(), violated).otherwise(column)
+
+
+def _converted(column: Column, given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Column:
+    if schemas.same_type(given, target) and not _has_not_null(target):
+        return column
+    if isinstance(given, str) or isinstance(target, str):
+        return _cast(column, given, target, path, checks)
+    from pyspark.sql import functions as sf
+
+    match target["type"]:
+        case "struct":
+            return sf.when(column.isNotNull(), sf.struct(*_struct_fields(column, given, target, path, checks)))
+        case "array":
+            return sf.transform(column, _each(given["elementType"], target["elementType"], f"{path}[element]", checks))
+        case "map":
+            key = _each(given["keyType"], target["keyType"], f"{path}[key]", checks)
+            value = _each(given["valueType"], target["valueType"], f"{path}[value]", checks)
+            entries = sf.transform(sf.map_entries(column), lambda e: sf.struct(key(e["key"]), value(e["value"])))
+            return sf.map_from_entries(entries)
+    return column
+
+
+def _each(given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Callable[[Column], Column]:
+    return lambda element: _converted(element, given, target, path, checks)
+
+
+def _struct_fields(column: Column, given: Json, target: Json, path: str, checks: RowChecks) -> list[Column]:
+    from pyspark.sql import functions as sf
+
+    columns = []
+    for field in target["fields"]:
+        source = schemas.find_field(given, field["name"])
+        here = f"{path}.{field['name']}"
+        if source is None:
+            value = sf.lit(None).cast(spark_type(field["type"]))
+            value = _not_null(value, field, here, checks)
+        else:
+            value = _converted(column.getField(source["name"]), source["type"], field["type"], here, checks)
+            value = _not_null(value, field, here, checks)
+        columns.append(value.alias(field["name"]))
+    return columns
+
+
+def _cast(column: Column, given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Column:
+    from pyspark.sql import functions as sf
+
+    how = schemas.store_assignment(given, target) if isinstance(given, str) and isinstance(target, str) else schemas.WIDEN
+    wanted = spark_type(target)
+    if how == schemas.WIDEN:
+        return column.cast(wanted)
+    # try_cast does not depend on the session's ANSI setting: null where the value does not fit.
+    cast = column.try_cast(wanted)
+    overflow = checks.violated(
+        SchemaMismatchException,
+        f"Column {path} holds a value of {schemas.type_name(given)} that does not fit into {schemas.type_name(target)}",
+    )
+    return sf.when(column.isNotNull() & cast.isNull(), overflow).otherwise(cast)
+
+
+def _has_not_null(data_type: schemas.Type) -> bool:
+    if isinstance(data_type, str):
+        return False
+    match data_type["type"]:
+        case "struct":
+            return any(not f.get("nullable", True) or _has_not_null(f["type"]) for f in data_type["fields"])
+        case "array":
+            return _has_not_null(data_type["elementType"])
+        case "map":
+            return _has_not_null(data_type["keyType"]) or _has_not_null(data_type["valueType"])
+    return False

@@ -1,0 +1,133 @@
+"""A stage inside a Spark job that was submitted to a cluster: three lines in any PySpark program.
+
+::
+
+    from airflow_delta.spark import delta_stage
+
+    stage = delta_stage(spark)
+    stage.write(stage.read().where("amount > 0"))
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, StagingException
+from airflow_delta.spark.paths import escape_glob
+from airflow_delta.spark.read import read_scan_plan
+from airflow_delta.spark.stage import stage_dataframe
+from airflow_delta.staging.paths import REPORT_DIRECTORY
+from airflow_delta.staging.report import StageReport, StageRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REQUEST_PROPERTY = "spark.airflow_delta.request"
+REQUEST_VARIABLE = "AIRFLOW_DELTA_REQUEST"
+REQUEST_ARGUMENT = "--delta-request"
+
+
+class DeltaStage:
+    """A stage inside a Spark job: :meth:`read` the table as the transaction sees it, :meth:`write` what it becomes."""
+
+    def __init__(self, spark: SparkSession, request: StageRequest) -> None:
+        self.spark = spark
+        self.request = request
+        self._written = False
+
+    def read(self) -> DataFrame:
+        """Return the table at the version that the transaction reads (planned with ``read=``).
+
+        :raises DeltaIllegalStateException: the task did not plan a scan.
+        """
+        if self.request.scan is None:
+            raise DeltaIllegalStateException(
+                f"The stage {self.request.task_id} was submitted without a scan of table {self.request.table}. Set "
+                "read=True, or "
+                "read=<predicate>, on the task that submits it.",
+                table=self.request.table,
+                version=self.request.read_version,
+            )
+        return read_scan_plan(self.spark, self.request.scan)
+
+    def write(self, df: DataFrame) -> StageReport:
+        """Stage the DataFrame and leave the report for the worker; once in a job.
+
+        :raises DeltaIllegalStateException: it was called before.
+        """
+        if self._written:
+            raise DeltaIllegalStateException(
+                f"The stage {self.request.task_id} has written already. Union the DataFrames, or use one task for each.",
+                table=self.request.table,
+            )
+        self._written = True
+        try:
+            report = stage_dataframe(self.spark, df, self.request)
+        except Exception as error:
+            message = getattr(error, "message", None) or str(error)
+            self._leave(
+                StageReport(
+                    transaction_id=self.request.transaction_id,
+                    stage=self.request.stage,
+                    attempt=self.request.attempt,
+                    error_class=type(error).__name__,
+                    error_message=message[:4000],
+                )
+            )
+            raise
+        self._leave(report)
+        return report
+
+    def _leave(self, report: StageReport) -> None:
+        from pyspark.sql import functions as sf
+
+        text = json.dumps(report.to_dict(), ensure_ascii=False)
+        line = self.spark.range(1).select(sf.lit(text).alias("value")).coalesce(1)
+        line.write.mode("overwrite").option("compression", "none").text(f"{self.request.path}/{REPORT_DIRECTORY}")
+
+
+def delta_stage(spark: SparkSession, request: StageRequest | str | Mapping[str, Any] | None = None) -> DeltaStage:
+    """Return the stage that this job was submitted for.
+
+    :param request: the request, its JSON, or the URI of a file that holds it; default: the Spark property
+        ``spark.airflow_delta.request``, the environment variable ``AIRFLOW_DELTA_REQUEST``, or the program's argument
+        ``--delta-request``.
+    :raises DeltaIllegalArgumentException: there is no request.
+    """
+    value: StageRequest | str | Mapping[str, Any] | None = request if request is not None else _given_request(spark)
+    if value is None:
+        raise DeltaIllegalArgumentException(
+            f"This job was not submitted as a stage: neither the Spark property {REQUEST_PROPERTY}, nor the environment "
+            "variable "
+            f"{REQUEST_VARIABLE}, nor the argument {REQUEST_ARGUMENT} holds a request. Submit it with "
+            "DeltaStageSparkSubmitOperator."
+        )
+    if isinstance(value, str):
+        value = _parsed(spark, value)
+    return DeltaStage(spark, value if isinstance(value, StageRequest) else StageRequest.from_dict(value))
+
+
+def _given_request(spark: SparkSession) -> str | None:
+    text = spark.conf.get(REQUEST_PROPERTY, None) or os.environ.get(REQUEST_VARIABLE)
+    if text is None and REQUEST_ARGUMENT in sys.argv[:-1]:
+        text = sys.argv[sys.argv.index(REQUEST_ARGUMENT) + 1]
+    return text
+
+
+def _parsed(spark: SparkSession, text: str) -> Mapping[str, Any]:
+    if not text.lstrip().startswith("{"):
+        rows = spark.read.option("wholetext", "true").text(escape_glob(text)).collect()
+        if not rows:
+            raise StagingException(f"The request of this stage is not at {text}: its transaction may have been aborted")
+        text = str(rows[0][0])
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise StagingException(f"The request of this stage is no JSON ({error}): {text[:200]!r}") from error
+    if not isinstance(value, Mapping):
+        raise StagingException(f"The request of this stage is no JSON object: {text[:200]!r}")
+    return value

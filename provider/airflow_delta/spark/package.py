@@ -1,0 +1,78 @@
+"""Put ``spark/`` and ``staging/`` into one zip that travels with ``--py-files``. Runs in the worker; standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tempfile
+import zipfile
+from importlib import resources
+
+import airflow_delta
+
+PARTS = ("__init__.py", "exceptions.py", "staging", "spark")
+"""What travels, relative to the package."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def package_bytes() -> bytes:
+    """Return the zip: the same sources give the same bytes."""
+    root = resources.files(airflow_delta)
+    sources: dict[str, bytes] = {}
+    for part in PARTS:
+        entry = root / part
+        files = [entry] if entry.is_file() else [f for f in entry.iterdir() if f.name.endswith(".py")]
+        for file in files:
+            name = f"airflow_delta/{part}" if file is entry else f"airflow_delta/{part}/{file.name}"
+            sources[name] = file.read_bytes()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(sources):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, sources[name])
+    return buffer.getvalue()
+
+
+def build_package(directory: str | None = None) -> str:
+    """Write the zip and return its path; the same version has the same content, and is built once.
+
+    :param directory: where to put it; default: a directory of this user under the system's temporary directory.
+    """
+    data = package_bytes()
+    digest = hashlib.sha256(data).hexdigest()[:12]
+    if directory is None:
+        directory = _own_directory()
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    path = os.path.join(directory, f"airflow_delta-{airflow_delta.__version__}-{digest}.zip")
+    if _has_content(path, data):
+        return path
+    # Renamed into place: a spark-submit of another task never ships half a file.
+    descriptor, temporary = tempfile.mkstemp(dir=directory, suffix=".zip.tmp")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)
+    return path
+
+
+def _own_directory() -> str:
+    """Return a directory that only this user can write to: what is in it runs on the cluster."""
+    directory = os.path.join(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    status = os.lstat(directory)
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+        return directory
+    return tempfile.mkdtemp(prefix="airflow-delta-")
+
+
+def _has_content(path: str, data: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read() == data
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,43 @@
+"""One normal form for the paths that the log, Hadoop and Spark spell differently.
+
+The log holds URL-encoded paths; Spark takes raw ones and reads ``[ ] { } * ?`` as a glob; ``_metadata.file_path`` is encoded by
+Hadoop's rules. The normal form is ``authority/path`` with nothing encoded.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_GLOB = re.compile(r"([{}\[\]*?\\])")
+
+
+def data_file_uri(table: str, log_path: str) -> str:
+    """Return the raw URI of a data file.
+
+    :param table: raw URI of the table as Spark reaches it.
+    :param log_path: path as the log has it: URL-encoded, relative to the table or absolute.
+    """
+    path = unquote(log_path)
+    return path if path.startswith("/") or _SCHEME.match(path) else f"{table.rstrip('/')}/{path}"
+
+
+def escape_glob(uri: str) -> str:
+    """Return a URI that Spark's readers take literally.
+
+    Hadoop cannot expand a pattern in a path that has a colon as well; Spark and Delta never write a colon into a path.
+    """
+    return _GLOB.sub(r"\\\1", uri)
+
+
+def normal_form(raw_uri: str) -> str:
+    """Return ``authority/path`` of a raw URI: without scheme, and the same for ``file:/x`` and ``file:///x``."""
+    scheme = _SCHEME.match(raw_uri)
+    rest = raw_uri[scheme.end() :] if scheme else raw_uri
+    return rest[2:] if rest.startswith("//") else rest
+
+
+def normal_form_of_metadata(file_path: str) -> str:
+    """Return the normal form of Spark's ``_metadata.file_path``."""
+    return normal_form(unquote(file_path))

@@ -1,0 +1,276 @@
+"""The values that travel between the tasks of one transaction, and their JSON forms.
+
+Standard library only: this module is shipped to clusters. Field names in JSON are Delta's own (camelCase); ``docs/xcom.md``
+documents every field. Data goes one way: handle -> scan plan -> staged write -> commit result.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Self
+
+from airflow_delta.exceptions import ContractVersionException, StagingException
+
+CONTRACT = 1
+"""Number of this contract. A payload with another number is refused."""
+
+Json = dict[str, Any]
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.title() for part in tail)
+
+
+def _check(kind: str, name: str, hint: Any, value: Any) -> Any:
+    """Return ``value`` as the field's type, or raise; bool is not an int here."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        args = typing.get_args(hint)
+        if value is None and type(None) in args:
+            return None
+        return _check(kind, name, next(a for a in args if a is not type(None)), value)
+    if isinstance(hint, type) and issubclass(hint, Payload):
+        return hint.from_dict(value)
+    if origin is tuple:
+        if isinstance(value, list | tuple):
+            item = typing.get_args(hint)[0]
+            return tuple(_check(kind, name, item, v) for v in value)
+    elif origin is dict or hint is dict:
+        if isinstance(value, Mapping):
+            return dict(value)
+    elif hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
+        return value
+    raise StagingException(f"{kind}.{_camel(name)} has the value {value!r}, expected {getattr(hint, '__name__', hint)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Payload:
+    """A frozen value with a JSON form (:meth:`to_dict`, :meth:`from_dict`)."""
+
+    def to_dict(self) -> Json:
+        """Return plain JSON: dicts, lists, strings, numbers, booleans, ``None``."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, Payload):
+                return value.to_dict()
+            if isinstance(value, tuple | list):
+                return [plain(v) for v in value]
+            if isinstance(value, Mapping):
+                return {k: plain(v) for k, v in value.items()}
+            return value
+
+        return {_camel(f.name): plain(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls, value: Any) -> Self:
+        """Build from the JSON form; fields that this version does not know are ignored.
+
+        :raises ContractVersionException: the payload has another contract number.
+        :raises StagingException: it is no such payload: a field is missing or of another type.
+        """
+        kind = cls.__name__
+        if not isinstance(value, Mapping):
+            raise StagingException(f"Expected the JSON form of {kind}, got {type(value).__name__}: {str(value)[:80]}")
+        hints = typing.get_type_hints(cls)
+        if "contract" in hints and value.get("contract") != CONTRACT:
+            raise ContractVersionException(
+                f"{kind} was written under contract {value.get('contract')!r}, this provider reads contract {CONTRACT}. "
+                "Run start, stage and commit with one version of airflow-provider-delta, then clear the start task."
+            )
+        known: Json = {}
+        for f in fields(cls):
+            key = _camel(f.name)
+            if key in value:
+                known[f.name] = _check(kind, f.name, hints[f.name], value[key])
+            elif f.default is MISSING and f.default_factory is MISSING:
+                raise StagingException(f"{kind} lacks the field {key}")
+        return cls(**known)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitResult(Payload):
+    """What a commit did: the XCom of the commit task and the ``extra`` of its asset event.
+
+    :param version: version of the table that holds the transaction.
+    :param committed_before: the log already held the transaction; nothing was written now.
+    :param attempts: puts of the log entry that were tried, 1 when the first one won.
+    :param versions_checked: winning commits that were checked for conflicts.
+    :param timestamp: milliseconds since the epoch of the commit.
+    """
+
+    contract: int = CONTRACT
+    table: str
+    table_id: str | None = None
+    version: int
+    read_version: int
+    transaction_id: str
+    app_id: str | None = None
+    txn_version: int | None = None
+    operation: str
+    attempts: int = 1
+    versions_checked: int = 0
+    committed_before: bool = False
+    isolation_level: str | None = None
+    is_blind_append: bool | None = None
+    timestamp: int | None = None
+    num_files: int = 0
+    num_removed_files: int = 0
+    num_records: int | None = None
+    num_bytes: int = 0
+    partitions: tuple[dict, ...] = ()  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransactionHandle(Payload):
+    """One execution of the start task: what was read and where to stage. Holds no secrets.
+
+    :param transaction_id: UUID of this execution of start; also ``commitInfo.txnId`` of the commit.
+    :param table: URI of the table.
+    :param table_id: the table's id, ``None`` while it does not exist.
+    :param read_version: version that the transaction reads, -1 when the table does not exist.
+    :param schema_string: Spark's JSON form of the table's schema, ``None`` while it does not exist.
+    :param configuration: table properties (those to create the table with while it does not exist).
+    :param staging_path: URI under which every stage of this transaction writes.
+    :param app_id: the transaction key, the ``appId`` of the ``txn`` action of the commit.
+    :param txn_version: its ``version``.
+    :param monotonic: the version was given (Delta's monotonic scheme); else it counts the commits of this key.
+    :param rerun_policy: ``skip``, ``replace``, ``append`` or ``fail``.
+    :param committed: the commit that already holds this key, under ``skip``; stages then do nothing.
+    :param delta_conn_id: connection that the other tasks reach the table with.
+    :param timestamp: milliseconds since the epoch of the version that was read.
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    table: str
+    table_id: str | None = None
+    read_version: int
+    schema_string: str | None = None
+    partition_columns: tuple[str, ...] = ()
+    configuration: dict[str, str] = field(default_factory=dict)
+    name: str | None = None
+    description: str | None = None
+    staging_path: str
+    app_id: str
+    txn_version: int
+    monotonic: bool = False
+    rerun_policy: str = "skip"
+    isolation_level: str = "Serializable"
+    delta_conn_id: str | None = None
+    timestamp: int | None = None
+    committed: CommitResult | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScanFile(Payload):
+    """A file of a scan plan.
+
+    :param path: absolute URI, not URL-encoded beyond what the URI needs; see ``ScanPlan``.
+    :param partition_values: serialised partition values by physical name.
+    :param size: bytes.
+    """
+
+    path: str
+    partition_values: dict[str, str | None]
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScanPlan(Payload):
+    """The files of the table at the version that the transaction reads, after partition pruning and data skipping.
+
+    :param schema_string: Spark's JSON form of the table's schema at that version.
+    :param predicate: the predicate that the files were planned for; rows still have to be filtered by it.
+    :param files: ``path`` is as the log has it (URL-encoded, relative to the table or absolute).
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    table: str
+    read_version: int
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    predicate: str | None = None
+    files: tuple[ScanFile, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadSet(Payload):
+    """What a stage read of the table; the commit checks it against concurrent commits.
+
+    :param predicates: Spark SQL texts, one for each read.
+    :param files: paths that were read, as the log has them (for reads whose files the stage rewrote).
+    :param whole_table: the stage relied on the whole table.
+    :param app_ids: application ids whose versions it looked up.
+    """
+
+    predicates: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    whole_table: bool = False
+    app_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ManifestRef(Payload):
+    """A manifest of staged actions beside the staged files, when they are too many for XCom.
+
+    :param path: relative to the table root.
+    :param count: number of actions (lines).
+    :param sha256: hex digest of its bytes.
+    :param size: bytes.
+    """
+
+    path: str
+    count: int
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedWrite(Payload):
+    """What one attempt of one stage wrote, to be published by the commit.
+
+    :param stage: stage key: task id, and map index when mapped (safe for paths).
+    :param task_id: task that staged it.
+    :param map_index: its map index, -1 when not mapped.
+    :param attempt: unique name of the attempt; its own directory.
+    :param operation: Delta operation name, ``WRITE`` for DataFrame writes.
+    :param mode: ``append``, ``overwrite`` or ``dynamic`` (dynamic partition overwrite).
+    :param replace_where: predicate text of an overwrite with ``replaceWhere``.
+    :param schema_string: Spark's JSON form of the schema that was written (data and partition columns).
+    :param merge_schema: new columns may be added to the table's schema.
+    :param overwrite_schema: the table's schema may be replaced (overwrite only).
+    :param partition_columns: partitioning that was written.
+    :param reads: what was read.
+    :param actions: staged actions in Delta's JSON form (``{"add": ...}``), when inline.
+    :param manifest: where they are otherwise.
+    :param num_copied_records: rows of replaced files that were written again because the predicate keeps them.
+    :param already_committed: nothing was staged, because the key was in the log before.
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    stage: str
+    task_id: str
+    map_index: int = -1
+    attempt: str
+    operation: str = "WRITE"
+    mode: str
+    replace_where: str | None = None
+    schema_string: str
+    merge_schema: bool = False
+    overwrite_schema: bool = False
+    partition_columns: tuple[str, ...] = ()
+    reads: ReadSet = field(default_factory=ReadSet)
+    actions: tuple[dict, ...] = ()  # type: ignore[type-arg]
+    manifest: ManifestRef | None = None
+    num_files: int = 0
+    num_removed_files: int = 0
+    num_records: int | None = None
+    num_copied_records: int = 0
+    num_bytes: int = 0
+    already_committed: bool = False

@@ -1,0 +1,62 @@
+"""Names under a table's staging directory: ``staged/<transactionId>/<stage>/<attempt>/...``.
+
+A visible directory name, so that any engine's VACUUM collects what was never published. Stage keys and attempts use only
+characters that no file system, URI or glob treats specially.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+
+from airflow_delta.exceptions import StagingException
+
+STAGING_DIRECTORY = "staged"
+"""Directory of staged files, relative to the table root."""
+
+MANIFEST_NAME = "_manifest.json"
+REPORT_DIRECTORY = "_report"
+REQUEST_NAME = "request.json"
+ABORT_MARKER = "_aborted"
+COMMIT_MARKER_PREFIX = "_commit-"
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+def stage_key(task_id: str, map_index: int = -1) -> str:
+    """Return the key of a stage: its task id, and its map index when it is mapped, in safe characters.
+
+    A task id with other characters keeps its readable part and gets a digest, so that two ids never share a key.
+    """
+    safe = _UNSAFE.sub("-", task_id).lstrip("._") or "stage"
+    if safe != task_id:
+        safe = f"{safe}-{hashlib.sha256(task_id.encode()).hexdigest()[:8]}"
+    return safe if map_index < 0 else f"{safe}.{map_index}"
+
+
+def new_attempt(try_number: int = 1) -> str:
+    """Return a name for one execution of a stage or commit, unique also among executions of the same try."""
+    return f"{try_number}-{uuid.uuid4().hex[:8]}"
+
+
+def transaction_directory(transaction_id: str) -> str:
+    """Return the staging directory of a transaction, relative to the table root."""
+    return f"{STAGING_DIRECTORY}/{_safe(transaction_id)}"
+
+
+def attempt_directory(transaction_id: str, stage: str, attempt: str) -> str:
+    """Return the directory of one attempt of a stage, relative to the table root."""
+    return f"{transaction_directory(transaction_id)}/{_safe(stage)}/{_safe(attempt)}"
+
+
+def is_hidden(relative_path: str) -> bool:
+    """Say whether a reader of Parquet directories ignores this path (Spark's and Delta's rule for ``_`` and ``.``)."""
+    return any((part.startswith("_") and "=" not in part) or part.startswith(".") for part in relative_path.split("/") if part)
+
+
+def _safe(name: str) -> str:
+    if not _SAFE_NAME.fullmatch(name):
+        raise StagingException(f"{name!r} cannot be part of a staging path: only letters, digits, '_', '.' and '-' are safe")
+    return name

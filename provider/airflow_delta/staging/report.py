@@ -1,0 +1,101 @@
+"""What a stage is asked to do on Spark, and what it reports back.
+
+Both are plain JSON, so that they reach a job on any cluster as configuration or as a file and come back as one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_delta.staging.contract import CONTRACT, Payload, ScanPlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageRequest(Payload):
+    """What one attempt of a stage has to write, and where.
+
+    :param table: URI of the table as Spark reaches it (``s3a://`` where the worker says ``s3://``); not URL-encoded.
+    :param directory: directory of the attempt, relative to the table root.
+    :param mode: ``append``, ``overwrite`` or ``dynamic``.
+    :param replace_where: predicate text of an overwrite; rows to be written must satisfy it.
+    :param predicate: the same as Spark SQL that means the same in every session, for Spark to evaluate.
+    :param schema_string: the table's schema (Spark's JSON form), ``None`` when the written data decides it.
+    :param partition_columns: columns to partition the files by.
+    :param options: options of Spark's Parquet writer (``compression``, ``maxRecordsPerFile``, ...).
+    :param scan: the table at the version that the transaction reads, for jobs that read it.
+    :param rewrite: files whose rows may match a ``replaceWhere`` on data columns; the rows that the predicate does not
+        select have to be written again.
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    table: str
+    read_version: int
+    stage: str
+    task_id: str
+    map_index: int = -1
+    attempt: str
+    directory: str
+    operation: str = "WRITE"
+    mode: str = "append"
+    replace_where: str | None = None
+    predicate: str | None = None
+    schema_string: str | None = None
+    partition_columns: tuple[str, ...] = ()
+    merge_schema: bool = False
+    overwrite_schema: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+    scan: ScanPlan | None = None
+    rewrite: ScanPlan | None = None
+
+    @property
+    def path(self) -> str:
+        """Return the URI of the attempt's directory as Spark reaches it."""
+        return f"{self.table.rstrip('/')}/{self.directory}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageReport(Payload):
+    """What one attempt of a stage wrote.
+
+    :param directories: directories with new rows, relative to the attempt's directory.
+    :param copied_directories: directories with rows of replaced files that were written again.
+    :param rewritten_files: paths, as the log has them, of the files whose rows are in ``copied_directories`` or are
+        selected by the predicate; the commit removes them.
+    :param schema_string: Spark's JSON form of what was written, data and partition columns, all nullable.
+    :param time_zone: time zone of timestamps in the names of partition directories.
+    :param error_class: class name of the error when the stage failed.
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    stage: str
+    attempt: str
+    directories: tuple[str, ...] = ()
+    copied_directories: tuple[str, ...] = ()
+    rewritten_files: tuple[str, ...] = ()
+    schema_string: str = ""
+    partition_columns: tuple[str, ...] = ()
+    time_zone: str = "UTC"
+    error_class: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AbortResult(Payload):
+    """What an abort did.
+
+    :param outcome: ``committed`` (nothing to abort: the log holds the transaction), ``deleted`` (no live commit can publish,
+        the staged files were deleted) or ``marked`` (a commit may be alive: the transaction is marked as aborted, and
+        maintenance deletes the files after its grace time).
+    :param version: version that holds the transaction, under ``committed``.
+    :param reason: one sentence for the log.
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    table: str
+    outcome: str
+    version: int | None = None
+    num_deleted_files: int = 0
+    reason: str = ""

@@ -1,0 +1,292 @@
+"""Does a DataFrame fit a table? Compared on Spark's JSON form of schemas, so that it can run anywhere.
+
+Columns match by name whatever their case. A type that differs is cast where SQL's store assignment allows it (Spark's ANSI
+policy); new columns need ``mergeSchema`` (Delta's ``ImplicitMetadataOperation``). The worker checks the outcome once more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from airflow_delta.exceptions import InvariantViolationException, SchemaMismatchException
+from airflow_delta.staging.contract import Json
+
+Type = Any
+"""A type in Spark's JSON form: a name, or an object with ``type``."""
+
+INTEGRAL = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+_ATOMIC = {"string", "boolean", "binary", "date", "timestamp", "timestamp_ntz", "float", "double", *INTEGRAL}
+_INVALID_NAME = re.compile(r"[ ,;{}()\n\t=]")
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_WIDER = {
+    "byte": {"short", "integer", "long", "float", "double"},
+    "short": {"integer", "long", "float", "double"},
+    "integer": {"long", "float", "double"},
+    "long": {"float", "double"},
+    "float": {"double"},
+    "date": {"timestamp", "timestamp_ntz"},
+}
+_TIMES = {"date", "timestamp", "timestamp_ntz"}
+
+WIDEN = "widen"
+"""A cast that cannot fail."""
+CHECKED = "checked"
+"""A cast that fails for values that the target cannot hold."""
+
+
+def fields(struct: Json) -> list[Json]:
+    """Return the fields of a struct in JSON form."""
+    return list(struct["fields"])
+
+
+def find_field(struct: Json, name: str) -> Json | None:
+    """Return the field of that name, whatever its case."""
+    folded = name.lower()
+    return next((f for f in struct["fields"] if f["name"].lower() == folded), None)
+
+
+def type_name(data_type: Type) -> str:
+    """Return a type for an error message, as SQL spells it."""
+    if isinstance(data_type, str):
+        return {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}.get(data_type, data_type)
+    match data_type["type"]:
+        case "struct":
+            return "struct<" + ",".join(f"{f['name']}:{type_name(f['type'])}" for f in data_type["fields"]) + ">"
+        case "array":
+            return f"array<{type_name(data_type['elementType'])}>"
+        case "map":
+            return f"map<{type_name(data_type['keyType'])},{type_name(data_type['valueType'])}>"
+        case _:
+            return str(data_type["type"])
+
+
+def nullable(data_type: Type) -> Type:
+    """Return a type with everything in it nullable, as Delta stores the schema of data."""
+    if isinstance(data_type, str):
+        return data_type
+    match data_type["type"]:
+        case "struct":
+            return {
+                "type": "struct",
+                "fields": [
+                    {"name": f["name"], "type": nullable(f["type"]), "nullable": True, "metadata": _own_metadata(f)}
+                    for f in data_type["fields"]
+                ],
+            }
+        case "array":
+            return {"type": "array", "elementType": nullable(data_type["elementType"]), "containsNull": True}
+        case "map":
+            return {
+                "type": "map",
+                "keyType": nullable(data_type["keyType"]),
+                "valueType": nullable(data_type["valueType"]),
+                "valueContainsNull": True,
+            }
+        case _:
+            return data_type
+
+
+def _own_metadata(field: Json) -> Json:
+    return {k: v for k, v in (field.get("metadata") or {}).items() if not k.startswith(("delta.", "__"))}
+
+
+def same_type(one: Type, other: Type) -> bool:
+    """Say whether two types differ in nothing but nullability and metadata, names compared exactly."""
+    if isinstance(one, str) or isinstance(other, str):
+        return bool(one == other)
+    if one["type"] != other["type"]:
+        return False
+    match one["type"]:
+        case "struct":
+            mine, theirs = one["fields"], other["fields"]
+            return len(mine) == len(theirs) and all(
+                a["name"] == b["name"] and same_type(a["type"], b["type"]) for a, b in zip(mine, theirs, strict=True)
+            )
+        case "array":
+            return same_type(one["elementType"], other["elementType"])
+        case "map":
+            return same_type(one["keyType"], other["keyType"]) and same_type(one["valueType"], other["valueType"])
+        case _:
+            return bool(one == other)
+
+
+def store_assignment(given: str, target: str) -> str | None:
+    """Return how a value of one atomic type is stored as another: ``widen``, ``checked``, or ``None`` when it may not be."""
+    if given in ("void", target) or target in _WIDER.get(given, ()):
+        return WIDEN
+    if target == "string":
+        return WIDEN if given != "binary" and (given in _ATOMIC or _DECIMAL.fullmatch(given)) else None
+    if _digits(given) is not None and _digits(target) is not None:
+        return _between_numbers(given, target)
+    return CHECKED if given in _TIMES and target in _TIMES else None
+
+
+def _between_numbers(given: str, target: str) -> str:
+    one, other = _digits(given), _digits(target)
+    if one is None or other is None or "float" in (given, target) or "double" in (given, target):
+        return CHECKED
+    fits = other[0] - other[1] >= one[0] - one[1] and other[1] >= one[1]
+    return WIDEN if fits and target not in INTEGRAL else CHECKED
+
+
+def _digits(name: str) -> tuple[int, int] | None:
+    """Return precision and scale of a number's type; floating types have none that matters."""
+    if match := _DECIMAL.fullmatch(name):
+        return int(match[1]), int(match[2])
+    if name in INTEGRAL:
+        return INTEGRAL[name], 0
+    return (0, 0) if name in ("float", "double") else None
+
+
+def written_schema(
+    data: Json, table: Json | None, *, merge: bool, table_name: str, version: int, partition_columns: Sequence[str] = ()
+) -> Json:
+    """Return the schema that rows of a DataFrame are written with: the table's columns in order, then new ones.
+
+    :param data: schema of the DataFrame.
+    :param table: schema of the table, ``None`` when the data decides (a new table, ``overwriteSchema``).
+    :param merge: new columns are allowed.
+    :raises SchemaMismatchException: naming each column, what was expected and what was given.
+    :raises InvariantViolationException: a NOT NULL column is not in the DataFrame.
+    """
+    where = f"table {table_name}" + (f" version {version}" if version >= 0 else "")
+    problems = list(_duplicates(data, ""))
+    if table is None:
+        result: Json = nullable(data)
+        problems += _new_columns(result, "")
+    else:
+        result = _merged(data, table, merge=merge, prefix="", problems=problems)
+        missing = [f["name"] for f in fields(table) if not f.get("nullable", True) and find_field(data, f["name"]) is None]
+        if missing and not problems:
+            raise InvariantViolationException(
+                f"The data to write to {where} lacks the NOT NULL column {', '.join(missing)}. Add it to the DataFrame.",
+                table=table_name,
+                version=version,
+            )
+    problems += _partitioning(result, partition_columns)
+    if problems:
+        hint = ""
+        if any("is not in the table" in p for p in problems):
+            hint = " Set merge_schema=True to add new columns, or select the table's columns."
+        raise SchemaMismatchException(
+            f"The data to write does not fit {where}: {'; '.join(problems)}.{hint} Nothing was written.",
+            table=table_name,
+            version=version,
+        )
+    return result
+
+
+def _merged(data: Json, table: Json, *, merge: bool, prefix: str, problems: list[str]) -> Json:
+    merged = []
+    for f in table["fields"]:
+        given = find_field(data, f["name"])
+        if given is None:
+            merged.append(f)
+            continue
+        merged.append({**f, "type": _merged_type(given["type"], f["type"], merge, prefix + f["name"], problems)})
+    for f in data["fields"]:
+        if find_field(table, f["name"]) is not None:
+            continue
+        if not merge:
+            problems.append(f"column {prefix + f['name']} ({type_name(f['type'])}) is not in the table")
+            continue
+        new = {"name": f["name"], "type": nullable(f["type"]), "nullable": True, "metadata": _own_metadata(f)}
+        problems.extend(_new_columns({"fields": [new]}, prefix))
+        merged.append(new)
+    return {"type": "struct", "fields": merged}
+
+
+def _merged_type(given: Type, target: Type, merge: bool, path: str, problems: list[str]) -> Type:
+    kind = target if isinstance(target, str) else target["type"]
+    if given == "void":
+        return target
+    if isinstance(given, str) and isinstance(target, str):
+        how = store_assignment(given, target)
+        # Inside a struct, list or map a failed cast could not be told from a null, so only safe ones are made there.
+        if how is None or (how == CHECKED and ("." in path or "[" in path)):
+            problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")
+        return target
+    if isinstance(given, str) or isinstance(target, str) or given["type"] != kind:
+        problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")
+        return target
+    match kind:
+        case "struct":
+            return _merged(given, target, merge=merge, prefix=f"{path}.", problems=problems)
+        case "array":
+            element = _merged_type(given["elementType"], target["elementType"], merge, f"{path}[element]", problems)
+            return {**target, "elementType": element}
+        case "map":
+            key = _merged_type(given["keyType"], target["keyType"], merge, f"{path}[key]", problems)
+            value = _merged_type(given["valueType"], target["valueType"], merge, f"{path}[value]", problems)
+            return {**target, "keyType": key, "valueType": value}
+    if given != target:
+        problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")
+    return target
+
+
+def _duplicates(struct: Json, prefix: str) -> Iterator[str]:
+    seen: set[str] = set()
+    for f in struct["fields"]:
+        name = f["name"].lower()
+        if name in seen:
+            yield f"column {prefix}{f['name']} is there twice (names are compared whatever their case)"
+        seen.add(name)
+        if not isinstance(f["type"], str) and f["type"]["type"] == "struct":
+            yield from _duplicates(f["type"], f"{prefix}{f['name']}.")
+
+
+def _new_columns(struct: Json, prefix: str) -> list[str]:
+    problems = []
+    for f in struct["fields"]:
+        path = prefix + f["name"]
+        if _INVALID_NAME.search(f["name"]):
+            problems.append(f"column {path!r} has a character of ' ,;{{}}()\\n\\t=' in its name, rename it")
+        problems += _unsupported(f["type"], path)
+    return problems
+
+
+def _unsupported(data_type: Type, path: str) -> list[str]:
+    if isinstance(data_type, str):
+        if data_type == "void":
+            return [f"column {path} holds only nulls of no type, cast it to one"]
+        if data_type not in _ATOMIC and not _DECIMAL.fullmatch(data_type):
+            return [f"column {path} has the type {data_type}, which the table cannot store"]
+        return []
+    match data_type["type"]:
+        case "struct":
+            return _new_columns(data_type, f"{path}.")
+        case "array":
+            return _unsupported(data_type["elementType"], f"{path}[element]")
+        case "map":
+            return _unsupported(data_type["keyType"], f"{path}[key]") + _unsupported(data_type["valueType"], f"{path}[value]")
+    return [f"column {path} has the type {type_name(data_type)}, which the table cannot store"]
+
+
+def _partitioning(struct: Json, partition_columns: Sequence[str]) -> list[str]:
+    problems = []
+    for name in partition_columns:
+        field = find_field(struct, name)
+        if field is None:
+            problems.append(f"partition column {name} is missing; the columns are {', '.join(f['name'] for f in fields(struct))}")
+        elif not isinstance(field["type"], str):
+            problems.append(f"column {name} has the type {type_name(field['type'])}, which cannot partition a table")
+    if partition_columns and len(partition_columns) >= len(fields(struct)):
+        problems.append("all columns are partition columns, at least one other is needed")
+    return problems
+
+
+def parse_struct(schema_string: str) -> Json:
+    """Return the schema of a ``schemaString`` as decoded JSON.
+
+    :raises SchemaMismatchException: it is no schema.
+    """
+    try:
+        value = json.loads(schema_string)
+        if value["type"] != "struct":
+            raise ValueError("not a struct")
+    except (ValueError, KeyError, TypeError) as error:
+        raise SchemaMismatchException(f"Not Spark's JSON form of a schema ({error}): {schema_string[:200]!r}") from error
+    return dict(value)

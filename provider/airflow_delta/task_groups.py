@@ -1,0 +1,161 @@
+"""``delta_transaction``: one Delta transaction around the tasks of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from airflow.sdk import Asset, TaskGroup, XComArg
+
+from airflow_delta.assets.delta import delta_asset
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.stage_base import DeltaStageBaseOperator
+from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+
+
+@attrs.define(kw_only=True, repr=False)
+class DeltaTransactionGroup(TaskGroup):
+    """Task group of one transaction; made by :func:`delta_transaction`.
+
+    ``start`` begins before everything in the group, ``commit`` comes after all of it and publishes the stages, ``abort`` is the
+    teardown. Stages inside get the handle by themselves; ``transaction`` is for tasks that want it explicitly.
+    """
+
+    start_kwargs: dict[str, Any] = attrs.field(factory=dict)
+    commit_kwargs: dict[str, Any] = attrs.field(factory=dict)
+    start: Any = attrs.field(default=None, init=False)
+    commit: Any = attrs.field(default=None, init=False)
+    abort: Any = attrs.field(default=None, init=False)
+
+    @property
+    def transaction(self) -> XComArg:
+        """The handle: output of the start task."""
+        return XComArg(self.start)
+
+    @property
+    def result(self) -> XComArg:
+        """The commit's result; only after the ``with`` block."""
+        return XComArg(self.commit)
+
+    def __enter__(self) -> DeltaTransactionGroup:
+        super().__enter__()
+        self.start = DeltaStartTransactionOperator(task_id="start", **self.start_kwargs)
+        return self
+
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        try:
+            if exc_type is None:
+                self._close()
+        finally:
+            super().__exit__(exc_type, exc, traceback)  # type: ignore[no-untyped-call]
+
+    def _close(self) -> None:
+        stages: list[Any] = [task for task in self.iter_tasks() if self._take(task)]
+        if not stages:
+            raise DeltaIllegalArgumentException(
+                f"The transaction {self.group_id!r} holds no stage. Write a @task.delta_stage function (and call it), a "
+                "DeltaStageSparkSubmitOperator or a DeltaStageFilesOperator inside the with block."
+            )
+        roots = [task for task in self.get_roots() if task is not self.start]
+        leaves = [task for task in self.get_leaves() if task is not self.start]
+        for root in roots:
+            root.set_upstream(self.start)
+        self.commit = DeltaCommitOperator(
+            task_id="commit", transaction=self.transaction, staged=[XComArg(stage) for stage in stages], **self.commit_kwargs
+        )
+        for leaf in leaves:
+            leaf.set_downstream(self.commit)
+        self.abort = DeltaAbortOperator(task_id="abort", transaction=self.transaction).as_teardown()
+        # Every stage, not only the commit: the commit fails with the first stage while others may still write.
+        self.abort.set_upstream([self.commit, *stages])
+
+    def _take(self, task: Any) -> bool:
+        """Say whether a task is a stage of this transaction, after the handle was given to one that has none yet."""
+        operator_class = getattr(task, "operator_class", None) or type(task)
+        if not issubclass(operator_class, DeltaStageBaseOperator):
+            return False
+        mapped = task.is_mapped
+        given = task.partial_kwargs.get("transaction") if mapped else task.transaction
+        if given is None and not (mapped and _maps_over(task, "transaction")):
+            if mapped:
+                task.partial_kwargs["transaction"] = self.transaction
+                task.set_upstream(self.start)
+            else:
+                task.transaction = self.transaction
+            return True
+        return any(source is self.start for source, _ in XComArg.iter_xcom_references(given))
+
+
+def _maps_over(task: Any, name: str) -> bool:
+    value = getattr(getattr(task, "expand_input", None), "value", None)
+    return isinstance(value, Mapping) and name in value
+
+
+def delta_transaction(
+    group_id: str,
+    *,
+    table: Any,
+    delta_conn_id: str = DeltaHook.default_conn_name,
+    partition_by: str | Sequence[str] = (),
+    transaction_key: str | None = None,
+    app_id: str | None = None,
+    txn_version: int | str | None = None,
+    rerun_policy: str = "skip",
+    schema: str | Mapping[str, Any] | None = None,
+    properties: Mapping[str, str] | None = None,
+    description: str | None = None,
+    isolation_level: str | None = None,
+    create: bool = True,
+    outlets: Sequence[Any] | None = None,
+    stage_kwargs: Mapping[str, Any] | None = None,
+    commit_kwargs: Mapping[str, Any] | None = None,
+    default_args: Mapping[str, Any] | None = None,
+    **group_kwargs: Any,
+) -> DeltaTransactionGroup:
+    """Open a task group that is one Delta transaction: one version of the table, or nothing.
+
+    Whatever stands inside runs between start and commit: stages, checks on what they staged, approvals, sensors. All of it has to
+    succeed before anything becomes visible.
+
+    :param group_id: name of the group, prefix of its task ids and part of the default transaction key.
+    :param table: URI, absolute path, or name below the connection's base path. (templated)
+    :param outlets: assets that the commit emits; default: the table's own, unless its name is templated.
+    :param stage_kwargs: defaults for the stages inside, such as ``{"mode": "overwrite", "spark_conn_id": "cluster"}``.
+    :param commit_kwargs: parameters of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`, such as
+        ``{"retries": 3, "max_commit_attempts": 20}``.
+    :param default_args: defaults for every task inside.
+    :param group_kwargs: parameters of Airflow's ``TaskGroup``.
+
+    The other parameters are those of :class:`~airflow_delta.operators.transaction.DeltaStartTransactionOperator`.
+
+    :raises DeltaIllegalArgumentException: at the end of the block, when nothing inside stages rows.
+    """
+    start_kwargs = {
+        "table": table,
+        "delta_conn_id": delta_conn_id,
+        "partition_by": partition_by,
+        "transaction_key": transaction_key,
+        "app_id": app_id,
+        "txn_version": txn_version,
+        "rerun_policy": rerun_policy,
+        "schema": schema,
+        "properties": properties,
+        "description": description,
+        "isolation_level": isolation_level,
+        "create": create,
+    }
+    return DeltaTransactionGroup(
+        group_id=group_id,
+        start_kwargs=start_kwargs,
+        commit_kwargs={"outlets": _outlets(table, delta_conn_id) if outlets is None else list(outlets), **(commit_kwargs or {})},
+        default_args={**(default_args or {}), **(stage_kwargs or {})},  # type: ignore[arg-type]
+        **group_kwargs,
+    )
+
+
+def _outlets(table: Any, delta_conn_id: str) -> list[Asset]:
+    if not isinstance(table, str) or "{" in table:
+        return []
+    return [delta_asset(table, delta_conn_id)]

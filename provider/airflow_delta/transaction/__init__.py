@@ -1,0 +1,61 @@
+"""One optimistic transaction over a Delta log: what it reads, what it changes, and whether it may be committed.
+
+The names below are loaded when they are first asked for, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_EXPORTS = {
+    "CheckpointHook": "hooks",
+    "ChecksumHook": "hooks",
+    "CommitOutcome": "policy",
+    "CommitPolicy": "policy",
+    "CommitStats": "stats",
+    "IsolationLevel": "isolation",
+    "Operation": "operations",
+    "OptimisticTransaction": "optimistic_transaction",
+    "PostCommitHook": "hooks",
+    "TransactionObserver": "observer",
+    "last_commit_version_in_session": "active",
+}
+
+__all__ = [
+    "CheckpointHook",
+    "ChecksumHook",
+    "CommitOutcome",
+    "CommitPolicy",
+    "CommitStats",
+    "IsolationLevel",
+    "Operation",
+    "OptimisticTransaction",
+    "PostCommitHook",
+    "TransactionObserver",
+    "last_commit_version_in_session",
+]
+
+if TYPE_CHECKING:
+    from airflow_delta.transaction.active import last_commit_version_in_session
+    from airflow_delta.transaction.hooks import CheckpointHook, ChecksumHook, PostCommitHook
+    from airflow_delta.transaction.isolation import IsolationLevel
+    from airflow_delta.transaction.observer import TransactionObserver
+    from airflow_delta.transaction.operations import Operation
+    from airflow_delta.transaction.optimistic_transaction import OptimisticTransaction
+    from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
+    from airflow_delta.transaction.stats import CommitStats
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _EXPORTS[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,147 @@
+"""One Airflow for all tests of this folder: its own home, its own SQLite database, the examples and the test Dags as bundles."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+
+_home = tempfile.mkdtemp(prefix="airflow-delta-tests-")
+atexit.register(shutil.rmtree, _home, ignore_errors=True)
+
+# Before the first import of Airflow: it reads its configuration once.
+os.environ.update(
+    AIRFLOW_HOME=_home,
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__UNIT_TEST_MODE="False",
+    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_home}/airflow.db",
+    AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
+    AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST=json.dumps(
+        [
+            {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {"path": str(path)}}
+            for name, path in (("examples", ROOT / "dags_examples"), ("tests", HERE / "dags"))
+        ]
+    ),
+    AIRFLOW_CONN_SPARK_DEFAULT=json.dumps(
+        {
+            "conn_type": "spark",
+            "host": "local[2]",
+            "extra": {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.host": "127.0.0.1"},
+        }
+    ),
+    DELTA_EXAMPLES=f"{_home}/tables",
+    PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+)
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> Iterator[None]:
+    """The metadata database of the run, made once; the in-process API server is built once, too."""
+    from airflow.sdk.execution_time import supervisor
+    from airflow.utils.db import initdb
+
+    initdb()
+    original = supervisor.in_process_api_server
+    supervisor.in_process_api_server = functools.cache(original)
+    yield
+    supervisor.in_process_api_server = original
+
+
+class Run:
+    """A finished Dag run: states, XComs and asset events, read from the database."""
+
+    def __init__(self, dag_run) -> None:
+        from airflow.utils.session import create_session
+
+        self.dag_id, self.run_id, self.state = dag_run.dag_id, dag_run.run_id, str(dag_run.state.value)
+        with create_session() as session:
+            found = session.merge(dag_run).get_task_instances(session=session)
+            self.tasks = {(ti.task_id, ti.map_index): (str(ti.state), ti.try_number) for ti in found}
+
+    def state_of(self, task_id: str, map_index: int = -1) -> str:
+        return self.tasks[task_id, map_index][0]
+
+    def tries_of(self, task_id: str, map_index: int = -1) -> int:
+        return self.tasks[task_id, map_index][1]
+
+    def xcom(self, task_id: str, map_index: int = -1):
+        from airflow.models.xcom import XComModel
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            row = session.scalar(
+                select(XComModel).where(
+                    XComModel.dag_id == self.dag_id,
+                    XComModel.run_id == self.run_id,
+                    XComModel.task_id == task_id,
+                    XComModel.map_index == map_index,
+                    XComModel.key == "return_value",
+                )
+            )
+            return None if row is None else XComModel.deserialize_value(row)
+
+    def events(self) -> list[tuple[str, dict]]:
+        """URI of the asset and extra of the events of this run, oldest first."""
+        from airflow.models.asset import AssetEvent, AssetModel
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            rows = session.execute(
+                select(AssetModel.uri, AssetEvent.extra)
+                .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+                .where(AssetEvent.source_dag_id == self.dag_id, AssetEvent.source_run_id == self.run_id)
+                .order_by(AssetEvent.id)
+            )
+            return [(uri, dict(extra)) for uri, extra in rows]
+
+
+@pytest.fixture(scope="session")
+def dag_bags(airflow_database):
+    from airflow.dag_processing.dagbag import DagBag
+
+    return [DagBag(dag_folder=str(folder)) for folder in (ROOT / "dags_examples", HERE / "dags")]
+
+
+@pytest.fixture(scope="session")
+def run_dag(dag_bags) -> Callable[..., Run]:
+    """Run a Dag once with ``dag.test()``: the real execution API and task runner, in this process, one task after the other."""
+
+    def run(dag_id: str, logical_date: datetime = datetime(2026, 1, 1, tzinfo=UTC), **conf) -> Run:
+        dag = next(bag.dags[dag_id] for bag in dag_bags if dag_id in bag.dags)
+        # The run id is made of run_after: the same date again is the same run again, as after clearing it.
+        return Run(dag.test(logical_date=logical_date, run_after=logical_date, run_conf=conf or None))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tables() -> str:
+    """Directory of the tables of the examples and test Dags."""
+    return os.environ["DELTA_EXAMPLES"]
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """A session of the tests' own; tasks that find it do not stop it."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    yield session
+    if active is None:
+        session.stop()

@@ -1,0 +1,137 @@
+"""Dags without Spark: a plain task writes Parquet under the staging path, ``DeltaStageFilesOperator`` stages it."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+
+from airflow.sdk import AssetAlias, dag, task, task_group
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_delta import delta_transaction
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+
+ROOT = os.environ["DELTA_EXAMPLES"]
+AT_ONCE = {"retries": 1, "retry_delay": timedelta(0)}
+
+
+def write_parquet(handle: dict, directory: str, values: list[int]) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = os.path.join(handle["stagingPath"].removeprefix("file://"), directory)
+    os.makedirs(path, exist_ok=True)
+    pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), f"{path}/part-0.parquet")
+    return directory
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False, params={"policy": "skip", "key": None})
+def rerun():
+    """The same key again, under each policy."""
+    with delta_transaction(
+        "txn",
+        table=ROOT + "/rerun_{{ params.policy }}",
+        transaction_key="{{ params.key }}",
+        rerun_policy="{{ params.policy }}",
+        outlets=[AssetAlias("rerun")],
+    ) as txn:
+
+        @task
+        def write(handle):
+            return write_parquet(handle, "rows", [1, 2, 3])
+
+        DeltaStageFilesOperator(task_id="stage", path=write(txn.transaction))
+
+
+class KilledOnce:
+    """Fails after ``execute`` of the first try, when the log entry is written: what a kill before the report looks like."""
+
+    def __call__(self, context, result):
+        if context["ti"].try_number == 1:
+            raise RuntimeError(f"killed after version {result['version']} was written")
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def killed_commit():
+    """The commit task dies after the put; its retry finds its own commit."""
+    with delta_transaction("txn", table=f"{ROOT}/killed_commit", commit_kwargs={**AT_ONCE, "post_execute": KilledOnce()}) as txn:
+
+        @task
+        def write(handle):
+            return write_parquet(handle, "rows", [1, 2, 3])
+
+        DeltaStageFilesOperator(task_id="stage", path=write(txn.transaction))
+
+
+def skip_the_second(context):
+    if context["ti"].map_index == 1:
+        raise AirflowSkipException("no rows today")
+
+
+def mapped(allow_skipped: bool):
+    commit_kwargs = {"trigger_rule": "none_failed", "allow_skipped": allow_skipped, **AT_ONCE}
+    with delta_transaction("txn", table=f"{ROOT}/mapped_{allow_skipped}", commit_kwargs=commit_kwargs) as txn:
+
+        @task
+        def write(handle, number):
+            return write_parquet(handle, f"rows{number}", [number])
+
+        paths = write.partial(handle=txn.transaction).expand(number=[1, 2, 3])
+        DeltaStageFilesOperator.partial(task_id="stage", pre_execute=skip_the_second).expand(path=paths)
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def missing_member():
+    """A mapped stage loses a member, and the commit's trigger rule lets it run nevertheless."""
+    mapped(allow_skipped=False)
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def skipped_member():
+    """The same, and the author allows it."""
+    mapped(allow_skipped=True)
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def conflict():
+    """Another writer deletes what an overwrite read, after the stage and before the commit."""
+    with delta_transaction("txn", table=f"{ROOT}/conflict", commit_kwargs={"retries": 3, "retry_delay": timedelta(0)}) as txn:
+
+        @task
+        def write(handle):
+            return write_parquet(handle, "rows", [7])
+
+        stage = DeltaStageFilesOperator(task_id="stage", mode="overwrite", path=write(txn.transaction))
+
+        @task
+        def somebody_else(handle):
+            import deltalake
+
+            deltalake.DeltaTable(handle["table"].removeprefix("file://")).delete()
+
+        stage >> somebody_else(txn.transaction)
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def per_region():
+    """A whole transaction inside a mapped task group: one for each map index, each with its own key."""
+
+    @task_group
+    def region(name):
+        with delta_transaction("txn", table=name) as txn:
+
+            @task
+            def write(handle):
+                return write_parquet(handle, "rows", [1])
+
+            DeltaStageFilesOperator(task_id="stage", path=write(txn.transaction))
+
+    region.expand(name=[f"{ROOT}/region_a", f"{ROOT}/region_b"])
+
+
+rerun()
+killed_commit()
+missing_member()
+skipped_member()
+conflict()
+per_region()

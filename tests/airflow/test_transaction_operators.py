@@ -1,0 +1,282 @@
+"""Start, commit and abort one by one: identity, templates, retries, cancellation, what a commit expects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk import RetryAction
+
+from airflow_delta import exceptions
+from airflow_delta.operators.expected_stages import check_all_reported
+from airflow_delta.operators.identity import flatten_reports, parse_handle
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.transaction import (
+    FINAL_ERRORS,
+    DeltaAbortOperator,
+    DeltaCommitOperator,
+    DeltaStartTransactionOperator,
+)
+from airflow_delta.transaction import PostCommitHook
+
+
+@pytest.fixture(autouse=True)
+def _outside_of_the_task_runner(monkeypatch):
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+
+
+class TaskInstance(SimpleNamespace):
+    """A running task instance, with Airflow's answer about the instances of a task."""
+
+    def get_task_states(self, *, dag_id, task_ids, run_ids):
+        (task_id,) = task_ids
+        mine = (name for name in self.states if name == task_id or name.removeprefix(f"{task_id}_").isdigit())
+        return {run_ids[0]: {name: self.states[name] for name in mine}}
+
+
+def context(operator, *, map_index=-1, try_number=1, **states):
+    ti = TaskInstance(
+        dag_id="a_dag", run_id="a_run", task_id=operator.task_id, map_index=map_index, try_number=try_number, states=states
+    )
+    return {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}}
+
+
+@pytest.fixture
+def uri(tmp_path) -> str:
+    return str(tmp_path / "table")
+
+
+def start(uri, **kwargs):
+    operator = DeltaStartTransactionOperator(task_id="start", table=uri, **kwargs)
+    return operator.execute(context(operator))
+
+
+def stage(uri, handle, values=(1, 2, 3)):
+    directory = f"{uri}/staged/{handle['transactionId']}/rows"
+    pa.fs.LocalFileSystem().create_dir(directory)
+    pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), f"{directory}/part-0.parquet")
+    operator = DeltaStageFilesOperator(task_id="stage", transaction=handle, path="rows")
+    return operator.execute(context(operator))
+
+
+def commit(handle, staged, **kwargs):
+    return DeltaCommitOperator(task_id="commit", transaction=handle, staged=staged, **kwargs)
+
+
+class TestIdentity:
+    def test_default_key(self, uri):
+        handle = start(uri)
+        assert (handle["appId"], handle["txnVersion"], handle["rerunPolicy"]) == ("a_dag/start/a_run/-1", 0, "skip")
+
+    def test_monotonic_scheme_from_templates(self, uri):
+        handle = start(uri, app_id="loader", txn_version="20260101")
+        assert (handle["appId"], handle["txnVersion"]) == ("loader", 20260101)
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            {"app_id": "loader"},
+            {"txn_version": 1},
+            {"app_id": "loader", "txn_version": -1},
+            {"app_id": "loader", "txn_version": "1.5"},
+            {"app_id": "loader", "txn_version": True},
+            {"app_id": "loader", "txn_version": 1, "transaction_key": "k"},
+            {"rerun_policy": "sometimes"},
+        ],
+    )
+    def test_arguments_that_make_no_sense(self, uri, kwargs):
+        with pytest.raises(exceptions.DeltaIllegalArgumentException):
+            start(uri, **kwargs)
+
+    def test_a_table_that_must_exist(self, uri):
+        with pytest.raises(exceptions.DeltaTableNotFoundException):
+            start(uri, create=False)
+
+    def test_two_starts_are_two_transactions(self, uri):
+        assert start(uri)["transactionId"] != start(uri)["transactionId"]
+
+
+class TestTemplates:
+    def test_start(self):
+        operator = DeltaStartTransactionOperator(
+            task_id="start",
+            table="/lake/{{ day }}",
+            transaction_key="{{ day }}-key",
+            properties={"delta.appendOnly": "{{ flag }}"},
+            partition_by=["{{ column }}"],
+            rerun_policy="{{ policy }}",
+        )
+        operator.render_template_fields({"day": "2026-01-01", "flag": "true", "column": "day", "policy": "fail"})
+        assert (operator.table, operator.transaction_key) == ("/lake/2026-01-01", "2026-01-01-key")
+        assert (operator.properties, operator.partition_by) == ({"delta.appendOnly": "true"}, ["day"])
+        assert operator.rerun_policy == "fail"
+
+    def test_stage(self):
+        operator = DeltaStageFilesOperator(
+            task_id="stage", mode="{{ mode }}", replace_where="day = '{{ day }}'", path="{{ path }}"
+        )
+        operator.render_template_fields({"mode": "overwrite", "day": "2026-01-01", "path": "rows"})
+        assert (operator.mode, operator.replace_where, operator.path) == ("overwrite", "day = '2026-01-01'", "rows")
+
+
+class TestCommit:
+    def test_commits_once(self, uri):
+        handle = start(uri)
+        staged = stage(uri, handle)
+        results = []
+        for attempt in (1, 2):
+            operator = commit(handle, [staged])
+            results.append(operator.execute(context(operator, try_number=attempt, stage="success")))
+        assert [result["version"] for result in results] == [0, 0]
+        assert [result["committedBefore"] for result in results] == [False, True]
+        assert deltalake.DeltaTable(uri).version() == 0
+
+    def test_a_kill_before_the_put_keeps_it_from_happening(self, uri):
+        handle = start(uri)
+        staged = stage(uri, handle)
+        operator = commit(handle, staged)
+        operator.on_kill()
+        with pytest.raises(exceptions.CommitCancelledException):
+            operator.execute(context(operator, stage="success"))
+        assert not deltalake.DeltaTable.is_deltatable(uri)
+
+        retry = commit(handle, staged)
+        assert retry.execute(context(retry, try_number=2, stage="success"))["version"] == 0
+
+    def test_another_transactions_write_is_refused(self, uri):
+        operator = commit(start(uri), stage(uri, start(uri)))
+        with pytest.raises(exceptions.ForeignTransactionException):
+            operator.execute(context(operator, stage="success"))
+
+    def test_without_a_transaction(self):
+        operator = commit(None, [])
+        with pytest.raises(exceptions.StagingException, match="got no transaction"):
+            operator.execute(context(operator))
+
+    def test_limits_and_options_reach_the_commit(self):
+        policy = commit({}, [], max_commit_attempts=3, commit_timeout=7.5, checkpoint="off", fail_on_hook_error=True)._policy()
+        assert (policy.max_attempts, policy.total_timeout, policy.checkpoint, policy.fail_on_hook_error) == (3, 7.5, "off", True)
+
+    def test_user_metadata_and_own_hooks(self, uri):
+        seen = []
+
+        class Hook(PostCommitHook):
+            name = "mine"
+
+            def run(self, txn, version, actions):
+                seen.append(version)
+
+        handle = start(uri)
+        operator = commit(handle, stage(uri, handle), user_metadata="from a test", post_commit_hooks=[Hook()])
+        operator.execute(context(operator, stage="success"))
+        assert deltalake.DeltaTable(uri).history()[0]["userMetadata"] == "from a test"
+        assert seen == [0]
+
+
+class TestAbort:
+    def test_deletes_what_was_staged_and_stops_a_later_commit(self, uri):
+        handle = start(uri)
+        staged = stage(uri, handle)
+        abort = DeltaAbortOperator(task_id="abort", transaction=handle)
+        assert abort.execute(context(abort))["outcome"] == "deleted"
+        operator = commit(handle, staged)
+        with pytest.raises(exceptions.TransactionAbortedException):
+            operator.execute(context(operator, stage="success"))
+        assert not deltalake.DeltaTable.is_deltatable(uri)
+
+    def test_without_a_transaction(self):
+        abort = DeltaAbortOperator(task_id="abort", transaction=None)
+        assert abort.execute(context(abort)) is None
+
+
+EXPECTED = [
+    # reported (task, map index), instances that Airflow knows, the instances that are missed
+    ([("a", -1)], {"a": "success"}, None),
+    ([("a", 0), ("a", 1)], {"a_0": "success", "a_1": "success"}, None),
+    ([("a", 1), ("a", 0)], {"a_0": "success", "a_1": "success"}, None),
+    ([("a", 0), ("a", 2)], {"a_0": "success", "a_1": "failed", "a_2": "success"}, r"1 of 3 .*a\[1\] \(failed\)"),
+    ([("a", 0)], {"a_0": "success", "a_1": None}, r"a\[1\] \(not run\)"),
+    ([("a", 0)], {"a_0": "success", "a_1": "removed"}, None),
+    ([("a", 0)], {"a_0": "success", "a_1": "skipped"}, r"a\[1\] \(skipped\)"),
+    # "a_1" is a task of its own beside the mapped task "a"
+    ([("a", 0), ("a", 1), ("a_1", -1)], {"a_0": "success", "a_1": "success"}, None),
+    ([], {}, "no stage reported"),
+]
+
+
+@pytest.mark.parametrize(("reported", "instances", "message"), EXPECTED)
+def test_expected_stages(reported, instances, message):
+    operator = commit({}, [])
+    operator.task_group = None
+    handle = SimpleNamespace(transaction_id="t", table="/lake/t", read_version=3)
+    staged = [SimpleNamespace(task_id=task_id, map_index=index) for task_id, index in reported]
+
+    def check():
+        check_all_reported(operator, context(operator, **instances), handle, staged)
+
+    if message is None:
+        check()
+    else:
+        with pytest.raises(exceptions.MissingStageException, match=message):
+            check()
+
+
+def test_reports_of_every_shape():
+    class Lazy(Sequence):
+        """Mapped results: only a full slice is one request."""
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, key):
+            assert key == slice(None)
+            return [{"a": 0}, {"a": 1}]
+
+    assert list(flatten_reports([Lazy(), {"b": 1}])) == [{"a": 0}, {"a": 1}, {"b": 1}]
+    assert list(flatten_reports({"a": 1})) == [{"a": 1}]
+    assert list(flatten_reports([{"a": 1}, [{"b": 2}], None])) == [{"a": 1}, {"b": 2}, None]
+    for bad in ("text", 5):
+        with pytest.raises(exceptions.StagingException):
+            list(flatten_reports(bad))
+
+
+@pytest.mark.parametrize("value", ["text", {"contract": 99}, {"contract": 1}])
+def test_handles_that_are_none(value):
+    with pytest.raises(exceptions.StagingException):
+        parse_handle(value, task_id="stage")
+
+
+ERRORS = [
+    (exceptions.ConcurrentAppendException("m"), RetryAction.FAIL),
+    (exceptions.ConcurrentTransactionException("m"), RetryAction.FAIL),
+    (exceptions.SchemaMismatchException("m"), RetryAction.FAIL),
+    (exceptions.ContractVersionException("m"), RetryAction.FAIL),
+    (exceptions.MissingStageException("m"), RetryAction.FAIL),
+    (exceptions.TransactionAbortedException("m"), RetryAction.FAIL),
+    (exceptions.DeltaUnsupportedTableFeatureException("m"), RetryAction.FAIL),
+    (exceptions.CommitStateUnknownException("m"), RetryAction.DEFAULT),
+    (exceptions.MaxCommitRetriesExceededException("m"), RetryAction.DEFAULT),
+    (exceptions.CommitCancelledException("m"), RetryAction.DEFAULT),
+    (OSError("the store is down"), RetryAction.DEFAULT),
+]
+
+
+@pytest.mark.parametrize(("error", "action"), ERRORS, ids=lambda value: type(value).__name__)
+def test_what_airflow_retries(error, action):
+    assert commit({}, []).retry_policy is FINAL_ERRORS
+    assert FINAL_ERRORS.evaluate(error, 1, 3).action is action
+    # Airflow stores the policy with the Dag.
+    assert type(FINAL_ERRORS).deserialize(FINAL_ERRORS.serialize()).evaluate(error, 1, 3).action is action
+
+
+def test_an_own_retry_policy_wins():
+    from airflow.sdk import ExceptionRetryPolicy
+
+    mine = ExceptionRetryPolicy(rules=[])
+    assert commit({}, [], retry_policy=mine).retry_policy is mine

@@ -1,0 +1,98 @@
+"""One transaction, step by step, as the tasks of a Dag run would take them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_delta.commands.abort import abort
+from airflow_delta.commands.publish import publish
+from airflow_delta.commands.start import begin
+from airflow_delta.commands.write import collect_files, collect_stage, plan_scan, plan_stage
+from airflow_delta.log import DeltaLog
+from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.staging.paths import new_attempt
+
+
+def column(name: str, data_type: Any, nullable: bool = True) -> dict[str, Any]:
+    return {"name": name, "type": data_type, "nullable": nullable, "metadata": {}}
+
+
+def schema(*columns: dict[str, Any]) -> str:
+    return json.dumps({"type": "struct", "fields": list(columns)})
+
+
+@dataclass
+class Table:
+    """A table under test; every step opens the log anew, as every task does."""
+
+    path: Path
+    spark: Any = None
+    keys: int = field(default=0)
+
+    @property
+    def uri(self) -> str:
+        return str(self.path)
+
+    def log(self) -> DeltaLog:
+        return DeltaLog.for_table(self.uri)
+
+    def begin(self, **options: Any) -> TransactionHandle:
+        if not {"transaction_key", "app_id", "txn_version"} & options.keys():
+            self.keys += 1
+            options["transaction_key"] = f"key-{self.keys}"
+        # Through JSON, as XCom does it.
+        return TransactionHandle.from_dict(json.loads(json.dumps(begin(self.log(), **options).to_dict())))
+
+    def stage(self, handle: TransactionHandle, rows: Any, *, task_id: str = "stage", **options: Any) -> StagedWrite:
+        """Stage rows: SQL text, or a DataFrame."""
+        from airflow_delta.spark import stage_dataframe
+
+        df = self.spark.sql(rows) if isinstance(rows, str) else rows
+        log = self.log()
+        request = plan_stage(log, handle, task_id=task_id, attempt=new_attempt(), **options)
+        report = stage_dataframe(self.spark, df, request)
+        staged = collect_stage(log, handle, request, report)
+        return StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict())))
+
+    def stage_files(self, handle: TransactionHandle, *, task_id: str = "files", **options: Any) -> StagedWrite:
+        return collect_files(self.log(), handle, task_id=task_id, attempt=new_attempt(), **options)
+
+    def publish(self, handle: TransactionHandle, *staged: StagedWrite | Mapping[str, Any], **options: Any) -> CommitResult:
+        return publish(self.log(), handle, list(staged), attempt=new_attempt(), **options)
+
+    def abort(self, handle: TransactionHandle) -> Any:
+        return abort(self.log(), handle)
+
+    def write(self, rows: Any, *, begin: Mapping[str, Any] | None = None, **options: Any) -> CommitResult:
+        """Run a whole transaction with one stage."""
+        handle = self.begin(**(begin or {}))
+        return self.publish(handle, self.stage(handle, rows, **options))
+
+    def read(self, handle: TransactionHandle, predicate: str | None = None) -> list[tuple[Any, ...]]:
+        """Return the rows as a stage of the transaction reads them."""
+        from airflow_delta.spark import read_scan_plan
+
+        df = read_scan_plan(self.spark, plan_scan(self.log(), handle, predicate))
+        return sorted(map(tuple, df.collect()), key=repr)
+
+    def rows(self, version: int | None = None) -> list[tuple[Any, ...]]:
+        """Return the rows as delta-rs reads them."""
+        from deltalake import DeltaTable
+
+        table = DeltaTable(self.path, version=version).to_pyarrow_table()
+        return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+
+    def commit(self, version: int) -> dict[str, list[dict[str, Any]]]:
+        """Return the actions of a commit by kind."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for line in (self.path / "_delta_log" / f"{version:020}.json").read_text().splitlines():
+            for kind, action in json.loads(line).items():
+                found.setdefault(kind, []).append(action)
+        return found
+
+    def versions(self) -> int:
+        return len(list((self.path / "_delta_log").glob("0*.json")))

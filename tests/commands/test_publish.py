@@ -1,0 +1,502 @@
+"""What a commit refuses, recognises and leaves behind. Files come from PyArrow, as any job may write them; no Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow_delta.commands import publish as publishing
+from airflow_delta.exceptions import (
+    CommitCancelledException,
+    CommitStateUnknownException,
+    ContractVersionException,
+    ForeignTransactionException,
+    InvariantViolationException,
+    ManifestException,
+    MetadataChangedException,
+    MissingStageException,
+    ProtocolChangedException,
+    ReplaceWhereMismatchException,
+    SchemaMismatchException,
+    StageConflictException,
+    StagedFileException,
+    StagingException,
+    TransactionAbortedException,
+    TransactionAlreadyCommittedException,
+    VersionNotFoundException,
+)
+from airflow_delta.staging.contract import StagedWrite
+from airflow_delta.transaction import CommitPolicy
+from commands.flow import Table, column, schema
+
+
+@pytest.fixture
+def table(tmp_path) -> Table:
+    return Table(tmp_path / "table")
+
+
+def job(handle, name: str = "out", part: str = "a", **columns: list) -> str:
+    """Any job that writes Parquet under the staging path."""
+    directory = Path(handle.staging_path) / name / f"p={part}"
+    directory.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns or {"id": pa.array([1, 2], pa.int64())}), directory / f"{len(list(directory.iterdir()))}.parquet")
+    return name
+
+
+def staged(table: Table, handle, name: str = "out", *, part: str = "a", task_id: str | None = None, **options) -> StagedWrite:
+    return table.stage_files(handle, task_id=task_id or name, path=job(handle, name, part), **options)
+
+
+@pytest.fixture
+def filled(table):
+    handle = table.begin(partition_by=["p"])
+    table.publish(handle, staged(table, handle))
+    return table
+
+
+# -- files that another job wrote -----------------------------------------------------------------------------------------------
+
+
+def test_parquet_of_any_job_becomes_part_of_the_table(filled):
+    assert filled.rows() == [(1, "a"), (2, "a")]
+    [add] = filled.commit(0)["add"]
+    assert json.loads(add["stats"]) == {"numRecords": 2, "minValues": {"id": 1}, "maxValues": {"id": 2}, "nullCount": {"id": 0}}
+    assert add["path"].startswith("staged/")
+    assert add["size"] == (filled.path / add["path"]).stat().st_size
+
+
+def test_hidden_files_and_files_without_rows_are_left_alone(filled):
+    handle = filled.begin()
+    name = job(handle)
+    job(handle, id=pa.array([], pa.int64()))
+    directory = Path(handle.staging_path) / name / "p=a"
+    for hidden in ("_SUCCESS", ".0.parquet.crc", "_committed_1.parquet"):
+        (directory / hidden).write_bytes(b"x")
+    assert filled.stage_files(handle, path=name).num_files == 1
+
+
+@pytest.mark.parametrize(
+    ("prepare", "error", "says"),
+    [
+        (lambda d: (d / "p=a" / "bad.parquet").write_bytes(b"no parquet"), StagedFileException, "bad.parquet"),
+        (lambda d: (d / "_temporary").mkdir() or (d / "_temporary" / "x.parquet").write_bytes(b""), StagedFileException, "not ended"),
+        (lambda d: pq.write_table(pa.table({"id": [1]}), d / "flat.parquet"), StagedFileException, "partition column p"),
+        (lambda d: pq.write_table(pa.table({"id": ["x"]}), d / "p=a" / "x.parquet"), SchemaMismatchException, "column id"),
+        (lambda d: pq.write_table(pa.table({"id": [1], "n": [1]}), d / "p=a" / "n.parquet"), SchemaMismatchException, "n"),
+    ],
+    ids=["corrupt", "unfinished", "unpartitioned", "disagreeing", "new column"],
+)
+def test_files_that_cannot_be_part_of_the_table_are_refused(filled, prepare, error, says):
+    handle = filled.begin()
+    name = job(handle)
+    prepare(Path(handle.staging_path) / name)
+    with pytest.raises(error, match=says):
+        filled.stage_files(handle, path=name)
+
+
+def test_files_of_a_narrower_type_are_refused(filled):
+    handle = filled.begin()
+    name = job(handle, id=pa.array([1], pa.int32()))
+    with pytest.raises(SchemaMismatchException, match="column id: expected bigint, got int"):
+        filled.stage_files(handle, path=name)
+
+
+@pytest.mark.parametrize("path", ["/etc", "s3://other/place", "../../elsewhere", "file:///etc"])
+def test_files_outside_the_staging_path_are_refused(filled, path):
+    with pytest.raises(StagingException, match="staging path"):
+        filled.stage_files(filled.begin(), path=path)
+
+
+def test_files_in_another_partition_than_replace_where_selects_are_refused(filled):
+    handle = filled.begin()
+    with pytest.raises(ReplaceWhereMismatchException, match=r"\[p=a\]"):
+        staged(filled, handle, mode="overwrite", replace_where="p = 'b'")
+
+
+def test_nulls_of_finished_files_in_a_not_null_column_are_refused(table):
+    handle = table.begin(partition_by=["p"], schema=schema(column("id", "long", False), column("p", "string")))
+    name = job(handle, id=pa.array([1, None], pa.int64()))
+    with pytest.raises(InvariantViolationException, match="NOT NULL column id"):
+        table.stage_files(handle, path=name)
+
+
+# -- payloads that are not what they should be ----------------------------------------------------------------------------------
+
+
+def test_a_staged_write_of_another_execution_of_start_is_refused(filled):
+    old = filled.begin()
+    write = staged(filled, old)
+    with pytest.raises(ForeignTransactionException, match=old.transaction_id):
+        filled.publish(filled.begin(), write)
+
+
+def test_another_contract_number_is_refused(filled):
+    handle = filled.begin()
+    payload = staged(filled, handle).to_dict() | {"contract": 99}
+    with pytest.raises(ContractVersionException, match="99"):
+        filled.publish(handle, payload)
+
+
+@pytest.mark.parametrize("expected", [{"out": 2}, {"out": 1, "other": 1}, 2])
+def test_a_stage_that_did_not_report_is_an_error_never_a_partial_commit(filled, expected):
+    handle = filled.begin()
+    with pytest.raises(MissingStageException, match="1 of 2|0 of 1"):
+        filled.publish(handle, staged(filled, handle), expected=expected)
+    assert filled.versions() == 1
+
+
+def test_a_report_that_comes_twice_is_refused(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    with pytest.raises(StageConflictException, match="more than once"):
+        filled.publish(handle, write, write)
+
+
+def test_two_stages_that_list_one_file_are_refused(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    with pytest.raises(StageConflictException, match="by two stages"):
+        filled.publish(handle, write, replace(write, task_id="second", stage="second"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"), [(Path.unlink, "is gone"), (lambda path: path.write_bytes(b"short"), "5 bytes")], ids=["gone", "size"]
+)
+def test_a_listed_file_that_is_gone_or_has_another_size_is_refused(filled, damage, says):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    damage(filled.path / write.actions[0]["add"]["path"])
+    with pytest.raises(StagedFileException, match=says):
+        filled.publish(handle, write)
+    assert filled.versions() == 1
+
+
+def test_a_listed_file_outside_the_staging_path_is_refused(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    stolen = filled.commit(0)["add"][0]
+    with pytest.raises(StagingException, match="not under its staging path"):
+        filled.publish(handle, replace(write, actions=({"add": stolen},)))
+
+
+@pytest.mark.parametrize("actions", [({"metaData": {"id": "x"}},), ({"add": {"path": 1}},), ()])
+def test_actions_that_are_not_what_the_stage_counted_are_refused(filled, actions):
+    handle = filled.begin()
+    with pytest.raises(StagingException, match="broken"):
+        filled.publish(handle, replace(staged(filled, handle), actions=actions))
+
+
+def test_large_stages_travel_by_manifest(filled, monkeypatch):
+    monkeypatch.setattr("airflow_delta.commands.collect.INLINE_LIMIT", 10)
+    handle = filled.begin()
+    write = staged(filled, handle)
+    assert write.actions == ()
+    manifest = filled.path / write.manifest.path
+    assert manifest.exists()
+    assert filled.publish(handle, write).version == 1
+    assert len(filled.rows()) == 4
+    assert not manifest.exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (Path.unlink, "missing"),
+        (lambda p: p.write_bytes(p.read_bytes()[:-5]), "bytes"),
+        (lambda p: p.write_bytes(p.read_bytes().replace(b'"numRecords', b'"numrecords')), "altered"),
+    ],
+    ids=["missing", "truncated", "altered"],
+)
+def test_a_manifest_that_is_not_as_it_was_written_is_refused(filled, monkeypatch, damage, says):
+    monkeypatch.setattr("airflow_delta.commands.collect.INLINE_LIMIT", 10)
+    handle = filled.begin()
+    write = staged(filled, handle)
+    damage(filled.path / write.manifest.path)
+    with pytest.raises(ManifestException, match=says):
+        filled.publish(handle, write)
+
+
+def test_a_version_that_the_log_no_longer_holds_is_refused(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    for _ in range(3):
+        other = filled.begin()
+        filled.publish(other, staged(filled, other))
+    log = filled.log()
+    log.checkpoint()
+    for version in range(3):
+        (filled.path / "_delta_log" / f"{version:020}.json").unlink()
+        (filled.path / "_delta_log" / f"{version:020}.crc").unlink(missing_ok=True)
+    with pytest.raises(VersionNotFoundException, match="read version 0"):
+        filled.publish(handle, write)
+
+
+def test_two_transactions_that_create_one_table(table):
+    first, second = table.begin(partition_by=["p"]), table.begin(partition_by=["p"])
+    table.publish(first, staged(table, first))
+    write = staged(table, second)
+    with pytest.raises((ProtocolChangedException, MetadataChangedException), match="create the table beforehand"):
+        table.publish(second, write)
+
+
+def test_a_table_that_was_created_again_meanwhile_is_refused(filled):
+    import shutil
+
+    handle = filled.begin()
+    write = staged(filled, handle)
+    shutil.rmtree(filled.path / "_delta_log")
+    other = filled.begin(partition_by=["p"])
+    filled.publish(other, staged(filled, other))
+    with pytest.raises(MetadataChangedException, match="created again"):
+        filled.publish(handle, write)
+
+
+# -- exactly once ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_that_runs_again_returns_what_it_committed(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    first = filled.publish(handle, write)
+    other = filled.begin()
+    filled.publish(other, staged(filled, other))
+    again = filled.publish(handle, write)
+    assert (again.committed_before, first.committed_before) == (True, False)
+    same = ("version", "read_version", "transaction_id", "app_id", "txn_version", "operation", "num_files", "num_records", "partitions")
+    assert [getattr(again, n) for n in (*same, "num_bytes", "timestamp", "table_id", "isolation_level", "is_blind_append")] == [
+        getattr(first, n) for n in (*same, "num_bytes", "timestamp", "table_id", "isolation_level", "is_blind_append")
+    ]
+    assert filled.versions() == 3
+
+
+def test_a_commit_that_died_after_the_log_entry_recognises_it(filled, monkeypatch):
+    handle = filled.begin()
+    write = staged(filled, handle)
+
+    def die(*_: object) -> None:
+        raise SystemExit("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "_result", die)
+        with pytest.raises(SystemExit):
+            filled.publish(handle, write)
+    assert filled.publish(handle, write).committed_before
+    assert filled.versions() == 2
+
+
+def test_two_commit_attempts_at_once_commit_once(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    results, errors = [], []
+
+    def attempt() -> None:
+        try:
+            results.append(filled.publish(handle, write))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=attempt) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert {result.version for result in results} == {1}
+    assert filled.versions() == 2
+    assert len(filled.rows()) == 4
+
+
+def test_a_cancelled_commit_writes_nothing_and_may_run_again(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    with pytest.raises(CommitCancelledException):
+        filled.publish(handle, write, policy=CommitPolicy(cancelled=lambda: True))
+    assert filled.versions() == 1
+    assert filled.publish(handle, write).version == 1
+
+
+# -- abort ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_abort_deletes_what_was_staged_and_keeps_a_commit_from_coming_later(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    result = filled.abort(handle)
+    assert (result.outcome, result.num_deleted_files) == ("deleted", 1)
+    assert [p.name for p in Path(handle.staging_path).rglob("*") if p.is_file()] == ["_aborted"]
+    with pytest.raises(TransactionAbortedException, match="Clear the start task"):
+        filled.publish(handle, write)
+    assert filled.abort(handle).outcome == "deleted"
+    assert filled.versions() == 1
+
+
+def test_an_abort_after_the_commit_touches_nothing(filled):
+    handle = filled.begin()
+    filled.publish(handle, staged(filled, handle))
+    result = filled.abort(handle)
+    assert (result.outcome, result.version) == ("committed", 1)
+    assert len(filled.rows()) == 4
+    assert not (Path(handle.staging_path) / "_aborted").exists()
+
+
+def test_an_abort_during_a_commit_leaves_the_files(filled, monkeypatch):
+    """Whichever way the race ends, nothing that gets published is deleted."""
+    handle = filled.begin()
+    write = staged(filled, handle)
+    outcomes = []
+    real = publishing.check_files
+
+    def abort_in_between(*arguments: object) -> None:
+        outcomes.append(filled.abort(handle).outcome)
+        real(*arguments)
+
+    monkeypatch.setattr(publishing, "check_files", abort_in_between)
+    assert filled.publish(handle, write).version == 1
+    assert outcomes == ["marked"]
+    assert len(filled.rows()) == 4
+    assert filled.abort(handle).outcome == "committed"
+
+
+def test_a_commit_in_an_unknown_state_keeps_the_files_from_an_abort(filled, monkeypatch):
+    handle = filled.begin()
+    write = staged(filled, handle)
+
+    def unknown(*_: object) -> None:
+        raise CommitStateUnknownException("the store did not answer")
+
+    monkeypatch.setattr(publishing, "_commit", unknown)
+    with pytest.raises(CommitStateUnknownException):
+        filled.publish(handle, write)
+    assert filled.abort(handle).outcome == "marked"
+    assert (filled.path / write.actions[0]["add"]["path"]).exists()
+
+
+def test_a_commit_that_failed_for_certain_does_not_keep_an_abort_from_deleting(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    with pytest.raises(MissingStageException):
+        filled.publish(handle, write, expected=2)
+    with pytest.raises(CommitCancelledException):
+        filled.publish(handle, write, policy=CommitPolicy(cancelled=lambda: True))
+    assert filled.abort(handle).outcome == "deleted"
+
+
+# -- rerun ----------------------------------------------------------------------------------------------------------------------
+
+
+def run(table: Table, part: str, **options) -> tuple:
+    handle = table.begin(transaction_key="k", **options)
+    return handle, table.publish(handle, staged(table, handle, part=part)) if handle.committed is None else None
+
+
+@pytest.fixture
+def committed(filled):
+    run(filled, "k")
+    return filled
+
+
+def test_skip_says_where_the_key_was_committed(committed):
+    handle, _ = run(committed, "k")
+    assert (handle.committed.version, handle.committed.num_files, handle.committed.committed_before) == (1, 1, True)
+    assert committed.publish(handle).version == 1
+    assert committed.versions() == 2
+
+
+def test_skip_of_a_commit_that_the_log_no_longer_holds(committed):
+    other = committed.begin()
+    committed.publish(other, staged(committed, other))
+    committed.log().checkpoint()
+    for version in range(2):
+        (committed.path / "_delta_log" / f"{version:020}.json").unlink()
+        (committed.path / "_delta_log" / f"{version:020}.crc").unlink(missing_ok=True)
+    handle = committed.begin(transaction_key="k")
+    assert (handle.committed.version, handle.committed.operation) == (2, "")
+
+
+def test_fail(committed):
+    with pytest.raises(TransactionAlreadyCommittedException, match="version 1"):
+        committed.begin(transaction_key="k", rerun_policy="fail")
+
+
+def test_append_adds_again(committed):
+    handle, result = run(committed, "k", rerun_policy="append")
+    assert (handle.txn_version, result.version) == (1, 2)
+    assert len(committed.rows()) == 6
+
+
+def test_replace_swaps_the_files_that_the_key_added_and_no_other(committed):
+    for version in (2, 3):
+        _, result = run(committed, f"k{version}", rerun_policy="replace")
+        assert (result.version, result.num_removed_files, result.num_files) == (version, 1, 1)
+        assert committed.rows() == [(1, "a"), (1, f"k{version}"), (2, "a"), (2, f"k{version}")]
+
+
+def test_replace_is_refused_when_others_have_rewritten_the_files(committed):
+    other = committed.begin()
+    committed.publish(other, staged(committed, other, part="k", mode="overwrite", replace_where="p = 'k'"))
+    with pytest.raises(TransactionAlreadyCommittedException, match="rewritten or removed 1 of its 1 files"):
+        run(committed, "k", rerun_policy="replace")
+
+
+def test_another_execution_of_the_same_key_that_was_faster_counts_as_ours_under_skip(filled):
+    slow, fast = filled.begin(transaction_key="k"), filled.begin(transaction_key="k")
+    write = staged(filled, slow)
+    filled.publish(fast, staged(filled, fast))
+    result = filled.publish(slow, write)
+    assert (result.version, result.committed_before, result.transaction_id) == (1, True, fast.transaction_id)
+
+
+def test_monotonic_versions(filled):
+    def attempt(version: int, **options):
+        handle = filled.begin(app_id="etl", txn_version=version, **options)
+        return None if handle.committed else filled.publish(handle, staged(filled, handle, part=f"v{version}")).version
+
+    assert [attempt(5), attempt(5), attempt(4), attempt(6)] == [1, None, None, 2]
+    assert filled.commit(2)["txn"][0]["version"] == 6
+    assert attempt(6, rerun_policy="replace") == 3
+    assert {p for _, p in filled.rows()} == {"a", "v5", "v6"}
+
+
+# -- what it costs --------------------------------------------------------------------------------------------------------------
+
+BLIND = """
+import json, sys
+from airflow_delta.log import DeltaLog
+from airflow_delta.commands.start import begin
+from airflow_delta.commands.publish import publish
+from airflow_delta.staging.contract import StagedWrite
+table, staged = sys.argv[1], json.loads(sys.argv[2])
+handle = begin(DeltaLog.for_table(table), transaction_key="blind", transaction_id=staged["transactionId"])
+result = publish(DeltaLog.for_table(table), handle, [StagedWrite.from_dict(staged)], attempt="1-a")
+heavy = {"pyarrow", "sqlglot", "obstore", "tenacity", "pyspark", "airflow", "numpy", "pandas"} & set(sys.modules)
+print(json.dumps([result.version, result.is_blind_append, sorted(heavy)]))
+"""
+
+
+def test_a_blind_append_imports_nothing_heavy(filled):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    done = subprocess.run(
+        [sys.executable, "-c", BLIND, filled.uri, json.dumps(write.to_dict())], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [1, True, []]
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace", "append", "fail"])
+def test_begin_never_lists_files(filled, monkeypatch, policy):
+    from airflow_delta.log.snapshot import Snapshot
+
+    def listed(*_: object, **__: object) -> None:
+        raise AssertionError("the list of files was read")
+
+    for name in ("files", "add_files", "tail_files"):
+        monkeypatch.setattr(Snapshot, name, listed)
+    assert filled.begin(transaction_key="new", rerun_policy=policy).read_version == 0

@@ -1,0 +1,250 @@
+"""Every way of writing, from begin to commit, with real Spark and the real log; delta-rs reads the outcome."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pytest
+from airflow_delta.exceptions import (
+    AppendOnlyException,
+    ConcurrentAppendException,
+    ConcurrentDeleteReadException,
+    DeltaIllegalArgumentException,
+    InvariantViolationException,
+    PredicateException,
+    ReplaceWhereMismatchException,
+    SchemaMismatchException,
+)
+from commands.flow import column, schema
+
+pytestmark = pytest.mark.spark
+
+ROWS = "SELECT * FROM VALUES (1, 'a', 10), (2, 'a', 20), (3, 'b', 30), (4, 'b', NULL) AS t(id, p, v)"
+START = [(1, "a", 10), (2, "a", 20), (3, "b", 30), (4, "b", None)]
+
+
+@pytest.fixture
+def filled(table):
+    """Rows 1 to 4 in the partitions a and b."""
+    result = table.write(ROWS, begin={"partition_by": ["p"]})
+    assert (result.version, result.num_records) == (0, 4)
+    return table
+
+
+def test_the_first_commit_creates_the_table(filled):
+    actions = filled.commit(0)
+    [info], [metadata], [protocol], [txn] = (actions[k] for k in ("commitInfo", "metaData", "protocol", "txn"))
+    assert info["operation"] == "WRITE"
+    assert info["operationParameters"] == {"mode": "Append", "partitionBy": '["p"]'}
+    assert (info["operationMetrics"]["numOutputRows"], info["operationMetrics"]["numFiles"]) == ("4", str(len(actions["add"])))
+    assert info["tags"]["airflow.appId"] == txn["appId"] == "key-1"
+    assert metadata["partitionColumns"] == ["p"]
+    assert metadata["configuration"] == {"delta.setTransactionRetentionDuration": "interval 90 days"}
+    assert all(f["nullable"] for f in json.loads(metadata["schemaString"])["fields"])
+    assert (protocol["minReaderVersion"], protocol["minWriterVersion"]) == (1, 2)
+    assert filled.rows() == START
+
+
+def test_nothing_is_visible_before_the_commit(filled):
+    handle = filled.begin()
+    staged = filled.stage(handle, "SELECT 9 AS id, 'z' AS p, 9 AS v")
+    assert filled.rows() == START
+    result = filled.publish(handle, staged)
+    assert (result.version, result.read_version, result.is_blind_append, result.num_removed_files) == (1, 0, True, 0)
+    assert result.partitions == ({"p": "z"},)
+    assert filled.rows() == sorted([*START, (9, "z", 9)], key=repr)
+
+
+def test_overwrite(filled):
+    result = filled.write("SELECT 9 AS id, 'z' AS p, 9 AS v", mode="overwrite")
+    assert filled.rows() == [(9, "z", 9)]
+    actions = filled.commit(1)
+    assert result.num_removed_files == len(actions["remove"]) == len(filled.commit(0)["add"])
+    assert len({remove["deletionTimestamp"] for remove in actions["remove"]}) == 1
+    assert actions["remove"][0]["deletionTimestamp"] > 0
+    assert actions["commitInfo"][0]["operationParameters"]["mode"] == "Overwrite"
+
+
+def test_replace_where_on_partitions_touches_nothing_else(filled):
+    handle = filled.begin()
+    staged = filled.stage(handle, "SELECT 9 AS id, 'b' AS p, 9 AS v", mode="overwrite", replace_where="p = 'b'")
+    filled.write("SELECT 5 AS id, 'a' AS p, 5 AS v")  # another partition: no conflict
+    result = filled.publish(handle, staged)
+    assert result.version == 2
+    assert filled.rows() == sorted([*START[:2], (5, "a", 5), (9, "b", 9)], key=repr)
+    assert filled.commit(2)["commitInfo"][0]["operationParameters"]["predicate"] == "p = 'b'"
+
+
+def test_replace_where_conflicts_with_an_append_to_its_partition(filled):
+    handle = filled.begin()
+    staged = filled.stage(handle, "SELECT 9 AS id, 'b' AS p, 9 AS v", mode="overwrite", replace_where="p = 'b'")
+    filled.write("SELECT 5 AS id, 'b' AS p, 5 AS v")
+    with pytest.raises(ConcurrentAppendException):
+        filled.publish(handle, staged)
+
+
+def test_replace_where_on_data_keeps_the_rows_it_does_not_select(filled):
+    """Also those for which it is null; a file without a selected row is left alone."""
+    handle = filled.begin()
+    staged = filled.stage(handle, "SELECT 9 AS id, 'c' AS p, 99 AS v", mode="overwrite", replace_where="v >= 30")
+    assert (staged.num_records, staged.num_copied_records) == (1, 1)
+    result = filled.publish(handle, staged)
+    assert filled.rows() == sorted([(1, "a", 10), (2, "a", 20), (4, "b", None), (9, "c", 99)], key=repr)
+    removed = {remove["partitionValues"]["p"] for remove in filled.commit(1)["remove"]}
+    assert removed == {"b"}
+    metrics = filled.commit(1)["commitInfo"][0]["operationMetrics"]
+    assert (metrics["numOutputRows"], metrics["numCopiedRows"], metrics["numDeletedRows"]) == ("1", "1", "1")
+    assert (result.num_records, result.num_removed_files) == (1, len(filled.commit(1)["remove"]))
+
+
+def test_replace_where_on_data_conflicts_with_a_delete_of_what_it_rewrote(filled):
+    handle = filled.begin()
+    staged = filled.stage(handle, "SELECT 9 AS id, 'c' AS p, 99 AS v", mode="overwrite", replace_where="v >= 30")
+    filled.write("SELECT 8 AS id, 'b' AS p, 8 AS v", mode="overwrite", replace_where="p = 'b'")
+    with pytest.raises((ConcurrentDeleteReadException, ConcurrentAppendException)):
+        filled.publish(handle, staged)
+
+
+@pytest.mark.parametrize("predicate", ["p = 'b'", "p = 'b' AND id > 0", "v > 8"])
+def test_rows_outside_replace_where_are_refused_when_they_are_staged(filled, predicate):
+    with pytest.raises(ReplaceWhereMismatchException):
+        filled.write("SELECT 9 AS id, 'z' AS p, 1 AS v", mode="overwrite", replace_where=predicate)
+    assert filled.versions() == 1
+
+
+@pytest.mark.parametrize("predicate", ["nope = 1", "p = "])
+def test_a_predicate_that_means_nothing_is_refused_before_spark_runs(filled, predicate):
+    with pytest.raises(PredicateException):
+        filled.write("SELECT 9 AS id, 'z' AS p, 1 AS v", mode="overwrite", replace_where=predicate)
+
+
+def test_dynamic_overwrite_replaces_the_partitions_of_the_rows(filled):
+    result = filled.write("SELECT * FROM VALUES (9, 'b', 9), (8, 'c', 8) AS t(id, p, v)", mode="dynamic")
+    assert filled.rows() == sorted([*START[:2], (9, "b", 9), (8, "c", 8)], key=repr)
+    assert filled.commit(1)["commitInfo"][0]["operationParameters"]["isDynamicPartitionOverwrite"] is True
+    assert result.num_removed_files == len(filled.commit(1)["remove"])
+
+
+def test_an_empty_dataframe_commits_no_file(filled):
+    result = filled.write(f"{ROWS} WHERE id > 9")
+    assert (result.version, result.num_files, result.num_records) == (1, 0, 0)
+    assert "add" not in filled.commit(1)
+    assert filled.rows() == START
+
+
+def test_merge_schema_adds_a_column(filled):
+    with pytest.raises(SchemaMismatchException, match="column extra"):
+        filled.write("SELECT 5 AS id, 'a' AS p, 5 AS v, 'new' AS extra")
+    filled.write("SELECT 5 AS id, 'a' AS p, 5 AS v, 'new' AS extra", merge_schema=True)
+    assert filled.rows() == sorted([*[(*row, None) for row in START], (5, "a", 5, "new")], key=repr)
+    assert filled.commit(1)["metaData"][0]["id"] == filled.commit(0)["metaData"][0]["id"]
+
+
+def test_merge_schema_without_a_new_column_changes_no_metadata(filled):
+    filled.write("SELECT 5 AS id, 'a' AS p, 5 AS v", merge_schema=True)
+    assert "metaData" not in filled.commit(1)
+
+
+def test_overwrite_schema_replaces_schema_and_partitioning(filled):
+    filled.write("SELECT 1.5D AS x, 7 AS q", mode="overwrite", overwrite_schema=True, partition_by=["q"])
+    assert filled.rows() == [(1.5, 7)]
+    assert filled.commit(1)["metaData"][0]["partitionColumns"] == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"mode": "upsert"}, DeltaIllegalArgumentException),
+        ({"mode": "append", "replace_where": "p = 'a'"}, DeltaIllegalArgumentException),
+        ({"mode": "dynamic", "overwrite_schema": True}, DeltaIllegalArgumentException),
+        ({"mode": "overwrite", "overwrite_schema": True, "replace_where": "p = 'a'"}, DeltaIllegalArgumentException),
+        ({"partition_by": ["v"]}, DeltaIllegalArgumentException),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(filled, options, error):
+    with pytest.raises(error, match="version|table"):
+        filled.stage(filled.begin(), ROWS, **options)
+
+
+def test_not_null_columns_of_a_table_that_start_describes(table):
+    given = schema(column("id", "integer", False), column("name", "string"))
+    table.write("SELECT 1L AS id", begin={"schema": given})
+    assert table.rows() == [(1, None)]
+    with pytest.raises(InvariantViolationException, match="NOT NULL column id"):
+        table.write("SELECT CAST(NULL AS INT) AS id")
+
+
+def test_an_append_only_table_refuses_an_overwrite_before_spark_runs(table):
+    table.write("SELECT 1 AS id", begin={"configuration": {"delta.appendOnly": "true"}})
+    with pytest.raises(AppendOnlyException):
+        table.stage(table.begin(), "SELECT 2 AS id", mode="overwrite")
+    assert table.write("SELECT 2 AS id").version == 1
+
+
+VALUES = {
+    "string": ["a b", "per%cent", "co:lon", "pl+us", "sl/ash", "grüße", "[x]{y}*?", None, ""],
+    "int": [-1, None],
+    "date": [dt.date(2024, 2, 29), None],
+    "timestamp": [dt.datetime(2024, 10, 27, 0, 30), dt.datetime(2024, 10, 27, 1, 30, 0, 5), None],
+    "timestamp_ntz": [dt.datetime(2024, 10, 27, 2, 30), None],
+    "boolean": [True, False, None],
+    "decimal(10,2)": [Decimal("3.50"), None],
+    "double": [1.5, 1e10, None],
+}
+
+
+@pytest.mark.parametrize("data_type", VALUES)
+def test_partition_values_of_every_type_and_kind(table, spark, data_type):
+    given = [dt.datetime.fromtimestamp(v.replace(tzinfo=dt.UTC).timestamp()) if data_type == "timestamp" and v else v for v in VALUES[data_type]]
+    df = spark.createDataFrame([(i, v) for i, v in enumerate(given)], f"id INT, p {data_type}").coalesce(1)
+    table.write(df, begin={"partition_by": ["p"]})
+    expected = [None if v == "" else v for v in VALUES[data_type]]
+    found = [value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value for _, value in sorted(table.rows())]
+    assert found == expected
+    handle = table.begin()
+    read = sorted(table.read(handle))
+    assert [value for _, value in read] == [None if v == "" else v for v in given]
+    selected = [i for i, v in enumerate(expected) if v is None]
+    assert [i for i, _ in table.read(handle, "p IS NULL")] == selected
+    table.write(df.where("p IS NULL"), mode="overwrite", replace_where="p IS NULL")
+    assert len(table.rows()) == len(expected) - given.count("")
+
+
+def test_a_table_path_with_characters_of_globs_and_urls(table, tmp_path):
+    table.path = tmp_path / "ta ble%20[1]{a}*ü"
+    table.write(ROWS, begin={"partition_by": ["p"]})
+    table.write("SELECT 9 AS id, 'b' AS p, 99 AS v", mode="overwrite", replace_where="v >= 30")
+    handle = table.begin()
+    expected = sorted([(1, "a", 10), (2, "a", 20), (4, "b", None), (9, "b", 99)], key=repr)
+    assert table.read(handle) == expected
+    assert [row for _, row in sorted((r[0], r) for r in table.read(handle, "p = 'b'"))] == [(4, "b", None), (9, "b", 99)]
+
+
+def test_a_stage_reads_the_version_that_start_pinned(filled):
+    handle = filled.begin()
+    filled.write("SELECT 9 AS id, 'a' AS p, 9 AS v")
+    filled.write("SELECT 7 AS id, 'a' AS p, 7 AS v", mode="overwrite")
+    assert filled.read(handle) == sorted(START, key=repr)
+    assert filled.read(handle, "p = 'a' AND v > 10") == [(2, "a", 20)]
+
+
+def test_a_retried_stage_leaves_orphans_only(filled):
+    handle = filled.begin()
+    filled.stage(handle, "SELECT 9 AS id, 'a' AS p, 9 AS v")  # its attempt died after writing
+    staged = filled.stage(handle, "SELECT 9 AS id, 'a' AS p, 9 AS v")
+    filled.publish(handle, staged)
+    assert filled.rows() == sorted([*START, (9, "a", 9)], key=repr)
+
+
+def test_mapped_stages_are_one_commit(filled):
+    handle = filled.begin()
+    staged = [
+        filled.stage(handle, f"SELECT {i} AS id, 'm{i}' AS p, 0 AS v", map_index=i, mode="overwrite", replace_where=f"p = 'm{i}'")
+        for i in range(2)
+    ]
+    result = filled.publish(handle, *staged, expected={"stage": 2})
+    assert (result.version, result.num_records) == (1, 2)
+    assert len(filled.rows()) == 6
+    assert filled.commit(1)["commitInfo"][0]["operationParameters"]["predicate"] == "(p = 'm0') OR (p = 'm1')"

@@ -1,0 +1,311 @@
+"""The list of live files: reconciliation, projection and pruning, from commits alone and on top of checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log import AddFile, DeletionVectorDescriptor, DeltaLog, RemoveFile, Snapshot, files, files_filter
+from airflow_delta.log.checkpoint_reader import CheckpointPart
+from airflow_delta.log.checkpoint_writer import write_checkpoint
+from airflow_delta.log.files_tail import TailFiles, canonical_path
+from support.tables import SCHEMA, add, create_table, log_path, metadata, protocol, remove, write_commit
+
+
+def snapshot_of(table: Path) -> Snapshot:
+    return DeltaLog.for_table(str(table)).snapshot
+
+
+def paths(snapshot: Snapshot, predicate: str | None = None) -> list[str]:
+    return sorted(snapshot.files(predicate, columns=["path"])["path"].to_pylist())
+
+
+def vector(name: str, offset: int | None = 1) -> DeletionVectorDescriptor:
+    return DeletionVectorDescriptor(storage_type="u", path_or_inline_dv=name, offset=offset, size_in_bytes=4, cardinality=1)
+
+
+def removal(file: AddFile) -> RemoveFile:
+    return file.remove(1)
+
+
+# -- reconciliation -----------------------------------------------------------------------------------------------------------
+
+A1, A2, A3 = add("a"), add("a", deletion_vector=vector("v")), add("a", deletion_vector=vector("v", 9))
+
+SCENARIOS = {
+    "added": ([[A1, add("b")]], [("a", None), ("b", None)]),
+    "removed": ([[A1, add("b")], [removal(A1)]], [("b", None)]),
+    "removed, added again": ([[A1], [removal(A1)], [A1]], [("a", None)]),
+    "added twice": ([[A1], [add("a", size=7)]], [("a", None)]),
+    "removed before it was added": ([[removal(A1)], [A1]], [("a", None)]),
+    "removed, never added": ([[add("b")], [removal(A1)]], [("b", None)]),
+    "a vector makes another file": ([[A1], [removal(A1), A2]], [("a", "uv@1")]),
+    "another vector": ([[A2], [removal(A2), A3]], [("a", "uv@9")]),
+    "a vector taken away": ([[A2], [removal(A2), A1]], [("a", None)]),
+    "the file without a vector removed": ([[A2, add("b")], [removal(A1)]], [("a", "uv@1"), ("b", None)]),
+    "other spelling of an escape": ([[add("p=%2fx/f")], [removal(add("p=%2Fx/f"))]], []),
+    "other spelling, mixed": ([[add("%2f%3A")], [removal(add("%2F%3a"))]], []),
+    "escapes are not decoded": ([[add("a%41")], [removal(add("aA"))]], [("a%41", None)]),
+    "case counts elsewhere": ([[add("A%2f"), add("a%2f")], [removal(add("a%2F"))]], [("A%2f", None)]),
+    "file and empty authority": ([[add("file:///x/f")], [removal(add("file:/x/f"))]], []),
+    "file and empty authority, reversed": ([[add("file:/x/f")], [removal(add("FILE:///x/f"))]], []),
+    "bucket names in another case": (
+        [[add("s3://Bucket/Key"), add("s3://Bucket/key")], [removal(add("S3://bucket/Key"))]],
+        [("s3://Bucket/key", None)],
+    ),
+    "non-ASCII": ([[add("ü/ß"), add("Ü/ß%20")], [removal(add("ü/ß"))]], [("Ü/ß%20", None)]),
+}
+
+
+@pytest.mark.parametrize("checkpoint_after", [None, 0, 1, 2])
+@pytest.mark.parametrize(("commits", "expected"), SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_reconciliation(table: Path, commits: list, expected: list, checkpoint_after: int | None) -> None:
+    features = protocol(3, 7, reader_features=["deletionVectors"], writer_features=["deletionVectors"])
+    for version, actions in enumerate(commits):
+        write_commit(table, version, *([features, metadata()] if version == 0 else []), *actions)
+        if version == checkpoint_after:
+            write_checkpoint(snapshot_of(table))
+    if checkpoint_after is not None:
+        for version in range(min(checkpoint_after + 1, len(commits))):
+            if log_path(table, "_last_checkpoint").exists():
+                log_path(table, f"{version:020d}.json").unlink()
+    live = snapshot_of(table).files(columns=["path", "deletion_vector", "size"]).to_pylist()
+    found = [(f["path"], _id(f["deletion_vector"])) for f in live]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    snapshot = snapshot_of(table)
+    assert files.count_files(snapshot.checkpoint_reader(), snapshot.tail_files()) == (len(expected), sum(f["size"] for f in live))
+
+
+def _id(found: dict | None) -> str | None:
+    return None if found is None else f"{found['storage_type']}{found['path_or_inline_dv']}@{found['offset']}"
+
+
+def test_the_last_add_counts(table: Path) -> None:
+    create_table(table, add("a", size=1, tags={"t": "1"}))
+    write_checkpoint(snapshot_of(table))
+    write_commit(table, 1, add("a", size=2))
+    (file,) = snapshot_of(table).files().to_pylist()
+    assert (file["size"], file["tags"], file["data_change"]) == (2, None, False)
+
+
+def test_canonical_paths() -> None:
+    same = [
+        ["file:/a/b", "file:///a/b", "FILE:/a/b"],
+        ["s3://b/x%2f", "S3://B/x%2F"],
+        ["p=a%3ab/c", "p=a%3Ab/c"],
+        ["s3://user@host/x", "s3://user@HOST/x"],
+    ]
+    for spellings in same:
+        assert len({canonical_path(path) for path in spellings}) == 1, spellings
+    assert canonical_path("S3://User@Host/X") == "s3://User@host/X"
+    assert canonical_path("plain/Path") == "plain/Path"
+    assert canonical_path("100%/x") == "100%/x"
+
+
+def test_a_tail_goes_on_without_changing_the_one_before() -> None:
+    class Commit:
+        adds, removes = [add("b")], [removal(add("a"))]
+
+    class First:
+        adds, removes = [add("a")], []
+
+    first = TailFiles.of([First])
+    second = first.copy()
+    second.apply(Commit)
+    assert list(first.adds) == [("a", None)]
+    assert list(second.adds) == [("b", None)]
+    assert list(second.removes) == [("a", None)]
+
+
+# -- tombstones ---------------------------------------------------------------------------------------------------------------
+
+
+def test_tombstones(table: Path) -> None:
+    import time
+
+    now = int(time.time() * 1000)
+    week = 7 * 86_400_000
+    create_table(table, *(add(name) for name in "abcde"))
+    write_commit(table, 1, remove("a", deleted_at=now - week - 60_000), remove("b", deleted_at=now - week + 60_000))
+    write_checkpoint(snapshot_of(table))
+    undated = RemoveFile(path="d", data_change=True)
+    write_commit(table, 2, remove("c", deleted_at=now), undated, add("b"))
+    found = snapshot_of(table).tombstones()
+    assert found["path"].to_pylist() == ["c"]
+    assert found["deletion_timestamp"].to_pylist() == [now]
+    assert paths(snapshot_of(table)) == ["b", "e"]
+
+
+# -- columns ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_columns(table: Path, checkpoint: bool) -> None:
+    create_table(table, add("a", part="x", stats='{"numRecords":1}', tags={"k": None}, base_row_id=4), partition_columns=["part"])
+    if checkpoint:
+        write_checkpoint(snapshot_of(table))
+    snapshot = snapshot_of(table)
+    everything = snapshot.files()
+    assert everything.schema == files.FILE_SCHEMA
+    (row,) = everything.to_pylist()
+    assert row == {
+        "path": "a",
+        "partition_values": [("part", "x")],
+        "size": 100,
+        "modification_time": 1_700_000_000_000,
+        "data_change": False,
+        "stats": '{"numRecords":1}',
+        "tags": [("k", None)],
+        "deletion_vector": None,
+        "base_row_id": 4,
+        "default_row_commit_version": None,
+        "clustering_provider": None,
+    }
+    for name in everything.schema.names:
+        assert snapshot.files(columns=[name]).to_pylist() == [{name: row[name]}]
+    assert snapshot.files(columns=["size", "path"]).schema.names == ["size", "path"]
+    assert snapshot.files(columns=[]).num_columns == 0
+    (file,) = snapshot.add_files()
+    assert file == add("a", part="x", stats='{"numRecords":1}', tags={"k": None}, base_row_id=4, data_change=False)
+
+
+def test_unknown_columns(table: Path) -> None:
+    create_table(table, add("a"))
+    with pytest.raises(DeltaIllegalArgumentException, match="no column nonsense; the columns are path,"):
+        snapshot_of(table).files(columns=["path", "nonsense"])
+
+
+def test_only_what_is_asked_is_decoded(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_table(table, *(add(f"{n}", part=f"p{n}") for n in range(9)), partition_columns=["part"])
+    write_checkpoint(snapshot_of(table))
+    asked: list[tuple[int, tuple[str, ...]]] = []
+    batches = CheckpointPart.batches
+
+    def spy(self, row_groups, columns):
+        asked.append((len(row_groups), tuple(columns)))
+        return batches(self, row_groups, columns)
+
+    monkeypatch.setattr(CheckpointPart, "batches", spy)
+    assert snapshot_of(table).files(columns=["path"]).num_rows == 9
+    assert asked == [(1, ("add.path",))]
+    asked.clear()
+    assert snapshot_of(table).files("part = 'absent'", columns=["path"]).num_rows == 0
+    assert not any("add.path" in columns for groups, columns in asked if groups)
+
+
+# -- pruning ------------------------------------------------------------------------------------------------------------------
+
+TYPES = {
+    "integer": (
+        ["1", "20", "-3", None],
+        ["p = 20", "p < 1", "p in (1, -3)", "p is null", "p is not null", "p <> 1", "not p = 20"],
+    ),
+    "string": (["a", "b c", "ü", None], ["p = 'b c'", "p >= 'b'", "p like 'a%'", "p is null", "p <=> null", "p in ('ü', 'x')"]),
+    "date": (["2024-01-31", "2023-12-01", None], ["p = '2024-01-31'", "p < date '2024-01-01'", "p is null"]),
+    "boolean": (["true", "false", None], ["p = true", "p", "not p", "p is null"]),
+    "decimal(10,2)": (["1.50", "-20.00", None], ["p = 1.5", "p < 0", "p is null"]),
+    "double": (["1.5", "NaN", "-Infinity", None], ["p = 1.5", "p < 0", "p > 2", "p is null"]),
+    "timestamp": (
+        ["2024-01-01 00:00:00", "2024-01-02T03:04:05.678901Z", None],
+        ["p = timestamp '2024-01-01T00:00:00Z'", "p > timestamp '2024-01-01T12:00:00Z'", "p is null"],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["commits", "checkpoint", "small row groups", "without typed columns", "checkpoint and tail"])
+@pytest.mark.parametrize(("type_", "predicate"), [(t, p) for t, (_, ps) in TYPES.items() for p in ps])
+def test_partition_pruning(table: Path, form: str, type_: str, predicate: str) -> None:
+    schema = json.loads(SCHEMA)
+    schema["fields"].append({"name": "p", "type": type_, "nullable": True, "metadata": {}})
+    values = TYPES[type_][0]
+    adds = [add(f"{i}-{n}", partition_values={"p": value}) for n in range(3) for i, value in enumerate(values)]
+    configuration = {"delta.checkpoint.writeStatsAsStruct": str(form != "without typed columns").lower()}
+    half = len(adds) // 2 if form == "checkpoint and tail" else len(adds)
+    create_table(table, *adds[:half], schema_string=json.dumps(schema), partition_columns=["p"], configuration=configuration)
+    if form != "commits":
+        write_checkpoint(snapshot_of(table))
+    if form == "small row groups":
+        file = log_path(table, f"{0:020d}.checkpoint.parquet")
+        pq.write_table(pq.read_table(file), file, row_group_size=2)
+    if half < len(adds):
+        write_commit(table, 1, *adds[half:])
+    snapshot = snapshot_of(table)
+    from airflow_delta.log.predicates import Predicate
+
+    bound = Predicate.parse(predicate, snapshot.schema, ["p"])
+    expected = sorted(file.path for file in adds if bound.matches_partition(file.partition_values))
+    assert 0 < len(expected) < len(adds)
+    assert paths(snapshot, predicate) == expected
+
+
+def test_row_groups_of_other_partitions_are_not_read(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_delta.log import checkpoint_writer
+
+    monkeypatch.setattr(checkpoint_writer, "ROW_GROUP_ROWS", 10)
+    create_table(table, *(add(f"{n}", part=f"p{n % 10}") for n in range(100)), partition_columns=["part"])
+    write_checkpoint(snapshot_of(table))
+    kept: list[bool] = []
+    keeps = files_filter.FileFilter.keeps
+
+    def spy(self, group):
+        kept.append(keeps(self, group))
+        return kept[-1]
+
+    monkeypatch.setattr(files_filter.FileFilter, "keeps", spy)
+    assert len(paths(snapshot_of(table), "part = 'p4'")) == 10
+    assert (len(kept), sum(kept)) == (10, 1)
+
+
+# -- data skipping ------------------------------------------------------------------------------------------------------------
+
+
+def stats(low: int, high: int) -> str:
+    return json.dumps({"numRecords": 10, "minValues": {"id": low}, "maxValues": {"id": high}, "nullCount": {"id": 0}})
+
+
+@pytest.mark.parametrize("as_struct", [True, False])
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("where", ["commits", "checkpoint", "both"])
+def test_data_skipping(table: Path, where: str, as_json: bool, as_struct: bool) -> None:
+    if not (as_json or as_struct):
+        pytest.skip("a checkpoint without statistics skips nothing")
+    configuration = {
+        "delta.checkpoint.writeStatsAsStruct": str(as_struct).lower(),
+        "delta.checkpoint.writeStatsAsJson": str(as_json).lower(),
+    }
+    adds = [add(f"{n}", part=f"p{n % 2}", stats=stats(n * 10, n * 10 + 9)) for n in range(20)] + [add("unknown", part="p0")]
+    cut = 12 if where == "both" else len(adds)
+    create_table(table, *adds[:cut], partition_columns=["part"], configuration=configuration)
+    if where != "commits":
+        write_checkpoint(snapshot_of(table))
+    if cut < len(adds):
+        write_commit(table, 1, *adds[cut:])
+    snapshot = snapshot_of(table)
+    assert paths(snapshot, "id = 35") == ["3", "unknown"]
+    assert paths(snapshot, "id between 100 and 125") == ["10", "11", "12", "unknown"]
+    assert paths(snapshot, "id >= 150 and part = 'p1'") == ["15", "17", "19"]
+    assert paths(snapshot, "id = 35 and part = 'p0'") == ["unknown"]
+    assert {"unknown", *(str(n) for n in range(1, 20, 2))} <= set(paths(snapshot, "id = 35 or part = 'p1'"))
+    assert paths(snapshot, "id is null") == ["unknown"]
+
+
+def test_a_table_of_delta_rs(table: Path) -> None:
+    data = pa.table({"id": pa.array(range(60), pa.int64()), "part": pa.array([f"p {n % 6}/%" for n in range(60)])})
+    write_deltalake(str(table), data, partition_by=["part"])
+    write_deltalake(str(table), data, mode="append")
+    DeltaTable(str(table)).create_checkpoint()
+    DeltaTable(str(table)).delete("part = 'p 2/%'")
+    theirs = DeltaTable(str(table))
+    snapshot = snapshot_of(table)
+    listed = pa.table(theirs.get_add_actions(flatten=True))
+    assert paths(snapshot) == sorted(listed["path"].to_pylist())
+    expected = listed.filter(pc.equal(listed["partition.part"], "p 3/%"))
+    assert paths(snapshot, "part = 'p 3/%'") == sorted(expected["path"].to_pylist())
+    assert paths(snapshot, "part = 'p 2/%'") == []

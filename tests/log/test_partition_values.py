@@ -1,0 +1,101 @@
+"""Partition values: every type both ways, directories, and what counts as equal."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.partition_values import (
+    HIVE_NULL,
+    escape_path_name,
+    normalise,
+    parse_partition_directory,
+    parse_partition_value,
+    partition_array,
+    partition_directory,
+    serialize_partition_value,
+    unescape_path_name,
+)
+from airflow_delta.log.schema import DATE, TIMESTAMP, DecimalType, PrimitiveType
+
+MOMENT = dt.datetime(2024, 2, 29, 13, 1, 2, 345678, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "value"),
+    [
+        ("string", "a=b/c é", "a=b/c é"),
+        ("byte", "-128", -128),
+        ("short", "32767", 32767),
+        ("integer", "0", 0),
+        ("long", "-9223372036854775808", -(2**63)),
+        ("float", "0.1", 0.10000000149011612),
+        ("double", "1.0E10", 1e10),
+        ("double", "0.1", 0.1),
+        ("double", "-Infinity", float("-inf")),
+        ("boolean", "true", True),
+        ("date", "2024-02-29", dt.date(2024, 2, 29)),
+        ("timestamp", "2024-02-29T13:01:02.345678Z", MOMENT),
+        ("timestamp_ntz", "2024-02-29 13:01:02.345678", MOMENT.replace(tzinfo=None)),
+        ("timestamp_ntz", "2024-02-29 00:00:00", dt.datetime(2024, 2, 29)),
+        ("binary", "\x01é", b"\x01\xc3\xa9"),
+    ],
+)
+def test_text_and_value_both_ways(type_, text, value):
+    assert parse_partition_value(text, PrimitiveType(type_)) == value
+    assert serialize_partition_value(value, PrimitiveType(type_)) == text
+
+
+def test_decimals_have_the_scale_of_their_type():
+    kind = DecimalType(10, 2)
+    assert serialize_partition_value(Decimal("1.5"), kind) == "1.50"
+    assert parse_partition_value("1.50", kind) == Decimal("1.5")
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_null_and_empty_text_are_null(text):
+    assert parse_partition_value(text, PrimitiveType("string")) is None
+    assert serialize_partition_value(text, PrimitiveType("string")) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-02-29T13:01:02.345678Z", "2024-02-29 13:01:02.345678", "2024-02-29T14:01:02.345678+01:00", "2024-02-29 08:01:02.345678-0500"]
+)
+def test_all_forms_of_a_timestamp_are_equal(text):
+    assert parse_partition_value(text, TIMESTAMP) == MOMENT
+    assert normalise(text, TIMESTAMP) == "2024-02-29T13:01:02.345678Z"
+
+
+def test_normal_form():
+    assert normalise("007", PrimitiveType("integer")) == "7"
+    assert normalise("1", DecimalType(4, 1)) == "1.0"
+    assert normalise("", DATE) is None
+    assert normalise("nonsense", DATE) == "nonsense"
+
+
+@pytest.mark.parametrize(("type_", "text"), [("integer", "x"), ("byte", "128"), ("date", "2024-02-30"), ("boolean", "1"), ("timestamp", "now")])
+def test_a_text_of_another_type_is_named(type_, text):
+    with pytest.raises(DeltaAnalysisException, match=text):
+        parse_partition_value(text, PrimitiveType(type_))
+
+
+@pytest.mark.parametrize(("name", "escaped"), [("a b+ü", "a b+ü"), ("10:30/x", "10%3A30%2Fx"), ("50%", "50%25"), ("a=b\n", "a%3Db%0A")])
+def test_directories_are_escaped_as_spark_does(name, escaped):
+    assert escape_path_name(name) == escaped
+    assert unescape_path_name(escaped) == name
+
+
+@given(st.dictionaries(st.text(min_size=1), st.none() | st.text(min_size=1).filter(lambda t: t != HIVE_NULL), min_size=1))
+def test_directories_round_trip(values):
+    assert parse_partition_directory(partition_directory(values, list(values))) == values
+
+
+def test_columns_of_texts_are_typed():
+    column = partition_array(pa.array(["2024-01-01", None, "2024-01-01"]), DATE)
+    assert column.to_pylist() == [dt.date(2024, 1, 1), None, dt.date(2024, 1, 1)]

@@ -1,0 +1,160 @@
+"""Schemas: Spark's JSON form, Arrow, what may be written into a table, and what metadata must fulfil."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
+from airflow_delta.log.actions import Metadata
+from airflow_delta.log.schema import (
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    STRING,
+    ArrayType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    from_arrow,
+    leaves,
+    merge_schema,
+    parse_schema,
+    to_arrow,
+    to_json,
+)
+from airflow_delta.log.schema_checks import check_metadata
+from airflow_delta.log.schema_merge import WriteCast, check_partitioning, missing_columns, write_casts
+
+SPARK_JSON = (
+    '{"type":"struct","fields":[{"name":"été","type":"timestamp_ntz","nullable":false,"metadata":{"comment":"a \\"b\\"","n":1}},'
+    '{"name":"d","type":"decimal(38,18)","nullable":true,"metadata":{}},{"name":"v","type":"variant","nullable":true,"metadata":{}},'
+    '{"name":"a","type":{"type":"array","elementType":"integer","containsNull":false},"nullable":true,"metadata":{}},'
+    '{"name":"m","type":{"type":"map","keyType":"string","valueType":{"type":"struct","fields":[{"name":"x","type":"byte",'
+    '"nullable":true,"metadata":{}}]},"valueContainsNull":true},"nullable":true,"metadata":{}},'
+    '{"name":"odd","type":"interval year to month","nullable":true,"metadata":{}}]}'
+)
+
+
+def struct(**types) -> StructType:
+    return StructType(tuple(StructField(name, t) for name, t in types.items()))
+
+
+def test_json_is_written_back_as_spark_wrote_it():
+    assert to_json(parse_schema(SPARK_JSON)) == SPARK_JSON
+
+
+@pytest.mark.parametrize("text", ["", "{", '"string"', '{"type":"struct"}', '{"type":"struct","fields":[{"name":1,"type":"x"}]}', "[]"])
+def test_malformed_schema_is_a_clear_error(text):
+    with pytest.raises(DeltaAnalysisException, match="schema string"):
+        parse_schema(text)
+
+
+def test_arrow_round_trip():
+    schema = struct(
+        a=INTEGER, b=DecimalType(10, 2), c=ArrayType(STRING), d=MapType(STRING, DOUBLE), e=struct(x=DATE), f=PrimitiveType("timestamp")
+    )
+    assert from_arrow(to_arrow(schema)) == schema
+    assert str(from_arrow(pa.schema([("u", pa.uint32()), ("s", pa.large_string())]))) == "struct<u:bigint,s:string>"
+
+
+def test_leaves_are_in_schema_order_and_lists_are_leaves():
+    schema = struct(a=INTEGER, s=struct(x=LONG, y=struct(z=STRING)), l=ArrayType(INTEGER))
+    assert [leaf.path for leaf in leaves(schema)] == [("a",), ("s", "x"), ("s", "y", "z"), ("l",)]
+
+
+TABLE = StructType((StructField("id", LONG, nullable=False), StructField("Name", STRING), StructField("s", struct(x=INTEGER))))
+
+
+def test_data_may_differ_in_case_and_order_and_lack_nullable_columns():
+    data = struct(name=STRING, ID=LONG)
+    assert merge_schema(TABLE, data, merge=False) == TABLE
+    assert [f.name for f in missing_columns(TABLE, data)] == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (struct(id=LONG, extra=STRING), "column extra: unexpected.*string"),
+        (struct(name=STRING), "column id: missing.*bigint NOT NULL"),
+        (struct(id=STRING), "column id: expected bigint, got string"),
+        (struct(id=LONG, name=LONG), "column Name: expected string, got bigint"),
+        (struct(id=LONG, s=struct(x=LONG)), "column s.x: expected int, got bigint"),
+        (struct(id=LONG, ID=LONG), "twice"),
+    ],
+)
+def test_mismatch_names_the_column_and_what_was_expected(data, said):
+    with pytest.raises(SchemaMismatchException, match=said) as caught:
+        merge_schema(TABLE, data, merge=False, table="s3://t", version=7)
+    assert "s3://t at version 7" in str(caught.value)
+
+
+def test_merge_adds_nullable_columns_at_the_end_also_in_structs():
+    data = StructType((StructField("new", LONG, nullable=False), StructField("id", INTEGER), StructField("s", struct(y=STRING))))
+    merged = merge_schema(TABLE, data, merge=True)
+    assert str(merged) == "struct<id:bigint,Name:string,s:struct<x:int,y:string>,new:bigint>"
+    assert merged.fields[-1].nullable
+    assert not merged.fields[0].nullable
+    with pytest.raises(SchemaMismatchException, match="expected bigint, got string"):
+        merge_schema(TABLE, struct(id=STRING), merge=True)
+
+
+def test_narrower_types_are_cast():
+    table = struct(a=LONG, b=DOUBLE, c=DecimalType(12, 2), d=STRING, e=STRING)
+    data = struct(A=PrimitiveType("byte"), b=PrimitiveType("float"), c=INTEGER, d=STRING, e=PrimitiveType("void"))
+    assert merge_schema(table, data, merge=False) == table
+    assert write_casts(table, data) == [
+        WriteCast("a", "tinyint", "bigint"),
+        WriteCast("b", "float", "double"),
+        WriteCast("c", "int", "decimal(12,2)"),
+        WriteCast("e", "void", "string"),
+    ]
+    with pytest.raises(SchemaMismatchException):  # ten digits do not fit into nine
+        merge_schema(struct(c=DecimalType(11, 2)), struct(c=INTEGER), merge=False)
+
+
+def test_partitioning_changes_only_with_overwrite_schema():
+    check_partitioning(["a"], ["A"], overwrite=False)
+    check_partitioning(["a"], None, overwrite=False)
+    check_partitioning(["a"], ["b"], overwrite=True)
+    with pytest.raises(SchemaMismatchException, match=r"partitioned by \[a\], the write asks for \[b\]"):
+        check_partitioning(["a"], ["b"], overwrite=False)
+
+
+def metadata(schema: StructType, partition_columns=(), **configuration) -> Metadata:
+    keys = {f"delta.{k}": v for k, v in configuration.items()}
+    return Metadata(id="i", schema_string=to_json(schema), partition_columns=list(partition_columns), configuration=keys)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (metadata(struct(a=LONG, A=LONG)), "Duplicate"),
+        (metadata(struct(s=struct(x=LONG, X=LONG))), "Duplicate.*s.x"),
+        (metadata(StructType((StructField("a b", LONG),))), "'a b'"),
+        (metadata(StructType()), "no columns"),
+        (metadata(struct(a=PrimitiveType("interval day to second"))), "interval day to second"),
+        (metadata(struct(a=LONG, b=LONG), ["c"]), "'c' is not in the schema"),
+        (metadata(struct(a=LONG, b=LONG), ["A"]), "spelled 'a'"),
+        (metadata(struct(a=LONG), ["a"]), "All columns are partition columns"),
+        (metadata(struct(a=ArrayType(LONG), b=LONG), ["a"]), "cannot partition"),
+        (metadata(struct(a=LONG, b=LONG), ["a", "a"]), "twice"),
+        (metadata(struct(a=LONG, b=LONG), ["a"], dataSkippingStatsColumns="a"), "partition column a"),
+        (metadata(struct(a=LONG, b=LONG), [], dataSkippingStatsColumns="z"), "names z"),
+        (metadata(struct(_change_type=LONG), [], enableChangeDataFeed="true"), "reserved"),
+        (metadata(struct(s=StructType((StructField("x", LONG, nullable=False),)))), "cannot be enforced"),
+    ],
+)
+def test_bad_metadata_is_refused(bad, said):
+    with pytest.raises(DeltaAnalysisException, match=said):
+        check_metadata(bad)
+
+
+def test_good_metadata_passes():
+    check_metadata(metadata(struct(a=LONG, b=struct(c=STRING)), ["a"], dataSkippingStatsColumns="b, `b`.`c`"))
+    assert json.loads(to_json(TABLE))["fields"][0]["nullable"] is False

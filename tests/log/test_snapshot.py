@@ -1,0 +1,191 @@
+"""A table at one version: small state without the list of files, and files reconciled from checkpoint and commits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_delta.exceptions import DeltaTableNotFoundException
+from airflow_delta.log import DeltaLog, DomainMetadata, Snapshot
+from support import tables
+
+
+def snapshot(table: Path) -> Snapshot:
+    return DeltaLog.for_table(str(table)).snapshot
+
+
+def paths(found: Snapshot) -> list[str]:
+    return sorted(found.files(columns=["path"])["path"].to_pylist())
+
+
+def test_no_table(table: Path) -> None:
+    found = snapshot(table)
+    assert found.version == -1
+    assert found.transactions == {}
+    assert found.transaction_version("app") is None
+    assert found.domain_metadata == {}
+    for read in (
+        lambda: found.metadata,
+        lambda: found.protocol,
+        lambda: found.schema,
+        lambda: found.files(),
+        lambda: found.segment,
+    ):
+        with pytest.raises(DeltaTableNotFoundException, match="is not a Delta table") as caught:
+            read()
+        assert caught.value.table == str(table)
+
+
+def test_a_table_of_commits(table: Path) -> None:
+    tables.create_table(table, tables.add("a", size=1), tables.txn("app", 1))
+    tables.write_commit(table, 1, tables.add("b", size=2), tables.remove("a"), tables.txn("app", 2), tables.txn("other", 9))
+    tables.write_commit(table, 2, tables.add("a", size=4))
+    found = snapshot(table)
+    assert (found.version, found.metadata, found.protocol) == (2, tables.metadata(), tables.protocol())
+    assert [field.name for field in found.schema.fields] == ["id", "part"]
+    assert found.transactions == {"app": 2, "other": 9}
+    assert paths(found) == ["a", "b"]
+    assert (found.num_files, found.size_in_bytes) == (2, 6)
+    assert sorted(add.path for add in found.add_files()) == ["a", "b"]
+    assert snapshot(table).files().num_rows == 2
+
+
+def test_partition_schema_follows_the_partition_columns(table: Path) -> None:
+    tables.create_table(table, partition_columns=["PART"])
+    assert [field.name for field in snapshot(table).partition_schema.fields] == ["part"]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_checkpoint_and_commits_after_it(table: Path, parts: int) -> None:
+    base = [
+        tables.protocol(),
+        tables.metadata(),
+        *(tables.add(f"f{number}") for number in range(10)),
+        tables.remove("old", deleted_at=int(time.time() * 1000)),
+        tables.txn("app", 1),
+        tables.txn("early", 5),
+        DomainMetadata(domain="d", configuration="{}", removed=False),
+    ]
+    tables.append(table, 10)
+    tables.write_checkpoint_by_hand(table, 10, base, parts=parts)
+    tables.write_commit(table, 11, tables.remove("f3"), tables.add("new"), tables.txn("app", 2))
+    found = snapshot(table)
+    assert found.version == 11
+    assert found.metadata == tables.metadata()
+    assert found.protocol == tables.protocol()
+    assert [found.transaction_version(app) for app in ("app", "early", "nobody")] == [2, 5, None]
+    assert found.transactions == {"app": 2, "early": 5}
+    assert set(found.domain_metadata) == {"d"}
+    assert paths(found) == sorted({f"f{number}" for number in range(10)} - {"f3"} | {"new"})
+    assert found.num_files == 10
+    assert "old" in found.tombstones()["path"].to_pylist()
+
+
+def test_a_removed_domain_is_gone(table: Path) -> None:
+    tables.create_table(table, DomainMetadata(domain="d", configuration="1", removed=False))
+    assert snapshot(table).domain_metadata["d"].configuration == "1"
+    tables.write_commit(table, 1, DomainMetadata(domain="d", configuration="", removed=True))
+    assert snapshot(table).domain_metadata == {}
+
+
+def test_a_checksum_newer_than_the_checkpoint_does_not_hide_commits_between(table: Path) -> None:
+    """Spark leaves setTransactions out of a checksum; then checkpoint, commits before it and after it all count."""
+    base = [tables.protocol(), tables.metadata(), tables.txn("checkpointed", 1), tables.txn("twice", 1)]
+    tables.append(table, 10)
+    tables.write_checkpoint_by_hand(table, 10, base)
+    tables.write_commit(table, 11, tables.txn("between", 2), tables.txn("twice", 2))
+    tables.write_commit(table, 12, tables.add("x"))
+    tables.write_commit(table, 13, tables.txn("after", 3))
+    content = (
+        '{"tableSizeBytes":0,"numFiles":0,"numMetadata":1,"numProtocol":1,'
+        '"metadata":{"id":"i","format":{"provider":"parquet","options":{}},"schemaString":"{}","partitionColumns":[],"configuration":{}},'
+        '"protocol":{"minReaderVersion":1,"minWriterVersion":2}}'
+    )
+    tables.log_path(table, f"{12:020d}.crc").write_text(content)
+    found = snapshot(table)
+    assert found.metadata.id == "i"
+    expected = {"checkpointed": 1, "twice": 2, "between": 2, "after": 3}
+    assert {app: found.transaction_version(app) for app in expected} == expected
+    assert found.transaction_version("nobody") is None
+    assert found.transactions == expected
+    assert snapshot(table).transactions == expected
+    assert found.domain_metadata == {}
+
+
+def test_expired_transactions_of_a_checkpoint_are_not_seen(table: Path) -> None:
+    now = int(time.time() * 1000)
+    retention = tables.metadata(configuration={"delta.setTransactionRetentionDuration": "interval 1 days"})
+    txns = [tables.txn("old", 1, now - 2 * 86_400_000), tables.txn("young", 2, now), tables.txn("unknown", 3)]
+    tables.append(table, 10)
+    tables.write_checkpoint_by_hand(table, 10, [tables.protocol(), retention, *txns])
+    found = snapshot(table)
+    assert [found.transaction_version(app) for app in ("old", "young", "unknown")] == [None, 2, None]
+    assert found.transactions == {"young": 2}
+
+
+def test_the_timestamp_is_the_commit_files(table: Path) -> None:
+    tables.create_table(table)
+    tables.write_commit(table, 1, tables.add("a"), at=1_650_000_000_123)
+    assert snapshot(table).timestamp == 1_650_000_000_123
+
+
+def test_an_in_commit_timestamp_goes_before(table: Path) -> None:
+    configuration = {"delta.enableInCommitTimestamps": "true"}
+    tables.create_table(table, configuration=configuration)
+    tables.write_commit(table, 1, tables.info(in_commit_timestamp=1_660_000_000_000), tables.add("a"), at=1_650_000_000_123)
+    assert snapshot(table).timestamp == 1_660_000_000_000
+
+
+STARTS = """
+import sys
+sys.path.insert(0, {provider!r})
+import airflow_delta.log
+from airflow_delta.log import DeltaLog, AddFile
+snapshot = DeltaLog.for_table({table!r}).snapshot
+print(snapshot.version, snapshot.metadata.id, snapshot.protocol.min_writer_version, snapshot.transaction_version("app"))
+heavy = {{"pyarrow", "sqlglot", "obstore", "tenacity", "pyspark", "deltalake"}} & set(sys.modules)
+print(sorted(heavy))
+"""
+
+
+@pytest.mark.parametrize("source", ["commits", "checksum"])
+def test_a_start_imports_nothing_heavy(table: Path, source: str) -> None:
+    tables.create_table(table, tables.txn("app", 4))
+    if source == "checksum":
+        log = DeltaLog.for_table(str(table))
+        assert log.write_checksum(log.snapshot)
+        tables.commit_path(table, 0).rename(tables.log_path(table, "kept"))
+        tables.write_checkpoint_by_hand(table, 0, [tables.protocol(), tables.metadata(id="of the checkpoint")])
+        tables.log_path(table, "kept").rename(tables.commit_path(table, 0))
+    provider = str(Path(__import__("airflow_delta").__file__).parents[1])
+    script = STARTS.format(provider=provider, table=str(table))
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.splitlines() == [f"0 {tables.TABLE_ID} 2 4", "[]"]
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_files_that_a_predicate_may_select(table: Path, with_checkpoint: bool) -> None:
+    files = [tables.add(f"{part}-{number}", part=part, stats=stats(number)) for part in "ab" for number in (1, 2)]
+    base = [tables.protocol(), tables.metadata(partition_columns=["part"]), *files]
+    tables.write_commit(table, 0, *base)
+    if with_checkpoint:
+        tables.write_checkpoint_by_hand(table, 0, base)
+    tables.write_commit(table, 1, tables.add("a-3", part="a", stats=stats(3)))
+    found = snapshot(table)
+    for predicate, expected in {
+        "part = 'a'": ["a-1", "a-2", "a-3"],
+        "part = 'b' AND id > 19": ["b-2"],
+        "id >= 30": ["a-3"],
+        "part = 'c'": [],
+    }.items():
+        assert sorted(found.files(predicate, columns=["path"])["path"].to_pylist()) == expected
+        assert sorted(add.path for add in found.add_files(predicate)) == expected
+
+
+def stats(number: int) -> str:
+    low, high = number * 10, number * 10 + 9
+    return f'{{"numRecords":10,"minValues":{{"id":{low}}},"maxValues":{{"id":{high}}},"nullCount":{{"id":0}}}}'

@@ -1,0 +1,143 @@
+"""What travels to a cluster: one zip, and a job that has nothing else of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import py4j
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+from airflow_delta.spark.job import REQUEST_PROPERTY
+from airflow_delta.spark.package import build_package, package_bytes
+from airflow_delta.staging.report import StageReport, StageRequest
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+from airflow_delta.spark import delta_stage
+
+spark = SparkSession.builder.getOrCreate()
+stage = delta_stage(spark)
+stage.write(spark.sql("SELECT 1L AS id, 'a' AS p" if sys.argv[1] == "good" else "SELECT 'x' AS id"))
+import airflow_delta
+assert ".zip" in airflow_delta.__file__, airflow_delta.__file__
+for name in ("airflow", "pyarrow", "msgspec", "sqlglot", "obstore", "tenacity", "airflow_delta.log", "airflow_delta.commands"):
+    assert name not in sys.modules, name
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    raise AssertionError(name + " can be imported: this environment proves nothing")
+"""
+
+
+def test_the_zip_holds_what_spark_needs_and_nothing_else(tmp_path):
+    path = build_package(str(tmp_path))
+    names = zipfile.ZipFile(path).namelist()
+    assert {name.split("/")[1] for name in names} == {"__init__.py", "exceptions.py", "staging", "spark"}
+    assert "airflow_delta/spark/stage.py" in names
+    assert all(name.endswith(".py") for name in names)
+
+
+def test_the_zip_is_built_once_and_is_the_same_every_time(tmp_path):
+    path = Path(build_package(str(tmp_path)))
+    before = path.stat()
+    assert build_package(str(tmp_path)) == str(path)
+    assert path.stat().st_ino == before.st_ino
+    assert package_bytes() == path.read_bytes()
+    path.write_bytes(b"damaged")
+    assert Path(build_package(str(tmp_path))).read_bytes() == package_bytes()
+
+
+def test_a_directory_that_others_could_write_to_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    usual = Path(build_package())
+    assert usual.parent == tmp_path / f"airflow-delta-{os.getuid()}"
+    usual.parent.chmod(0o777)
+    other = Path(build_package())
+    assert other.parent != usual.parent
+    assert other.parent.stat().st_mode & 0o022 == 0
+
+
+@pytest.fixture
+def submit(tmp_path):
+    """Run spark-submit with a Python that has PySpark and nothing else."""
+    site = tmp_path / "site"
+    site.mkdir()
+    for module in (pyspark, py4j):
+        (site / module.__name__).symlink_to(Path(module.__file__).parent)
+    python = tmp_path / "bare-python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    job = tmp_path / "job.py"
+    job.write_text(JOB)
+    home = Path(pyspark.__file__).parent
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK", "PYTHON", "AIRFLOW"))}
+    environment |= {"PYTHONPATH": str(site), "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+    def run(request: StageRequest, *arguments: str) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "table" / request.directory / "request.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(request.to_dict()))
+        return subprocess.run(
+            [home / "bin" / "spark-submit", "--master", "local[1]", "--py-files", build_package(str(tmp_path / "zip")), "--conf"]
+            + [f"{REQUEST_PROPERTY}={request.path}/request.json", "--conf", "spark.ui.enabled=false", str(job), *arguments],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.mark.spark
+def test_a_job_without_our_packages_stages_through_spark_submit(submit, tmp_path):
+    request = StageRequest(
+        transaction_id="t1",
+        table=f"file://{tmp_path}/table",
+        read_version=-1,
+        stage="s",
+        task_id="s",
+        attempt="1-a",
+        directory="staged/t1/s/1-a",
+        partition_columns=("p",),
+    )
+    done = submit(request, "good")
+    assert done.returncode == 0, done.stderr[-3000:]
+    attempt = tmp_path / "table" / request.directory
+    [part] = (attempt / "_report").glob("part-*")
+    report = StageReport.from_dict(json.loads(part.read_text()))
+    assert (report.transaction_id, report.stage, report.attempt, report.error_class) == ("t1", "s", "1-a", None)
+    [file] = (attempt / report.directories[0]).rglob("*.parquet")
+    assert file.parent.name == "p=a"
+    assert pq.ParquetFile(file).read().to_pylist() == [{"id": 1}]
+
+
+@pytest.mark.spark
+def test_a_job_that_fails_leaves_its_typed_error(submit, tmp_path):
+    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
+    request = StageRequest(
+        transaction_id="t1",
+        table=f"file://{tmp_path}/table",
+        read_version=3,
+        stage="s",
+        task_id="s",
+        attempt="1-b",
+        directory="staged/t1/s/1-b",
+        schema_string=json.dumps({"type": "struct", "fields": fields}),
+    )
+    done = submit(request, "bad")
+    assert done.returncode != 0
+    [part] = (tmp_path / "table" / request.directory / "_report").glob("part-*")
+    report = StageReport.from_dict(json.loads(part.read_text()))
+    assert report.error_class == "SchemaMismatchException"
+    assert "column id: expected bigint, got string" in report.error_message

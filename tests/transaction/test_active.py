@@ -1,0 +1,67 @@
+"""The active transaction belongs to its thread."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.transaction import Operation, OptimisticTransaction, last_commit_version_in_session
+from transaction.harness import Table, add
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table(tmp_path)
+    table.create()
+    return table
+
+
+def test_set_get_clear(table: Table) -> None:
+    assert OptimisticTransaction.get_active() is None
+    transaction = table.open().start_transaction()
+    OptimisticTransaction.set_active(transaction)
+    OptimisticTransaction.set_active(transaction)
+    assert OptimisticTransaction.get_active() is transaction
+    with pytest.raises(DeltaIllegalStateException, match="already has one"):
+        OptimisticTransaction.set_active(table.open().start_transaction())
+    OptimisticTransaction.clear_active()
+    assert OptimisticTransaction.get_active() is None
+
+
+def test_with_new_transaction_always_clears(table: Table) -> None:
+    log = table.open()
+
+    def fail() -> None:
+        with log.with_new_transaction():
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        fail()
+    assert OptimisticTransaction.get_active() is None
+
+
+def test_transactions_do_not_nest(table: Table) -> None:
+    log = table.open()
+    with log.with_new_transaction(), pytest.raises(DeltaIllegalStateException):
+        log.with_new_transaction().__enter__()
+
+
+def test_threads_do_not_see_each_other(table: Table) -> None:
+    seen: list[object] = []
+
+    def other() -> None:
+        seen.append(OptimisticTransaction.get_active())
+        with table.open().with_new_transaction() as transaction:
+            seen.append(transaction.commit([add("b")], Operation.write()))
+            seen.append(last_commit_version_in_session())
+
+    with table.open().with_new_transaction() as transaction:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert seen == [None, 1, 1]
+        assert transaction.commit([add("a")], Operation.write()) == 2
+    assert last_commit_version_in_session() == 2

@@ -1,0 +1,389 @@
+"""The commit loop: bounds, cancellation, puts that are not answered clearly, the seed's log lines."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_delta.exceptions import (
+    CommitCancelledException,
+    CommitStateUnknownException,
+    ConcurrentAppendException,
+    ConcurrentWriteException,
+    DeltaIllegalArgumentException,
+    DeltaLogCorruptedException,
+    MaxCommitRetriesExceededException,
+    VersionNotFoundException,
+)
+from airflow_delta.log.delta_log import DeltaLog
+from airflow_delta.log.local_store import LocalStore
+from airflow_delta.log.store import AmbiguousPutError
+from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver, last_commit_version_in_session
+from airflow_delta.transaction.contention import pause
+from transaction.harness import FAST, Table, add, foreign_info, remove
+
+
+class ScriptedStore(LocalStore):
+    """A real local store; a script says what happens around each put of a commit."""
+
+    def __init__(self, root: Path, *script: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(str(root), FAST)
+        self.script = list(script)
+        self.puts: list[str] = []
+        self.unreadable = False
+
+    def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        def put() -> None:
+            super(ScriptedStore, self).put_if_absent(path, data, durable=durable)
+
+        if not path.endswith(".json"):
+            return put()
+        self.puts.append(path)
+        return self.script.pop(0)(put) if self.script else put()
+
+    def read(self, path: str) -> bytes:
+        if self.unreadable and path.endswith(".json"):
+            raise OSError("connection reset")
+        return super().read(path)
+
+
+def lands_unnoticed(put: Callable[[], None]) -> None:
+    put()
+    raise AmbiguousPutError("timeout")
+
+
+def never_arrives(_put: Callable[[], None]) -> None:
+    raise AmbiguousPutError("timeout")
+
+
+def lost_below(put: Callable[[], None]) -> None:
+    """A store that retries by itself: the first try landed, the second is refused."""
+    put()
+    raise FileExistsError("412")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table(tmp_path)
+    table.create()
+    return table
+
+
+def loser(table: Table, store: LocalStore, policy: CommitPolicy | None = None, **options: Any) -> Any:
+    return DeltaLog(store).start_transaction(policy=policy or CommitPolicy(max_wait=0.01), **options)
+
+
+def commits_of(table: Table, txn_id: str) -> list[int]:
+    return [version for version in table.versions() if table.info(version).get("txnId") == txn_id]
+
+
+@pytest.mark.parametrize("script", [lands_unnoticed, lost_below])
+def test_a_put_that_landed_unnoticed_is_recognised(table: Table, script: Callable[..., None]) -> None:
+    transaction = loser(table, ScriptedStore(table.root, script))
+    assert transaction.commit([add("a")], Operation.write()) == 1
+    assert transaction.outcome.recognised
+    assert commits_of(table, transaction.txn_id) == [1]
+    assert last_commit_version_in_session() == 1
+
+
+def test_a_put_that_landed_unnoticed_is_recognised_behind_other_commits(table: Table) -> None:
+    def land_then_others(put: Callable[[], None]) -> None:
+        put()
+        table.commit(add("b"))
+        table.commit(remove("a"))  # would conflict, were the commit not there already
+        raise FileExistsError("412")
+
+    transaction = loser(table, ScriptedStore(table.root, land_then_others))
+    transaction.read_whole_table()
+    assert transaction.commit([add("a")], Operation.write()) == 1
+    assert commits_of(table, transaction.txn_id) == [1]
+    assert table.versions() == [0, 1, 2, 3]
+
+
+def test_a_retried_commit_of_the_same_transaction_is_not_written_twice(table: Table) -> None:
+    first = table.open().start_transaction(txn_id="same")
+    second = table.open().start_transaction(txn_id="same")
+    table.commit(add("other"))
+    assert first.commit([add("a")], Operation.write()) == 2
+    table.commit(remove("a"))
+    second.track_files_read(["a"])
+    assert second.commit([add("a")], Operation.write()) == 2
+    assert second.outcome is not None
+    assert second.outcome.recognised
+    assert second.outcome.attempts == 0
+    assert commits_of(table, "same") == [2]
+
+
+def test_an_ambiguous_put_that_never_arrived_is_put_again(table: Table) -> None:
+    store = ScriptedStore(table.root, never_arrives, never_arrives)
+    transaction = loser(table, store)
+    assert transaction.commit([add("a")], Operation.write()) == 1
+    assert transaction.outcome.attempts == 3
+    assert not transaction.outcome.recognised
+    assert len(set(store.puts)) == 1, "an unsettled version must not be left for another one"
+
+
+def test_an_ambiguous_put_that_another_won_is_a_lost_race(table: Table) -> None:
+    def other_wins(_put: Callable[[], None]) -> None:
+        table.commit(add("b"))
+        raise AmbiguousPutError("timeout")
+
+    transaction = loser(table, ScriptedStore(table.root, other_wins))
+    assert transaction.commit([add("a")], Operation.write()) == 2
+    assert table.live() == {"a", "b"}
+
+
+def test_an_ambiguous_put_that_another_won_may_be_a_conflict(table: Table) -> None:
+    def other_wins(_put: Callable[[], None]) -> None:
+        table.commit(add("b"))
+        raise AmbiguousPutError("timeout")
+
+    transaction = loser(table, ScriptedStore(table.root, other_wins))
+    transaction.read_whole_table()
+    with pytest.raises(ConcurrentAppendException):
+        transaction.commit([add("a")], Operation.write())
+
+
+def test_an_ambiguous_put_that_cannot_be_read_back_is_unknown(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_delta.transaction.commit_loop._SETTLING_PAUSES", (0.0, 0.0))
+
+    def unreadable(put: Callable[[], None]) -> None:
+        put()
+        store.unreadable = True
+        raise AmbiguousPutError("timeout")
+
+    store = ScriptedStore(table.root, unreadable)
+    transaction = loser(table, store)
+    with pytest.raises(CommitStateUnknownException, match="version 1 of table"):
+        transaction.commit([add("a")], Operation.write())
+    assert not transaction.committed
+
+
+def test_a_cancel_after_an_unsettled_put_is_unknown(table: Table) -> None:
+    store = ScriptedStore(table.root, never_arrives)
+    transaction = loser(table, store, CommitPolicy(cancelled=lambda: bool(store.puts)))
+    with pytest.raises(CommitStateUnknownException, match="cancelled"):
+        transaction.commit([add("a")], Operation.write())
+
+
+def test_running_out_of_attempts_after_an_unsettled_put_is_unknown(table: Table) -> None:
+    transaction = loser(table, ScriptedStore(table.root, never_arrives), CommitPolicy(max_attempts=1))
+    with pytest.raises(CommitStateUnknownException):
+        transaction.commit([add("a")], Operation.write())
+
+
+def test_ambiguous_puts_are_bounded(table: Table) -> None:
+    store = ScriptedStore(table.root, *[never_arrives] * 20)
+    transaction = loser(table, store, CommitPolicy(max_wait=0.001))
+    with pytest.raises(CommitStateUnknownException):
+        transaction.commit([add("a")], Operation.write())
+    assert len(store.puts) == 10
+
+
+def test_a_refused_put_is_raised_as_it_is(table: Table) -> None:
+    def no_space(_put: Callable[[], None]) -> None:
+        raise OSError(28, "No space left on device")
+
+    transaction = loser(table, ScriptedStore(table.root, no_space))
+    with pytest.raises(OSError, match="No space left"):
+        transaction.commit([add("a")], Operation.write())
+    assert table.versions() == [0]
+
+
+def test_an_error_after_the_put_has_landed_does_not_hide_it(table: Table) -> None:
+    def lands_and_breaks(put: Callable[[], None]) -> None:
+        put()
+        raise RuntimeError("the answer does not parse")
+
+    transaction = loser(table, ScriptedStore(table.root, lands_and_breaks))
+    assert transaction.commit([add("a")], Operation.write()) == 1
+    assert transaction.outcome.recognised
+
+
+class Rival(TransactionObserver):
+    """Takes every version right before it is put."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.phases: list[str] = []
+
+    def before_put(self, version: int, attempt: int) -> None:
+        self.phases.append(f"put {version} attempt {attempt}")
+        self.table.put_foreign(version, foreign_info(isBlindAppend=True), {"add": {**ADD, "path": f"rival-{version}"}})
+
+    def aborted(self, error: BaseException) -> None:
+        self.phases.append(f"aborted {type(error).__name__}")
+
+
+ADD = {"path": "f", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
+
+
+def test_attempts_are_bounded(table: Table) -> None:
+    rival = Rival(table)
+    transaction = table.open().start_transaction(policy=CommitPolicy(max_attempts=3), observer=rival)
+    with pytest.raises(MaxCommitRetriesExceededException) as caught:
+        transaction.commit([add("a")], Operation.write())
+    assert rival.phases == [
+        "put 1 attempt 1",
+        "put 2 attempt 2",
+        "put 3 attempt 3",
+        "aborted MaxCommitRetriesExceededException",
+    ]
+    text = caught.value.message
+    assert "This commit has failed as it has been tried 3 times but did not succeed." in text
+    assert "This can be caused by the Delta table being committed continuously by many concurrent commits." in text
+    assert "Commit started at version: 1" in text
+    assert "Commit failed at version: 4" in text
+    assert "Number of actions attempted to commit: 2" in text
+    assert "Total time spent attempting this commit: " in text
+    assert table.versions() == [0, 1, 2, 3]
+    assert "a" not in table.live()
+
+
+def test_total_time_is_bounded(table: Table) -> None:
+    policy = CommitPolicy(total_timeout=0.2, min_wait=0.01, max_wait=0.02)
+    transaction = table.open().start_transaction(policy=policy, observer=Rival(table))
+    started = time.monotonic()
+    with pytest.raises(MaxCommitRetriesExceededException):
+        transaction.commit([add("a")], Operation.write())
+    assert 0.2 <= time.monotonic() - started < 5
+
+
+def test_cancelled_is_read_right_before_each_put(table: Table) -> None:
+    asked: list[int] = []
+
+    def cancelled() -> bool:
+        asked.append(table.versions()[-1])
+        return len(asked) == 3
+
+    transaction = table.open().start_transaction(policy=CommitPolicy(cancelled=cancelled), observer=Rival(table))
+    with pytest.raises(CommitCancelledException, match="Nothing was written"):
+        transaction.commit([add("a")], Operation.write())
+    assert asked == [0, 1, 2]
+    assert "a" not in table.live()
+
+
+def test_every_winner_is_read_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    original = LocalStore.read
+
+    def read(self: LocalStore, path: str) -> bytes:
+        data = original(self, path)
+        reads.append(path)
+        return data
+
+    store = LocalStore(str(table.root), FAST)
+    transaction = loser(table, store, CommitPolicy(max_attempts=10), observer=Rival(table))
+    for index in range(5):
+        table.commit(add(f"before-{index}"))
+    monkeypatch.setattr(LocalStore, "read", read)
+    with pytest.raises(MaxCommitRetriesExceededException):
+        transaction.commit([add("a")], Operation.write())
+    commits = [path for path in reads if path.endswith(".json")]
+    assert len(commits) == len(set(commits)) == 15
+
+
+def test_log_lines(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    transaction = table.open().start_transaction()
+    table.commit(add("b"))
+    table.commit(add("c"))
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, logger="airflow_delta.transaction"):
+        transaction.commit([add("a")], Operation.write())
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert ("INFO", "No logical conflicts with deltas [1, 3), retrying.") in lines
+    assert ("DEBUG", "Attempting to commit version 3 with 2 actions with Serializable isolation level") in lines
+    assert ("INFO", f"Committed delta #3 to {table.root}/_delta_log") in lines
+    checked = [text for level, text in lines if level == "INFO" and text.startswith("Completed checking for conflicts")]
+    assert [text.split()[5] for text in checked] == ["1", "2"]
+    assert all(" Attempt: " in text and text.endswith(" ms") for text in checked)
+    stats = next(record.commit_stats for record in caplog.records if hasattr(record, "commit_stats"))
+    assert stats["commit_version"] == 3
+    assert stats["num_add"] == 1
+    assert stats["versions_checked"] == 2
+
+
+def test_phases_of_a_commit(table: Table) -> None:
+    phases: list[Any] = []
+
+    class Recorder(TransactionObserver):
+        def starting(self, read_version: int) -> None:
+            phases.append(("starting", read_version))
+
+        def preparing(self) -> None:
+            phases.append("preparing")
+
+        def before_put(self, version: int, attempt: int) -> None:
+            phases.append(("before_put", version, attempt))
+
+        def after_put(self, version: int, landed: bool) -> None:
+            phases.append(("after_put", version, landed))
+
+        def committed(self, version: int) -> None:
+            phases.append(("committed", version))
+
+    table.open().start_transaction(observer=Recorder()).commit([add("a")], Operation.write())
+    assert phases == [("starting", 0), "preparing", ("before_put", 1, 1), ("after_put", 1, True), ("committed", 1)]
+
+
+def test_commit_large_does_not_resolve_races(table: Table) -> None:
+    transaction = table.open().start_transaction()
+    table.commit(add("b"), operation=Operation.write())
+    with pytest.raises(ConcurrentWriteException) as caught:
+        transaction.commit_large([add("a")], Operation.restore(version=0))
+    assert caught.value.winning_version == 1
+    assert caught.value.winning_commit is not None
+    assert caught.value.winning_commit["operation"] == "WRITE"
+
+
+def test_commit_large_order_and_checkpoint(table: Table) -> None:
+    transaction = table.open().start_transaction()
+    assert transaction.commit_large([add("a")], Operation.restore(version=0)) == 1
+    assert [next(iter(line)) for line in table.lines(1)] == ["commitInfo", "metaData", "add"]
+    info = table.info(1)
+    assert info["isBlindAppend"] is False
+    assert "dataChange" not in info
+    assert (table.root / "_delta_log" / f"{1:020d}.checkpoint.parquet").exists()
+
+
+def test_a_read_version_that_the_log_no_longer_holds(table: Table) -> None:
+    transaction = table.open().start_transaction()
+    for index in range(10):
+        table.commit(add(f"f{index}"))
+    log = table.root / "_delta_log"
+    for version in range(10):
+        (log / f"{version:020d}.json").unlink()
+    with pytest.raises(VersionNotFoundException, match="no longer in its log"):
+        transaction.commit([add("a")], Operation.write())
+    assert not (log / f"{1:020d}.json").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b'{"commitInfo":{}}\n{"metaDa'])
+def test_a_winner_that_is_not_complete_is_no_winner_to_be_passed_over(table: Table, content: bytes) -> None:
+    transaction = table.open().start_transaction()
+    (table.root / "_delta_log" / f"{1:020d}.json").write_bytes(content)
+    with pytest.raises(DeltaLogCorruptedException):
+        transaction.commit([add("a")], Operation.write())
+    assert table.versions() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_attempts": 0}, {"min_wait": 2.0, "max_wait": 1.0}, {"min_wait": -1.0}, {"total_timeout": 0}, {"checkpoint": "never"}],
+)
+def test_policies_that_make_no_sense(options: dict[str, Any]) -> None:
+    with pytest.raises(DeltaIllegalArgumentException):
+        CommitPolicy(**options)
+
+
+def test_pauses_stay_within_their_bounds() -> None:
+    assert pause(1, 0.0, 0.0, 0.25) == 0.0
+    for losses in range(1, 50):
+        for waited in (0.0, 0.1, 1.0, 10.0):
+            assert 0.01 <= pause(losses, waited, 0.01, 0.1) <= 0.1
+    assert max(pause(20, 5.0, 0.0, 0.25) for _ in range(100)) < 0.001, "who has waited long goes first"

@@ -1,0 +1,155 @@
+"""What happens after a commit."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from airflow_delta.exceptions import DeltaAssertionError, PostCommitHookFailedException
+from airflow_delta.log.actions import Action, CommitInfo
+from airflow_delta.log.delta_log import DeltaLog
+from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+from transaction.harness import Table, add
+
+
+class Recorder(PostCommitHook):
+    def __init__(self, name: str, calls: list[str], error: Exception | None = None) -> None:
+        self.name = name
+        self.calls = calls
+        self.error = error
+
+    def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
+        assert isinstance(actions[0], CommitInfo)
+        assert OptimisticTransaction.get_active() is None
+        self.calls.append(f"{self.name} {version}")
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table(tmp_path)
+    table.create()
+    return table
+
+
+def test_order_and_duplicates(table: Table) -> None:
+    calls: list[str] = []
+    transaction = table.open().start_transaction()
+    b, a = Recorder("b", calls), Recorder("a", calls)
+    for hook in (b, a, b):
+        transaction.register_post_commit_hook(hook)
+    assert [hook.name for hook in transaction.post_commit_hooks] == [
+        "Post commit checksum",
+        "Post commit checkpoint trigger",
+        "b",
+        "a",
+    ]
+    with pytest.raises(DeltaAssertionError, match="Can't call post commit hooks before committing"):
+        transaction.run_post_commit_hooks(1, [])
+    transaction.commit([add("a")], Operation.write())
+    assert calls == ["b 1", "a 1"]
+
+
+def test_the_transaction_is_not_active_while_hooks_run(table: Table) -> None:
+    calls: list[str] = []
+    with table.open().with_new_transaction() as transaction:
+        transaction.register_post_commit_hook(Recorder("h", calls))
+        transaction.commit([add("a")], Operation.write())
+        assert OptimisticTransaction.get_active() is transaction
+    assert calls == ["h 1"]
+
+
+def test_hooks_may_start_transactions(table: Table) -> None:
+    class Follow(PostCommitHook):
+        name = "follow"
+
+        def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
+            with txn.log.with_new_transaction() as other:
+                other.commit([add(f"after-{version}")], Operation.write())
+
+    transaction = table.open().start_transaction()
+    transaction.register_post_commit_hook(Follow())
+    assert transaction.commit([add("a")], Operation.write()) == 1
+    assert table.live() == {"a", "after-1"}
+
+
+def test_a_failing_hook_undoes_nothing(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+    transaction = table.open().start_transaction()
+    transaction.register_post_commit_hook(Recorder("bad", calls, ValueError("boom")))
+    transaction.register_post_commit_hook(Recorder("good", calls))
+    with caplog.at_level(logging.ERROR):
+        assert transaction.commit([add("a")], Operation.write()) == 1
+    assert calls == ["bad 1", "good 1"]
+    assert "Error when executing post-commit hook bad for commit 1" in [record.getMessage() for record in caplog.records]
+
+
+def test_a_failing_hook_may_be_made_to_matter(table: Table) -> None:
+    calls: list[str] = []
+    transaction = table.open().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
+    transaction.register_post_commit_hook(Recorder("bad", calls, ValueError("boom")))
+    transaction.register_post_commit_hook(Recorder("good", calls))
+    with pytest.raises(PostCommitHookFailedException, match="is committed, but its post-commit hook bad failed: boom") as caught:
+        transaction.commit([add("a")], Operation.write())
+    assert caught.value.hook == "bad"
+    assert caught.value.version == 1
+    assert transaction.committed
+    assert calls == ["bad 1", "good 1"]
+
+
+def test_checkpoint_at_the_interval(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create(configuration={"delta.checkpointInterval": "3"})
+    log = table.open()
+    for index in range(7):
+        log.start_transaction().commit([add(f"f{index}")], Operation.write())
+    found = sorted(path.name for path in (table.root / "_delta_log").glob("*.checkpoint.parquet"))
+    assert found == [f"{version:020d}.checkpoint.parquet" for version in (3, 6)]
+    assert json.loads((table.root / "_delta_log" / "_last_checkpoint").read_text())["version"] == 6
+    assert set(table.open().snapshot.files()["path"].to_pylist()) == table.live()
+
+
+def test_checkpoints_off(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create(configuration={"delta.checkpointInterval": "1"})
+    policy = CommitPolicy(checkpoint="off", checksum=False)
+    table.open().start_transaction(policy=policy).commit([add("a")], Operation.write())
+    names = {path.suffix for path in (table.root / "_delta_log").iterdir() if "0001" in path.name}
+    assert names == {".json"}
+
+
+def test_a_failing_checkpoint_is_logged_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = Table(tmp_path)
+    table.create(configuration={"delta.checkpointInterval": "1"})
+    (table.root / "_delta_log" / "_last_checkpoint").mkdir()  # something is in its way
+    transaction = table.open().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
+    with caplog.at_level(logging.ERROR):
+        assert transaction.commit([add("a")], Operation.write()) == 1
+    assert any("Post commit checkpoint trigger" in record.getMessage() for record in caplog.records)
+
+
+def test_checksum(table: Table) -> None:
+    log = table.open()
+    for index in range(3):
+        log.start_transaction().commit([add(f"f{index}")], Operation.write())
+    checksum = json.loads((table.root / "_delta_log" / f"{3:020d}.crc").read_text())
+    assert checksum["numFiles"] == 3
+    assert checksum["tableSizeBytes"] == 3
+    assert checksum["txnId"] == table.info(3)["txnId"]
+
+
+def test_the_open_log_stands_on_the_new_version_without_reading(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = table.open()
+    transaction = log.start_transaction()
+    table.commit(add("other"))
+    transaction.commit([add("a")], Operation.write())
+    monkeypatch.setattr(DeltaLog, "update", lambda self: pytest.fail("read the log"))
+    assert log.snapshot.version == 2
+    monkeypatch.undo()
+    assert log.update() is log.snapshot
+    assert set(log.snapshot.files()["path"].to_pylist()) == {"a", "other"}
