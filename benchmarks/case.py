@@ -1,6 +1,6 @@
 """One measurement in one fresh process: prints JSON with seconds and the process's peak memory. Called by run.py.
 
-    python benchmarks/case.py ENGINE CASE TABLE [ARGUMENT]
+python benchmarks/case.py ENGINE CASE TABLE [ARGUMENT]
 """
 
 from __future__ import annotations
@@ -39,7 +39,17 @@ def new_path() -> str:
 class Ours:
     def __init__(self) -> None:
         from airflow_delta.log import AddFile, DeltaLog
-        from airflow_delta.transaction import Operation
+        from airflow_delta.transaction import Operation, OptimisticTransaction
+
+        OptimisticTransaction.get_active()
+        if CASE in ("count", "partition", "statistics", "app_id", "checkpoint", "winners_reading"):
+            # Imports are not counted. pandas too: Arrow imports it, where installed, at its first conversion.
+            import pandas  # noqa: F401
+            import sqlglot  # noqa: F401
+
+            import airflow_delta.log.checkpoint_reader
+            import airflow_delta.log.files
+            import airflow_delta.log.predicates  # noqa: F401
 
         self.DeltaLog, self.AddFile, self.Operation = DeltaLog, AddFile, Operation
 

@@ -1,6 +1,6 @@
 """Run the benchmarks and print each figure beside delta-rs's in the same run, with the ratio. See README.md for how to read them.
 
-    python benchmarks/run.py [--quick] [--only NAME ...] [--json FILE]
+python benchmarks/run.py [--quick] [--only NAME ...] [--json FILE]
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def report(name: str, theirs: dict[str, Any] | None, ours: dict[str, Any] | None
 
 
 def head(title: str) -> None:
-    print(f"\n### {title}\n\n| measure | delta-rs ms | ours ms | ratio | delta-rs MB | ours MB | note |\n|---|---|---|---|---|---|---|", flush=True)
+    print(
+        f"\n### {title}\n\n| measure | delta-rs ms | ours ms | ratio | delta-rs MB | ours MB | note |\n|---|---|---|---|---|---|---|",
+        flush=True,
+    )
 
 
 def compare(name: str, case: str, table: Path, argument: str | None = None, repeats: int = 3, *, wall: bool = False) -> None:
@@ -135,13 +138,17 @@ def commits(work: Path, sizes: list[int]) -> None:
         table = work / f"own-{size}"
         compare(f"{size:,} files: warm", "commit", table, "5" if size >= 1_000_000 else "50", repeats=repeats)
         compare(f"{size:,} files: cold handle", "commit_cold", table, repeats=repeats + 2)
-        compare(f"{size:,} files: a process that starts, appends and exits (wall)", "append", table, repeats=repeats + 2, wall=True)
+        compare(
+            f"{size:,} files: a process that starts, appends and exits (wall)", "append", table, repeats=repeats + 2, wall=True
+        )
     compare("100,000 application ids: version of one", "app_id", work / "apps", repeats=5)
 
 
 def contention(work: Path, counts: list[int]) -> None:
     print("\n### Processes appending to one table, 50 commits each\n")
-    print("| processes | delta-rs commits/s (failed) | ours commits/s (failed) | ratio | slowest commit: delta-rs ms | ours ms |\n|---|---|---|---|---|---|")
+    print(
+        "| processes | delta-rs commits/s (failed) | ours commits/s (failed) | ratio | slowest commit: delta-rs ms | ours ms |\n|---|---|---|---|---|---|"
+    )
     for count in counts:
         row: dict[str, Any] = {}
         for engine in ENGINES:
@@ -149,7 +156,8 @@ def contention(work: Path, counts: list[int]) -> None:
             tables.build_json_table(table, 1)
             at = time.time() + 2 + count * (0.35 if engine == "ours" else 0.25)
             workers = [
-                subprocess.Popen(command(engine, "contention", table, f"50:{at}"), stdout=subprocess.PIPE, text=True) for _ in range(count)
+                subprocess.Popen(command(engine, "contention", table, f"50:{at}"), stdout=subprocess.PIPE, text=True)
+                for _ in range(count)
             ]
             results = [parse(w.communicate(timeout=900)[0]) for w in workers]
             done = sum(len(r["seconds"]) for r in results)

@@ -51,7 +51,8 @@ def stats(i: int) -> str:
     low = {c: i * ROWS + k for k, c in enumerate(DATA_COLUMNS)}
     high = {c: v + ROWS - 1 for c, v in low.items()}
     return json.dumps(
-        {"numRecords": ROWS, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(DATA_COLUMNS, 0)}, separators=(",", ":")
+        {"numRecords": ROWS, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(DATA_COLUMNS, 0)},
+        separators=(",", ":"),
     )
 
 

@@ -1,10 +1,10 @@
 """### A year of flights, one Delta version for each month
 
-The Dag of `make demo`. Each run replaces its month of the table, and an audit stands between what was staged and what is published.
+The Dag of `make demo`. Each run replaces its month of the table; an audit stands between what was staged and what is published.
 Several months run at once. Two tasks are killed on purpose, each in its first try: one after it staged its rows, one after the
 commit was in the table's log and before Airflow heard of it. Neither leaves a trace in the table.
 
-Prerequisites: Java; the environment variables below, which `dags_examples/demo/run.py` sets, and the source and the table that it makes.
+Prerequisites: Java; the environment variables below, the source and the empty table: `run.py` beside this file makes them.
 """
 
 import os
@@ -20,32 +20,37 @@ ROOT = os.environ.get("FLIGHTS_DEMO", f"{tempfile.gettempdir()}/flights-demo")
 KILLED_STAGE = os.environ.get("FLIGHTS_DEMO_KILLED_STAGE")  # month whose stage is killed, such as 2013-03
 KILLED_COMMIT = os.environ.get("FLIGHTS_DEMO_KILLED_COMMIT")
 
-COLUMNS = """year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT, arr_delay INT,
-    carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, distance INT, hour INT, minute INT,
-    time_hour TIMESTAMP"""
-RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=2)}
+COLUMNS = """year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT,
+    arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, distance INT, hour INT,
+    minute INT, time_hour TIMESTAMP"""
 
 
 def killed(month):
     """Return a hook that kills its task, with everything the task has done standing, in the first try of a month."""
 
-    def after_execute(context, result=None):
+    def after_execute(context, _result=None):
         if f"{context['logical_date']:%Y-%m}" == month and context["ti"].try_number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return after_execute
 
 
-@dag(schedule="@monthly", start_date=datetime(2013, 1, 1), end_date=datetime(2013, 12, 1), catchup=False, doc_md=__doc__)
+@dag(
+    schedule="@monthly",
+    start_date=datetime(2013, 1, 1),
+    end_date=datetime(2013, 12, 1),
+    catchup=False,
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=2)},
+    doc_md=__doc__,
+)
 def flights_demo():
-    commit = {"post_execute": killed(KILLED_COMMIT), **RETRIES}
+    commit = {"post_execute": killed(KILLED_COMMIT)}
     with delta_transaction("flights", table=f"{ROOT}/table", partition_by=["month"], commit_kwargs=commit):
 
         @task.delta_stage(
             mode="overwrite",
             replace_where="month = {{ data_interval_start.month }}",
             post_execute=killed(KILLED_STAGE),
-            **RETRIES,
         )
         def transform(spark, data_interval_start):
             source = f"{ROOT}/source/flights-{data_interval_start:%Y-%m}.csv"

@@ -1,8 +1,8 @@
 """Start processes, and let none of them outlive the one that asked for them.
 
-Runs as a process of its own, in its own session. Its standard input is a pipe from the driver: each line is a command to start, and
-the end of the pipe, which comes however the driver ends (by SIGKILL, too), stops everything that was started, with all descendants.
-Its standard output says which commands ended. On Linux orphans become children of this process, so none escapes.
+Runs as a process of its own, in its own session. Its standard input is a pipe from the driver: each line is a command to start,
+and the end of the pipe, which comes however the driver ends (by SIGKILL, too), stops everything that was started, with all
+descendants. Its standard output says which commands ended. On Linux orphans become children of this process, so none escapes.
 """
 
 from __future__ import annotations

@@ -41,9 +41,8 @@ class Months:
 
     @property
     def at_work(self) -> str:
-        running = [
-            f"{month} {task.rpartition('.')[2]}" for (month, task), (state, _) in sorted(self.tasks.items()) if state == "running"
-        ]
+        tasks = sorted(task for task, (state, _) in self.tasks.items() if state == "running")
+        running = [f"{month} {task.rpartition('.')[2]}" for month, task in tasks]
         waiting = Counter(state for state, _ in self.tasks.values() if state in {"queued", "scheduled", "up_for_retry"})
         parts = ["running: " + ", ".join(running) if running else "no task is running"]
         parts += [f"{count} {state}" for state, count in waiting.items()]
@@ -81,9 +80,8 @@ def follow(airflow: Airflow, dag_id: str, expected: int, killed: Collection[Task
             )
         time.sleep(INTERVAL)
     if seen.done < expected:
-        errors = [
-            airflow.error_of(dag_id, seen.run_ids[month], task, seen.tries(month, task)) for month, task in seen.failed_tasks
-        ]
+        failed = seen.failed_tasks
+        errors = [airflow.error_of(dag_id, seen.run_ids[month], task, seen.tries(month, task)) for month, task in failed]
         raise DemoError("\n".join([f"{expected - seen.done} of {expected} months failed.", *errors]))
     return seen
 

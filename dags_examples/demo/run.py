@@ -1,7 +1,7 @@
 """``make demo``: backfill a year of flights through a real Airflow, kill two tasks on the way, and prove what the table holds.
 
-The table stays in ``.demo/table``: a second run finds every month's transaction in its log and adds nothing. Everything else of the
-run (AIRFLOW_HOME, its database and logs) is thrown away at the end; after a failure it is kept, and its path is printed.
+The table stays in ``.demo/table``: a second run finds every month's transaction in its log and adds nothing. Everything else of
+the run (AIRFLOW_HOME, its database and logs) is thrown away at the end; after a failure it is kept, and its path is printed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import report
 import verdict
 from progress import Months, follow
+from report import Clock
 from services import Airflow, DemoError
 from source import COLUMNS, MONTHS, YEAR, write_months
 
@@ -28,115 +30,118 @@ from airflow_delta.transaction import Operation
 
 ROOT = Path(__file__).parents[2] / ".demo"
 DAG = "flights_demo"
-KILLED_STAGE, KILLED_COMMIT = 3, 6  # months
 STAGE, COMMIT = "flights.transform", "flights.commit"
+KILLED = {STAGE: 3, COMMIT: 6}  # in which month
+VARIABLES = {STAGE: "FLIGHTS_DEMO_KILLED_STAGE", COMMIT: "FLIGHTS_DEMO_KILLED_COMMIT"}
+WHEN = {STAGE: "after it wrote its files", COMMIT: "after its log entry, before it could say so"}
+ALL_RIGHT = "every month has the rows of the source, by count and by checksum, from exactly one version"
 MONTHS_AT_ONCE = 4
 WAIT_FOR_OTHER = 60  # seconds
 
 
+class _Stopped(BaseException):
+    """The process was asked to end, by the signal in ``args``."""
+
+
 def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+        signal.signal(number, _stop)
+    clock = Clock()
     ROOT.mkdir(exist_ok=True)
-    started = time.monotonic()
     try:
         with _lock() as lock:
-            return _demo(started, lock)
+            return _demo(clock, lock)
     except DemoError as error:
-        print(f"\n{error}\n\nThe demo FAILED after {time.monotonic() - started:.0f} s.", file=sys.stderr)
+        print(f"\n{error}\n\nThe demo FAILED after {clock.seconds} s.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(
-            "\nInterrupted: nothing of Airflow is left running. The table keeps the months that were committed.", file=sys.stderr
-        )
-        return 130
+        return _interrupted(signal.SIGINT)
+    except _Stopped as stop:
+        return _interrupted(stop.args[0])
 
 
-def _demo(started: float, lock: IO[str]) -> int:
-    table, home = ROOT / "table", ROOT / f"airflow-{os.getpid()}"
-    for left in ROOT.glob("airflow-*"):
-        shutil.rmtree(left, ignore_errors=True)
+def _stop(number: int, _: object) -> None:
+    raise _Stopped(number)
+
+
+def _interrupted(number: int) -> int:
+    name = signal.Signals(number).name
+    print(f"\nStopped by {name}. Nothing of Airflow runs any more; the table keeps what was committed.", file=sys.stderr)
+    return 128 + number
+
+
+def _demo(clock: Clock, lock: IO[str]) -> int:
+    table = ROOT / "table"
     before = verdict.look(table)
-    killed = {"STAGE": KILLED_STAGE, "COMMIT": KILLED_COMMIT}
-    killed = {what: month for what, month in killed.items() if month not in before.months}
-    variables = {"FLIGHTS_DEMO": str(ROOT)} | {f"FLIGHTS_DEMO_KILLED_{what}": _name(month) for what, month in killed.items()}
+    planned = {task: month for task, month in KILLED.items() if month not in before.months}
+    months = _backfill(table, before, planned, clock, lock)
 
-    report.section(f"Starting Airflow: database, scheduler, Dag processor, API server, triggerer (AIRFLOW_HOME={home})")
-    months = None
-    airflow = Airflow(home, variables, lock.fileno())
-    try:
-        write_months(ROOT / "source")
-        if before.version < 0:
-            _create(table)
-        airflow.run("database", "db", "migrate")
-        airflow.start(DAG)
-        report.section(f"Backfilling {len(MONTHS)} months into {table}, {MONTHS_AT_ONCE} at a time")
-        _say_what_is_killed(killed)
-        span = ("--from-date", f"{YEAR}-01-01", "--to-date", f"{YEAR}-12-01")
-        airflow.run("backfill", "backfill", "create", "--dag-id", DAG, *span, "--max-active-runs", str(MONTHS_AT_ONCE))
-        months = follow(airflow, DAG, len(MONTHS), started)
-        if months.failed:
-            raise DemoError(f"Dag runs failed: {', '.join(months.failed)}. The logs of their tasks are in {airflow.logs}.")
-    except DemoError:
-        airflow.stop()
-        print(f"\nAirflow's home with all logs is kept: {home}", file=sys.stderr)
-        raise
-    except BaseException:
-        airflow.stop()
-        shutil.rmtree(home, ignore_errors=True)
-        raise
-    airflow.stop()
-    shutil.rmtree(home, ignore_errors=True)
-    return _judge(table, before, months, killed, started)
-
-
-def _say_what_is_killed(killed: dict[str, int]) -> None:
-    if month := killed.get("STAGE"):
-        print(f"  planned: the stage of {_name(month)} is killed (SIGKILL) in its first try, after it wrote its files")
-    if month := killed.get("COMMIT"):
-        print(
-            f"  planned: the commit of {_name(month)} is killed in its first try, after its log entry, before its success is reported"
-        )
-    if not killed:
-        print("  every month is in the table already: the runs find their transactions in its log, and nothing is killed")
-
-
-def _judge(table: Path, before: verdict.State, months: Months, killed: dict[str, int], started: float) -> int:
-    tries = {
-        _name(month): f"stage {months.tries(_name(month), STAGE)}, commit {months.tries(_name(month), COMMIT)}"
-        for month in MONTHS
-    }
-    report.section("History of the table (tries: what Airflow needed in this run)")
+    report.section("History of the table (attempts: of this run; logged by: the try of the commit that wrote the log entry)")
+    tries = {month: f"stage {months.tries(month, STAGE)}, commit {months.tries(month, COMMIT)}" for month in months.runs}
     report.table(verdict.history(table, tries))
 
     report.section("Verdict: the table, read back through delta-rs, against the source")
     compared = list(verdict.compare(table))
     head = ("month", "source rows", "table rows", "source checksum", "table checksum", "written by version", "")
     report.table([head, *(row for _, row in compared)])
-    after = verdict.look(table)
-    checks = {
-        f"{len(MONTHS)} months, each with the rows of the source, by count and checksum, from exactly one version": all(
-            good for good, _ in compared
-        )
-    }
-    if month := killed.get("STAGE"):
-        checks[
-            f"the stage of {_name(month)} was killed and needed 2 tries; the killed try left {after.unreferenced} unlisted file"
-        ] = months.tries(_name(month), STAGE) == 2 and after.unreferenced > before.unreferenced
-    if month := killed.get("COMMIT"):
-        checks[f"the commit of {_name(month)} was killed after its log entry and needed 2 tries, for one version"] = (
-            months.tries(_name(month), COMMIT) == 2
-        )
-    if len(before.months) == len(MONTHS):
-        checks[
-            f"nothing was added: version {before.version} before and {after.version} after, the same {len(after.on_disk)} files"
-        ] = before == after
     print()
-    for text, good in checks.items():
+    passed = all(good for good, _ in compared)
+    for good, text in [(passed, ALL_RIGHT), *_checks(table, months, planned, before)]:
         print(f"  {'ok   ' if good else 'WRONG'}  {text}")
-    passed = all(checks.values())
-    print(f"\nThe demo {'passed' if passed else 'FAILED'} after {time.monotonic() - started:.0f} s.", flush=True)
+        passed = passed and good
+    print(f"\nThe demo {'passed' if passed else 'FAILED'} after {clock.seconds} s.", flush=True)
     return 0 if passed else 1
+
+
+def _backfill(table: Path, before: verdict.State, planned: dict[str, int], clock: Clock, lock: IO[str]) -> Months:
+    home = ROOT / f"airflow-{os.getpid()}"
+    for left in ROOT.glob("airflow-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    report.section(f"Starting Airflow in {home}")
+    killed = {(_name(month), task) for task, month in planned.items()}
+    variables = {"FLIGHTS_DEMO": str(ROOT)} | {VARIABLES[task]: month for month, task in killed}
+    airflow = Airflow(home, variables, lock.fileno())
+    try:
+        write_months(ROOT / "source")
+        if before.version < 0:
+            _create(table)
+        airflow.run("database", "db", "migrate")
+        clock.say("database: ready")
+        airflow.start(DAG, clock.say)
+        report.section(f"Backfilling {len(MONTHS)} months into {table}, {MONTHS_AT_ONCE} at a time")
+        for month, task in sorted(killed):
+            print(f"  planned: {task} of {month} is killed in its first try, {WHEN[task]}")
+        if before.complete:
+            print("  every month is in the table: the runs will find their transactions in its log; nothing is killed")
+        span = ("--from-date", f"{YEAR}-01-01", "--to-date", f"{YEAR}-12-01")
+        airflow.run("backfill", "backfill", "create", "--dag-id", DAG, *span, "--max-active-runs", str(MONTHS_AT_ONCE))
+        months = follow(airflow, DAG, len(MONTHS), killed, clock)
+    except (KeyboardInterrupt, _Stopped):
+        airflow.stop()
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    except BaseException:
+        airflow.stop()
+        print(f"\nAirflow's home, with all logs, is kept until the next run: {home}", file=sys.stderr)
+        raise
+    airflow.stop()
+    shutil.rmtree(home, ignore_errors=True)
+    return months
+
+
+def _checks(table: Path, months: Months, planned: dict[str, int], before: verdict.State) -> Iterator[tuple[bool, str]]:
+    after = verdict.look(table)
+    if month := planned.get(STAGE):
+        tries, left = months.tries(_name(month), STAGE), len(after.unlisted - before.on_disk)
+        what = f"{STAGE} of {_name(month)} was killed in try 1, try {tries} succeeded"
+        yield tries > 1 and left > 0, f"{what}; what the killed one left ({left} file) is in no version"
+    if month := planned.get(COMMIT):
+        tries, logged = months.tries(_name(month), COMMIT), verdict.logged_by(table, months.run_ids[_name(month)])
+        what = f"{COMMIT} of {_name(month)} was killed after try {logged} had written the log entry"
+        yield tries > 1 and logged == "1", f"{what}; try {tries} found it, and added nothing"
+    if before.complete:
+        versions = f"version {before.version} before and {after.version} after"
+        yield before == after, f"this run added nothing: {versions}; files: {len(before.on_disk)} and {len(after.on_disk)}"
 
 
 def _create(table: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -73,14 +74,17 @@ class Airflow:
         if code := self._ended.pop(name):
             raise DemoError(f"`airflow {' '.join(arguments)}` ended with {code}.\n{self.tail(name)}")
 
-    def start(self, dag_id: str) -> None:
+    def start(self, dag_id: str, say: Callable[[str], None]) -> None:
         """Start the four services and wait until they are healthy and the Dag is known."""
         for name, arguments in SERVICES.items():
             self._start(name, *arguments)
         self._wait("the API server", lambda: self.get("monitor/health") is not None, of="api-server")
-        for name in ("scheduler", "dag_processor", "triggerer"):
-            self._wait(f"the {name}", lambda name=name: self._healthy(name), of=name.replace("_", "-"))
+        say("API server: ready")
+        for name in ("scheduler", "dag-processor", "triggerer"):
+            self._wait(f"the {name}", lambda name=name: self._healthy(name.replace("-", "_")), of=name)
+            say(f"{name}: ready")
         self._wait(f"the Dag {dag_id}", lambda: self.get(f"dags/{dag_id}") is not None, of="dag-processor")
+        say(f"Dag {dag_id}: found")
 
     def check(self) -> None:
         """Look whether a service ended.
@@ -97,18 +101,24 @@ class Airflow:
         """End all processes; returns when none is left."""
         with contextlib.suppress(OSError):
             self._guard.stdin.close()
-        while True:
-            try:
-                self._guard.wait()
-                return
-            except KeyboardInterrupt:  # patience: the guard stops by itself
-                print("Stopping Airflow first: some seconds more.", flush=True)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # some seconds of patience: the guard ends by itself
+        self._guard.wait()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def tail(self, name: str, lines: int = 25) -> str:
         """Return the end of a service's log, for an error."""
         path = self.logs / f"{name}.log"
         text = path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
         return "\n".join([f"The end of {path}:", *(f"    {line}" for line in text)])
+
+    def error_of(self, dag_id: str, run_id: str, task_id: str, attempt: int) -> str:
+        """Return the last error in the log of a task."""
+        path = self.logs / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}" / f"attempt={attempt}.log"
+        errors = [line for line in _lines(path) if line.get("level") in ("error", "critical")]
+        causes = (errors[-1].get("error_detail") or []) if errors else []
+        details = [f"{cause['exc_type']}: {cause['exc_value']}" for cause in causes]
+        return f"{run_id} {task_id}, try {attempt}: {'; '.join(details) or 'no error in its log'}\n    {path}"
 
     def _start(self, name: str, *arguments: str) -> None:
         log = str(self.logs / f"{name}.log")
@@ -131,9 +141,7 @@ class Airflow:
             if ready():
                 return
             if time.monotonic() > deadline:
-                raise DemoError(
-                    f"Airflow did not get through its start: {what} was not ready in {START_TIMEOUT} s.\n{self.tail(of)}"
-                )
+                raise DemoError(f"Airflow did not start: {what} was not ready in {START_TIMEOUT} s.\n{self.tail(of)}")
             time.sleep(0.5)
 
     def _healthy(self, name: str) -> bool:
@@ -210,6 +218,13 @@ def environment(home: Path, port: int) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
     }
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    lines = path.read_text(errors="replace").splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
 def _free_port() -> int:

@@ -19,9 +19,7 @@ COLUMNS = {
     "arr_delay": "integer",
     "carrier": "string",
     "flight": "integer",
-    "tailnum": "string",
-    "origin": "string",
-    "dest": "string",
+    **dict.fromkeys(("tailnum", "origin", "dest"), "string"),
     **dict.fromkeys(("air_time", "distance", "hour", "minute"), "integer"),
     "time_hour": "timestamp",
 }  # in Delta's types

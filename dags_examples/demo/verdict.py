@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,13 @@ class State:
     months: frozenset[int]
 
     @property
-    def unreferenced(self) -> int:
-        """Return how many files no version lists: what killed attempts left, invisible to every reader."""
-        return len(self.on_disk - self.live)
+    def complete(self) -> bool:
+        return len(self.months) == len(MONTHS)
+
+    @property
+    def unlisted(self) -> frozenset[str]:
+        """Return the files that the table's version does not list: no reader sees them."""
+        return self.on_disk - self.live
 
 
 def look(table: Path) -> State:
@@ -44,10 +49,10 @@ def history(table: Path, tries: dict[str, str]) -> list[tuple[str, ...]]:
 
     :param tries: month to the tries that its tasks took in this run of the demo.
     """
-    rows = [("version", "operation", "month", "Dag run", "tries", "commit tries", "files", "rows")]
+    rows = [("version", "operation", "month", "Dag run", "attempts", "logged by", "files", "rows")]
     for record in reversed(DeltaLog.for_table(str(table)).history()):
-        predicate = json.loads(record.operation_parameters.get("predicate") or "null") or ""
-        month = f"{YEAR}-{int(predicate.split('=')[1]):02}" if "=" in predicate else ""
+        replaced = re.search(r"month = (\d+)", record.operation_parameters.get("predicate") or "")
+        month = f"{YEAR}-{int(replaced[1]):02}" if replaced else "-"
         metrics = record.operation_metrics
         rows.append(
             (
@@ -56,12 +61,20 @@ def history(table: Path, tries: dict[str, str]) -> list[tuple[str, ...]]:
                 month,
                 record.tags.get("airflow.runId", "-"),
                 tries.get(month, "-"),
-                str(metrics.get("numAttempts", record.tags.get("airflow.tryNumber", "-"))),
+                f"try {record.tags['airflow.tryNumber']}" if "airflow.tryNumber" in record.tags else "-",
                 str(metrics.get("numFiles", "-")),
                 str(metrics.get("numOutputRows", "-")),
             )
         )
     return rows
+
+
+def logged_by(table: Path, run_id: str) -> str | None:
+    """Return the try of the commit task that wrote the log entry of a Dag run."""
+    for record in DeltaLog.for_table(str(table)).history():
+        if record.tags.get("airflow.runId") == run_id:
+            return record.tags["airflow.tryNumber"]
+    return None
 
 
 def versions_by_month(table: Path) -> dict[int, list[int]]:

@@ -132,16 +132,3 @@ def run_dag(dag_bags) -> Callable[..., Run]:
 def tables() -> str:
     """Directory of the tables of the examples and test Dags."""
     return os.environ["DELTA_EXAMPLES"]
-
-
-@pytest.fixture(scope="module")
-def spark():
-    """A session of the tests' own; tasks that find it do not stop it."""
-    from pyspark.sql import SparkSession
-
-    active = SparkSession.getActiveSession()
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
-    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    yield session
-    if active is None:
-        session.stop()

@@ -174,6 +174,13 @@ def test_the_error_of_the_stage_keeps_its_type(world):
         attempt(world, partition_by="id")
 
 
+def test_the_error_of_a_stage_that_an_earlier_try_submitted(world):
+    killed_attempt(world, partition_by="id")
+    with pytest.raises(SchemaMismatchException, match="all columns are partition columns"):
+        attempt(world, partition_by="id")
+    assert len(world.cluster.submitted) == 1
+
+
 def test_an_error_that_is_not_the_stages(world):
     def fail(driver):
         raise ConnectionError("the master is gone")

@@ -94,6 +94,9 @@ class TestIdentity:
         with pytest.raises(exceptions.DeltaIllegalArgumentException):
             start(uri, **kwargs)
 
+    def test_one_partition_column_needs_no_list(self, uri):
+        assert start(uri, partition_by="day")["partitionColumns"] == ["day"]
+
     def test_a_table_that_must_exist(self, uri):
         with pytest.raises(exceptions.DeltaTableNotFoundException):
             start(uri, create=False)

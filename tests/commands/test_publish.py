@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from airflow_delta.commands import publish as publishing
 from airflow_delta.exceptions import (
     CommitCancelledException,
@@ -46,7 +47,9 @@ def job(handle, name: str = "out", part: str = "a", **columns: list) -> str:
     """Any job that writes Parquet under the staging path."""
     directory = Path(handle.staging_path) / name / f"p={part}"
     directory.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns or {"id": pa.array([1, 2], pa.int64())}), directory / f"{len(list(directory.iterdir()))}.parquet")
+    pq.write_table(
+        pa.table(columns or {"id": pa.array([1, 2], pa.int64())}), directory / f"{len(list(directory.iterdir()))}.parquet"
+    )
     return name
 
 
@@ -86,7 +89,11 @@ def test_hidden_files_and_files_without_rows_are_left_alone(filled):
     ("prepare", "error", "says"),
     [
         (lambda d: (d / "p=a" / "bad.parquet").write_bytes(b"no parquet"), StagedFileException, "bad.parquet"),
-        (lambda d: (d / "_temporary").mkdir() or (d / "_temporary" / "x.parquet").write_bytes(b""), StagedFileException, "not ended"),
+        (
+            lambda d: (d / "_temporary").mkdir() or (d / "_temporary" / "x.parquet").write_bytes(b""),
+            StagedFileException,
+            "not ended",
+        ),
         (lambda d: pq.write_table(pa.table({"id": [1]}), d / "flat.parquet"), StagedFileException, "partition column p"),
         (lambda d: pq.write_table(pa.table({"id": ["x"]}), d / "p=a" / "x.parquet"), SchemaMismatchException, "column id"),
         (lambda d: pq.write_table(pa.table({"id": [1], "n": [1]}), d / "p=a" / "n.parquet"), SchemaMismatchException, "n"),
@@ -269,7 +276,17 @@ def test_a_commit_that_runs_again_returns_what_it_committed(filled):
     filled.publish(other, staged(filled, other))
     again = filled.publish(handle, write)
     assert (again.committed_before, first.committed_before) == (True, False)
-    same = ("version", "read_version", "transaction_id", "app_id", "txn_version", "operation", "num_files", "num_records", "partitions")
+    same = (
+        "version",
+        "read_version",
+        "transaction_id",
+        "app_id",
+        "txn_version",
+        "operation",
+        "num_files",
+        "num_records",
+        "partitions",
+    )
     assert [getattr(again, n) for n in (*same, "num_bytes", "timestamp", "table_id", "isolation_level", "is_blind_append")] == [
         getattr(first, n) for n in (*same, "num_bytes", "timestamp", "table_id", "isolation_level", "is_blind_append")
     ]

@@ -7,6 +7,7 @@ import json
 from decimal import Decimal
 
 import pytest
+
 from airflow_delta.exceptions import (
     AppendOnlyException,
     ConcurrentAppendException,
@@ -197,7 +198,10 @@ VALUES = {
 
 @pytest.mark.parametrize("data_type", VALUES)
 def test_partition_values_of_every_type_and_kind(table, spark, data_type):
-    given = [dt.datetime.fromtimestamp(v.replace(tzinfo=dt.UTC).timestamp()) if data_type == "timestamp" and v else v for v in VALUES[data_type]]
+    given = [
+        dt.datetime.fromtimestamp(v.replace(tzinfo=dt.UTC).timestamp()) if data_type == "timestamp" and v else v
+        for v in VALUES[data_type]
+    ]
     df = spark.createDataFrame([(i, v) for i, v in enumerate(given)], f"id INT, p {data_type}").coalesce(1)
     table.write(df, begin={"partition_by": ["p"]})
     expected = [None if v == "" else v for v in VALUES[data_type]]

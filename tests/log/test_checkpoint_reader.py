@@ -10,7 +10,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaUnsupportedTableFeatureException
-from airflow_delta.log import DeltaLog, DomainMetadata, checkpoint_reader, checkpoint_writer
+from airflow_delta.log import DeltaLog, DomainMetadata, checkpoint_part, checkpoint_writer
 from airflow_delta.log.checkpoint_reader import CheckpointReader
 from airflow_delta.log.checkpoint_writer import write_checkpoint
 from airflow_delta.log.store import FileStatus, store_for
@@ -180,7 +180,7 @@ def test_sidecars_are_refused(our_table: Path) -> None:
 
 
 def test_rows_cross_batches(our_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_reader, "BATCH_ROWS", 3)
+    monkeypatch.setattr(checkpoint_part, "BATCH_ROWS", 3)
     rewrite(our_table, row_group_size=5)
     assert DeltaLog.for_table(str(our_table)).snapshot.files("part > '5'", columns=["path"])["path"].to_pylist() == list("6789")
 

@@ -13,6 +13,7 @@ import py4j
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+
 from airflow_delta.spark.job import REQUEST_PROPERTY
 from airflow_delta.spark.package import build_package, package_bytes
 from airflow_delta.staging.report import StageReport, StageRequest

@@ -9,8 +9,9 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow_delta.spark import read_scan_plan
+
 from airflow_delta.spark import read as reading
+from airflow_delta.spark import read_scan_plan
 from airflow_delta.staging.contract import ScanFile, ScanPlan
 
 pytestmark = pytest.mark.spark
@@ -28,7 +29,9 @@ def field(name: str, data_type: str) -> dict:
     return {"name": name, "type": data_type, "nullable": True, "metadata": {}}
 
 
-def plan(table: Path, files: list[ScanFile], *fields: dict, partition_columns: tuple[str, ...] = ("p",), predicate=None) -> ScanPlan:
+def plan(
+    table: Path, files: list[ScanFile], *fields: dict, partition_columns: tuple[str, ...] = ("p",), predicate=None
+) -> ScanPlan:
     return ScanPlan(
         transaction_id="t",
         table=f"file://{table}",
@@ -83,7 +86,9 @@ def test_partition_values_of_every_type(spark, tmp_path, way):
     fields = [field("id", "long"), *(field(names[t], t) for t in values)]
     columns = tuple(names.values())
     files = [
-        ScanFile(path=write(tmp_path, "a.parquet", id=[1]), partition_values={names[t]: v for t, (v, _) in values.items()}, size=1),
+        ScanFile(
+            path=write(tmp_path, "a.parquet", id=[1]), partition_values={names[t]: v for t, (v, _) in values.items()}, size=1
+        ),
         ScanFile(path=write(tmp_path, "b.parquet", id=[2]), partition_values=dict.fromkeys(columns), size=1),
     ]
     df = read_scan_plan(spark, plan(tmp_path, files, *fields, partition_columns=columns)).orderBy("id")
@@ -104,7 +109,9 @@ def test_a_file_without_newer_columns_and_one_that_holds_the_partition_column(sp
 
 def test_the_predicate_is_applied_to_the_rows(spark, tmp_path, way):
     files = [ScanFile(path=write(tmp_path, f"{p}.parquet", id=[1, 2, 3]), partition_values={"p": p}, size=1) for p in ("a", "b")]
-    found = read_scan_plan(spark, plan(tmp_path, files, field("id", "long"), field("p", "string"), predicate="p = 'b' AND id > 1"))
+    found = read_scan_plan(
+        spark, plan(tmp_path, files, field("id", "long"), field("p", "string"), predicate="p = 'b' AND id > 1")
+    )
     assert sorted(map(tuple, found.collect())) == [(2, "b"), (3, "b")]
 
 

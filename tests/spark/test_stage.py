@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
 from airflow_delta.exceptions import InvariantViolationException, ReplaceWhereMismatchException, SchemaMismatchException
 from airflow_delta.spark import stage_dataframe
 from airflow_delta.staging.report import StageRequest

@@ -190,6 +190,22 @@ def put_request(log: DeltaLog, request: StageRequest) -> str:
     return f"{request.path}/{REQUEST_NAME}"
 
 
+def read_request(log: DeltaLog, directory: str) -> StageRequest:
+    """Read back the request that an earlier try of a stage put.
+
+    :param directory: ``directory`` of that request.
+    :raises StagingException: it is gone, or damaged.
+    """
+    path = f"{directory}/{REQUEST_NAME}"
+    try:
+        return StageRequest.from_dict(json.loads(log.store.read(path)))
+    except (FileNotFoundError, ValueError) as error:
+        raise StagingException(
+            f"The request of an earlier try of this stage cannot be read ({path} of table {log.uri}: {error}). Clear the task.",
+            table=log.uri,
+        ) from error
+
+
 def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
     """Read the report that a job elsewhere left in the attempt's directory.
 

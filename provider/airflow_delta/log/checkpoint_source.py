@@ -107,6 +107,8 @@ class CheckpointSource:
         if self._reader is None or self.schema.stats is None:
             return None
         for part in self._reader.parts:
+            if not part.has("add.stats_parsed"):
+                return None
             fields = part.schema.field("add").type
             position = fields.get_field_index("stats_parsed")
             if position < 0 or not _same_shape(fields.field(position).type, self.schema.stats):

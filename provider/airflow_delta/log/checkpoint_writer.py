@@ -127,7 +127,7 @@ class _Writing:
         if counted != adds:
             raise DeltaIllegalStateException(
                 f"The checkpoint of version {snapshot.version} of table {snapshot.log.uri} would hold {adds} files, but the "
-                f"table has {counted}. Nothing was written; readers go on with the commits. This is a defect of this provider: report it.",
+                f"table has {counted}. Nothing was written; readers use the commits. A defect of this provider: report it.",
                 table=snapshot.log.uri,
                 version=snapshot.version,
             )

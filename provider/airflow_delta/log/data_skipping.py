@@ -1,6 +1,7 @@
 """Which files cannot hold a row for which a predicate is true, by their statistics.
 
-A file is skipped only when its statistics prove that; whatever is missing or odd keeps it. Statistics may be wide (``tightBounds`` false),
+A file is skipped only when its statistics prove that; whatever is missing or odd keeps it. Statistics may be wide
+(``tightBounds`` false),
 which changes nothing here: bounds still bound, and ``nullCount`` is relied on only where it is zero or equals ``numRecords``.
 """
 

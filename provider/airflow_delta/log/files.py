@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.actions import AddFile, RemoveFile
-from airflow_delta.log.checkpoint_reader import CheckpointPart, CheckpointReader, RowGroup
+from airflow_delta.log.checkpoint_part import CheckpointPart, RowGroup
+from airflow_delta.log.checkpoint_prefetch import prefetched
+from airflow_delta.log.checkpoint_reader import CheckpointReader
 from airflow_delta.log.files_columns import (
     FILE_SCHEMA,
     TOMBSTONE_SCHEMA,
@@ -133,7 +135,7 @@ class _Selection:
     def narrowed(self, columns: Sequence[str], evaluate: Evaluate) -> _Selection:
         """Return the rows that ``evaluate`` selects out of these, looking at the given fields of ``add``."""
         masks = []
-        for rows, mask in self._struct_batches(columns):
+        for rows, mask in prefetched(self._struct_batches(columns)):
             if mask is None:
                 masks.append(evaluate(_as_batch(rows)))
             elif pc.any(mask).as_py():

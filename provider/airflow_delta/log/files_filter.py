@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from airflow_delta.log import predicate_ast as ast
 from airflow_delta.log.actions import AddFile
-from airflow_delta.log.checkpoint_reader import CheckpointReader, RowGroup
+from airflow_delta.log.checkpoint_part import RowGroup
+from airflow_delta.log.checkpoint_reader import CheckpointReader
 from airflow_delta.log.data_skipping import needed_columns, needed_stats, skipping_mask
 from airflow_delta.log.files_columns import FILE_SCHEMA, from_actions
 from airflow_delta.log.files_ranges import Range, may_hold

@@ -1,6 +1,9 @@
-"""Partition values: their text in the log, their value in a type, and their directory names (protocol, "Partition Value Serialization").
+"""Partition values: their text in the log, their value in a type, their directory names.
 
-Timestamps come in two forms: ISO 8601 with a zone, and ``yyyy-MM-dd HH:mm:ss`` in the zone of whoever wrote it. The log does not say
+The forms are those of the protocol, "Partition Value Serialization".
+
+Timestamps come in two forms: ISO 8601 with a zone, and ``yyyy-MM-dd HH:mm:ss`` in the zone of whoever wrote it. The log does
+not say
 which zone that was; UTC is assumed.
 """
 

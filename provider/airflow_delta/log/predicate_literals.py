@@ -1,6 +1,7 @@
 """Literals of a predicate, brought to the type of the column that they are compared with.
 
-Where Spark would convert the column instead (text compared with a number), the predicate is refused: it would mean one thing for the
+Where Spark would convert the column instead (text compared with a number), the predicate is refused: it would mean one thing
+for the
 files that the worker picks and another for the rows that Spark reads.
 """
 

@@ -1,6 +1,7 @@
 """Predicates over a table: which part prunes partitions, which part only data, and what they evaluate to.
 
-What counts as partition part follows Delta: a conjunct whose columns are all partition columns, or that has no columns; a disjunction
+What counts as partition part follows Delta: a conjunct whose columns are all partition columns, or that has no columns; a
+disjunction
 that mixes partition and data columns is a data conjunct (Delta's ``DeltaTableUtils.splitMetadataAndDataPredicates``).
 """
 

@@ -1,6 +1,7 @@
 """Statistics of a data file (``stats`` of an ``add`` action) out of its Parquet footer.
 
-What a footer does not tell for certain is left out, which readers take as unknown. Bounds may be wider than the data, never narrower.
+What a footer does not tell for certain is left out, which readers take as unknown. Bounds may be wider than the data, never
+narrower.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from airflow_delta.log import DeltaLog
 
-_REQUEST_KEY = "delta_stage_request"
+_REQUEST_KEY = "delta_stage_request"  # whose work the driver in the state store does: transaction and directory of the attempt
+_K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator remembers a finished driver pod
 
 
 class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator):
@@ -65,6 +66,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         self.package_uri = package_uri
         self._request: StageRequest | None = None
         self._submitted = False
+        self._resumed = False
 
     def execute(self, context: Context) -> Any:
         """Return the staged write, whichever way the job came to its end: submitted now, reconnected to, or found finished.
@@ -72,14 +74,14 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         :raises StagingException: the application ended without staging.
         :raises DeltaError: what the stage itself ran into on the cluster, under its own type.
         """
-        from airflow_delta.commands.write import collect_stage, plan_stage, put_request, read_report
+        from airflow_delta.commands.write import collect_stage, plan_stage, put_request, read_report, read_request
         from airflow_delta.spark.job import REQUEST_PROPERTY
         from airflow_delta.spark.package import build_package
 
         log, handle = self._open()
         if (skipped := self._skip_if_committed(handle, context)) is not None:
             return skipped
-        self._forget_foreign_job(context, handle.transaction_id)
+        earlier = self._earlier_job(context, handle.transaction_id)
         request = plan_stage(
             log,
             handle,
@@ -96,10 +98,14 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         try:
             super().execute(context)
         except Exception as failure:
-            if (reported := self._reported_error(log)) is None:
+            worked_on = read_request(log, earlier) if self._resumed and earlier else request
+            if (reported := self._reported_error(log, worked_on)) is None:
                 raise
             raise reported from failure
-        staged = collect_stage(log, handle, self._request, read_report(log, self._request))
+        if self._resumed and earlier:
+            request = read_request(log, earlier)
+            self.log.info("Collecting what attempt %s was asked to stage.", request.attempt)
+        staged = collect_stage(log, handle, request, read_report(log, request))
         self._forget_job(context)
         return self._report(staged)
 
@@ -107,51 +113,50 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         """Submit the driver, after its request was stored for a later try that reconnects to it."""
         self._submitted = True
         if self.durable and (store := context.get("task_state_store")) is not None and self._request is not None:
-            store.set(_REQUEST_KEY, self._request.to_dict())
+            store.set(_REQUEST_KEY, {"transactionId": self._request.transaction_id, "directory": self._request.directory})
         return super().submit_job(context)
 
     def poll_until_complete(self, external_id: JsonValue, context: Context) -> None:
         """Wait for the driver; one that an earlier try submitted works on that try's request."""
-        self._resume(context)
+        self._resumed = not self._submitted
         super().poll_until_complete(external_id, context)
 
     def get_job_result(self, external_id: JsonValue, context: Context) -> None:
-        """Settle whose request a driver that was found finished has worked on."""
-        self._resume(context)
+        """Note whether the driver that is done was this try's."""
+        self._resumed = not self._submitted
         super().get_job_result(external_id, context)
 
-    def _resume(self, context: Context) -> None:
-        if not self._submitted and (store := context.get("task_state_store")) is not None:
-            self._request = StageRequest.from_dict(store.get(_REQUEST_KEY))
-            self.log.info("Collecting what attempt %s was asked to stage.", self._request.attempt)
-
-    def _reported_error(self, log: DeltaLog) -> DeltaError | None:
+    def _reported_error(self, log: DeltaLog, request: StageRequest) -> DeltaError | None:
         """Return the error that the stage left on storage; it says more than that the application failed."""
         from airflow_delta.commands.write import read_report
 
-        if self._request is not None:
-            try:
-                read_report(log, self._request)
-            except StagingException:
-                return None
-            except DeltaError as reported:
-                return reported
+        try:
+            read_report(log, request)
+        except StagingException:
+            return None
+        except DeltaError as reported:
+            return reported
         return None
 
-    def _forget_foreign_job(self, context: Context, transaction_id: str) -> None:
-        """Drop the driver of an earlier transaction: Airflow keeps the id over a clear, and would take its success for ours."""
+    def _earlier_job(self, context: Context, transaction_id: str) -> str | None:
+        """Return the directory that the driver in the state store works on, after one of another transaction was dropped.
+
+        Airflow keeps the driver's id over a clear, and would take that driver's success for the new transaction's.
+        """
         store = context.get("task_state_store")
         if store is None or not self.durable:
-            return
+            return None
         stored = store.get(_REQUEST_KEY)
-        if not isinstance(stored, Mapping) or stored.get("transactionId") != transaction_id:
-            self._forget_job(context)
+        if isinstance(stored, Mapping) and stored.get("transactionId") == transaction_id:
+            return str(stored["directory"])
+        self._forget_job(context)
+        return None
 
     def _forget_job(self, context: Context) -> None:
         """Drop the driver's id, so that clearing this task runs the job again."""
         store = context.get("task_state_store")
         if store is not None and self.durable:
-            for key in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY, _REQUEST_KEY):
+            for key in (self.external_id_key, _K8S_STATUS_KEY, _REQUEST_KEY):
                 if store.get(key) is not None:
                     store.delete(key)
 

@@ -1,0 +1,170 @@
+"""One Parquet file of a checkpoint: its footer, its row groups, and batches of the columns that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+from typing import Protocol as TypingProtocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_delta.exceptions import DeltaLogCorruptedException
+
+BATCH_ROWS = 32_768
+
+# The leaf of each kind that is never null where the kind is present.
+MARKERS = {
+    "add": "add.path",
+    "remove": "remove.path",
+    "metaData": "metaData.id",
+    "protocol": "protocol.minReaderVersion",
+    "txn": "txn.appId",
+    "domainMetadata": "domainMetadata.domain",
+    "sidecar": "sidecar.path",
+}
+
+
+class PartStatus(TypingProtocol):
+    """What the reader needs to know of a part: where it is and how long."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+class InputStore(TypingProtocol):
+    """What the reader needs of a log store."""
+
+    def open_input(self, path: str) -> Any: ...
+
+
+class RowGroup:
+    """One row group of a part, seen through its footer.
+
+    :param part: the part that holds it.
+    :param index: its position in the part.
+    """
+
+    def __init__(self, part: CheckpointPart, index: int) -> None:
+        self.part = part
+        self.index = index
+        self._meta = part.metadata.row_group(index)
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows, of all kinds."""
+        return int(self._meta.num_rows)
+
+    def null_count(self, leaf: str) -> int | None:
+        """Return how many rows have no value in a leaf outside lists and maps, or ``None`` when the footer does not say."""
+        position = self.part.leaves.get(leaf)
+        if position is None:
+            return self.num_rows
+        statistics = self._meta.column(position).statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        return int(statistics.null_count)
+
+    def bounds(self, leaf: str) -> tuple[Any, Any] | None:
+        """Return the least and the greatest value of a leaf, or ``None`` when the footer does not say."""
+        position = self.part.leaves.get(leaf)
+        if position is None:
+            return None
+        statistics = self._meta.column(position).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        return statistics.min, statistics.max
+
+    def may_hold(self, kind: str) -> bool:
+        """Return whether a row of that kind (``add``, ``txn``, ...) can be here."""
+        return self.null_count(MARKERS[kind]) != self.num_rows
+
+
+class CheckpointPart:
+    """One Parquet file of a checkpoint; the footer is read once.
+
+    :param store: where the file is.
+    :param status: its path and size.
+    :param table: URI of the table, for messages.
+    :param version: version of the checkpoint, for messages.
+    """
+
+    def __init__(self, store: InputStore, status: PartStatus, *, table: str, version: int) -> None:
+        self.path = status.path
+        self._store = store
+        self._size = status.size
+        self._table = table
+        self._version = version
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self.corrupted("is missing") from error
+        except (pa.ArrowException, EOFError) as error:
+            raise self.corrupted(f"is damaged: {error}") from error
+        except OSError as error:
+            # Arrow reports a damaged file as a bare OSError; one with a code or of a subclass is the storage's own.
+            if type(error) is not OSError or error.errno is not None:
+                raise
+            raise self.corrupted(f"is damaged: {error}") from error
+
+    def corrupted(self, what: str) -> DeltaLogCorruptedException:
+        """Return the error that says what is wrong with this file."""
+        return DeltaLogCorruptedException(
+            f"Checkpoint file {self.path} of version {self._version} of table {self._table} {what}. "
+            "An older checkpoint or the JSON commits are used instead while the log holds them; delete the file to avoid this.",
+            table=self._table,
+            version=self._version,
+        )
+
+    def _open(self, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+        source = self._store.open_input(self.path)
+        local = getattr(self._store, "local_root", None) is not None
+        return pq.ParquetFile(source, metadata=metadata, pre_buffer=not local)
+
+    @cached_property
+    def metadata(self) -> pq.FileMetaData:
+        """Return the footer."""
+        if self._size == 0:
+            raise self.corrupted("is empty")
+        with self._readable(), self._open() as file:
+            return file.metadata
+
+    @cached_property
+    def leaves(self) -> dict[str, int]:
+        """Return the position of every leaf column by its dotted path."""
+        schema = self.metadata.schema
+        return {schema.column(i).path: i for i in range(len(schema))}
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Return the Arrow schema."""
+        with self._readable():
+            return self.metadata.schema.to_arrow_schema()
+
+    @cached_property
+    def row_groups(self) -> list[RowGroup]:
+        """Return the row groups in order."""
+        return [RowGroup(self, index) for index in range(self.metadata.num_row_groups)]
+
+    def batches(self, row_groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of the given row groups and (nested) columns; columns that the file lacks are left out.
+
+        :param columns: dotted paths; a prefix stands for everything below it.
+        """
+        present = [name for name in columns if self.has(name)]
+        if not row_groups or not present:
+            return
+        with self._readable(), self._open(self.metadata) as file:
+            yield from file.iter_batches(BATCH_ROWS, row_groups=[group.index for group in row_groups], columns=present)
+
+    def has(self, column: str) -> bool:
+        """Return whether the file has that column, or columns below it."""
+        return column in self.leaves or any(leaf.startswith(column + ".") for leaf in self.leaves)

@@ -1,0 +1,83 @@
+"""A whole transaction on an S3 emulator: the options of the connection reach the store, the log and the staged files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+from types import SimpleNamespace
+
+import boto3
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+
+pytestmark = pytest.mark.s3
+
+REGION = "us-east-1"
+
+
+@pytest.fixture
+def lake(monkeypatch):
+    """A bucket of its own on a real HTTP server, and the connection ``lake`` to it."""
+    from moto.server import ThreadedMotoServer
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server.start()
+    endpoint = f"http://127.0.0.1:{port}"
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, aws_access_key_id="the-key", aws_secret_access_key="very-secret", region_name=REGION
+    )
+    client.create_bucket(Bucket="lake")
+    options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": REGION, "aws_allow_http": "true"}
+    connection = {"conn_type": "delta", "host": "s3://lake", "login": "the-key", "password": "very-secret"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({**connection, "extra": {"storage_options": options}}))
+    yield client
+    server.stop()
+
+
+def run(operator, **states):
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id=operator.task_id, map_index=-1, try_number=1)
+    ti.get_task_states = lambda **_: {"r": states}
+    return operator.execute({"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}})
+
+
+def test_start_stage_commit_abort(lake, monkeypatch):
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+    assert DeltaHook("lake").test_connection() == (True, "s3://lake can be listed; 0 objects lie directly below it.")
+
+    handle = run(DeltaStartTransactionOperator(task_id="start", table="bronze/t", delta_conn_id="lake"))
+    assert (handle["table"], handle["readVersion"], handle["deltaConnId"]) == ("s3://lake/bronze/t", -1, "lake")
+    assert "very-secret" not in json.dumps(handle)
+
+    body = io.BytesIO()
+    pq.write_table(pa.table({"id": pa.array([1, 2, 3], pa.int64())}), body)
+    prefix = handle["stagingPath"].removeprefix("s3://lake/")
+    lake.put_object(Bucket="lake", Key=f"{prefix}/rows/part-0.parquet", Body=body.getvalue())
+
+    staged = run(DeltaStageFilesOperator(task_id="stage", transaction=handle, path="rows"))
+    result = run(DeltaCommitOperator(task_id="commit", transaction=handle, staged=staged), stage="success")
+    assert (result["version"], result["numRecords"]) == (0, 3)
+    assert run(DeltaAbortOperator(task_id="abort", transaction=handle))["outcome"] == "committed"
+
+    table = deltalake.DeltaTable("s3://lake/bronze/t", storage_options=DeltaHook("lake").storage_options("s3://lake/bronze/t"))
+    assert sorted(table.to_pyarrow_table().column("id").to_pylist()) == [1, 2, 3]
+
+
+def test_a_wrong_bucket_fails_the_connection_test(lake, monkeypatch):
+    connection = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({**connection, "host": "s3://nowhere"}))
+    good, message = DeltaHook("lake").test_connection()
+    assert not good
+    assert "very-secret" not in message

@@ -1,0 +1,127 @@
+"""The contract between tasks: payloads, names of paths, manifests, and the comparison of schemas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from airflow_delta.exceptions import ContractVersionException, ManifestException, StagingException
+from airflow_delta.staging.contract import ReadSet, StagedWrite
+from airflow_delta.staging.manifest import check_manifest, encode_manifest, manifest_ref
+from airflow_delta.staging.paths import attempt_directory, is_hidden, new_attempt, stage_key
+from airflow_delta.staging.schema import store_assignment
+
+
+def payload(**changes):
+    return StagedWrite(transaction_id="t", stage="s", task_id="s", attempt="1-a", mode="append", schema_string="{}", **changes)
+
+
+def test_a_payload_survives_json():
+    write = payload(reads=ReadSet(predicates=("a = 1",)), actions=({"add": {"path": "x", "partitionValues": {"p": None}}},))
+    assert StagedWrite.from_dict(write.to_dict()) == write
+    assert StagedWrite.from_dict(write.to_dict() | {"fromTheFuture": 1}) == write
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"contract": 2}, ContractVersionException, "contract 2"),
+        ({"contract": None}, ContractVersionException, "None"),
+        ({"mode": 1}, StagingException, "mode"),
+        ({"numFiles": True}, StagingException, "numFiles"),
+        ({"reads": "x"}, StagingException, "ReadSet"),
+    ],
+)
+def test_a_payload_that_is_not_of_this_form_is_refused(change, error, says):
+    with pytest.raises(error, match=says):
+        StagedWrite.from_dict(payload().to_dict() | change)
+
+
+@pytest.mark.parametrize("value", [None, [], "text", {}])
+def test_what_is_no_payload_is_refused(value):
+    with pytest.raises(StagingException):
+        StagedWrite.from_dict(value)
+
+
+@pytest.mark.parametrize(
+    ("task_id", "map_index", "key"),
+    [
+        ("load", -1, "load"),
+        ("group.load-1_x", 3, "group.load-1_x.3"),
+        ("läd", -1, "l-d-"),
+        ("a b/c", 0, "a-b-c-"),
+        ("..", -1, "stage-"),
+    ],
+)
+def test_stage_keys_are_safe_and_distinct(task_id, map_index, key):
+    found = stage_key(task_id, map_index)
+    assert found.startswith(key)
+    assert attempt_directory("t", found, new_attempt(2)).startswith("staged/t/")
+    assert stage_key("läd") != stage_key("lod-")
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "", "a b", "ü", "a[1]"])
+def test_names_that_are_not_safe_in_a_path_are_refused(name):
+    with pytest.raises(StagingException):
+        attempt_directory("t", name, "1")
+
+
+def test_attempts_of_one_try_differ():
+    assert new_attempt(1) != new_attempt(1)
+
+
+@pytest.mark.parametrize(
+    ("path", "hidden"),
+    [("a/b.parquet", False), ("_SUCCESS", True), ("p=1/.x.crc", True), ("_p=1/x.parquet", False), ("_tmp/x.parquet", True)],
+)
+def test_hidden_paths(path, hidden):
+    assert is_hidden(path) is hidden
+
+
+@pytest.mark.parametrize("damage", [lambda d: None, lambda d: d[:-1], lambda d: d.replace(b"1", b"2"), lambda d: d + b"\n"])
+def test_a_manifest_is_what_was_written_or_an_error(damage):
+    data = encode_manifest([b'{"add":1}', b'{"add":3}'])
+    ref = manifest_ref("m", data, 2)
+    assert check_manifest(ref, data, table="t") == [b'{"add":1}', b'{"add":3}']
+    with pytest.raises(ManifestException, match="Clear the stage"):
+        check_manifest(ref, damage(data), table="t")
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "how"),
+    [
+        ("integer", "long", "widen"),
+        ("long", "integer", "checked"),
+        ("long", "double", "widen"),
+        ("double", "integer", "checked"),
+        ("decimal(5,2)", "decimal(7,2)", "widen"),
+        ("decimal(5,2)", "decimal(5,3)", "checked"),
+        ("integer", "decimal(10,0)", "widen"),
+        ("integer", "decimal(9,0)", "checked"),
+        ("date", "timestamp", "widen"),
+        ("timestamp", "date", "checked"),
+        ("boolean", "string", "widen"),
+        ("string", "integer", None),
+        ("string", "date", None),
+        ("boolean", "integer", None),
+        ("integer", "boolean", None),
+        ("binary", "string", None),
+        ("timestamp", "long", None),
+        ("void", "binary", "widen"),
+    ],
+)
+def test_store_assignment_is_that_of_ansi_sql(given, target, how):
+    assert store_assignment(given, target) == how
+
+
+def test_what_travels_to_a_cluster_imports_the_standard_library_only():
+    code = (
+        "import sys; before = set(sys.modules); import airflow_delta.staging.contract, airflow_delta.staging.report, "
+        "airflow_delta.staging.schema, airflow_delta.staging.manifest, airflow_delta.spark.stage, airflow_delta.spark.job, "
+        "airflow_delta.spark.package; "
+        "new = {m.partition('.')[0] for m in set(sys.modules) - before} - sys.stdlib_module_names; print(new)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'airflow_delta'}"
