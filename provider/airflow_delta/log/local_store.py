@@ -8,7 +8,6 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.store import UNKNOWN, AmbiguousPutError, FileStatus, LogStore
@@ -21,6 +20,8 @@ def local_path(table_uri: str) -> str:
     """Return the absolute path of a local table URI (``file:///x``, ``file:/x``, ``/x`` or a relative path)."""
     if table_uri[:5].lower() != "file:":
         return os.path.abspath(table_uri)
+    from urllib.parse import unquote, urlsplit
+
     parts = urlsplit(table_uri)
     if parts.netloc not in ("", "localhost"):
         raise DeltaIllegalArgumentException(

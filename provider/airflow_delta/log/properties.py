@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
@@ -102,7 +102,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 
 def _json_map(text: str) -> dict[str, Any]:
-    value = json.loads(text)
+    value = msgspec.json.decode(text)
     if not isinstance(value, dict):
         raise ValueError(f"{text!r} is not a JSON object")
     return value
@@ -248,6 +248,8 @@ def _check(given: str, key: str, value: str, where: str, table: str | None) -> N
         )
     known = PROPERTIES.get(key)
     if known is None:
+        import difflib
+
         close = difflib.get_close_matches(key.lower(), _BY_FOLDED_KEY, n=3, cutoff=0.7)
         hint = f"; did you mean {' or '.join(_BY_FOLDED_KEY[c] for c in close)}?" if close else ""
         raise DeltaIllegalArgumentException(f"Unknown table property {given}{where}{hint}", table=table)

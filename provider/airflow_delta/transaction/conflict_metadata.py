@@ -6,10 +6,11 @@ of the table alone (Delta's allowlist for concurrent feature enablement). Everyt
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from airflow_delta.log.actions import Metadata, Protocol
 
@@ -93,7 +94,7 @@ def _only_adds_column_mapping(current: Metadata, winner: Metadata) -> bool:
     """Tell whether the schemas differ only in the mapping ids and names that going from no mapping to names adds."""
     if current.configuration.get(_MODE, "none").lower() != "none" or winner.configuration.get(_MODE, "none").lower() != "name":
         return False
-    return bool(_without_mapping(json.loads(current.schema_string)) == _without_mapping(json.loads(winner.schema_string)))
+    return bool(_without_mapping(msgspec.json.decode(current.schema_string)) == _without_mapping(msgspec.json.decode(winner.schema_string)))
 
 
 def _without_mapping(schema: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 CHANGES_DATA = frozenset(
     {
@@ -42,7 +43,7 @@ Columns = Sequence[str]
 
 def _document(value: Any) -> str:
     """Return a parameter that is a document itself as JSON text (it is encoded once more inside ``commitInfo``)."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return msgspec.json.encode(value).decode()
 
 
 @dataclass(frozen=True, slots=True)
