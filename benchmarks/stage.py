@@ -26,6 +26,7 @@ def main(work: Path) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .getOrCreate()
@@ -56,7 +57,7 @@ def main(work: Path) -> None:
             write = collect_stage(log, handle, request, stage_dataframe(spark, data, request))
             b = time.perf_counter() - start
             start = time.perf_counter()
-            publish(log, handle, [write])
+            publish(log, handle, [write], attempt="1")
             c = time.perf_counter() - start
             shutil.rmtree(target)
             shutil.rmtree(table)

@@ -58,8 +58,8 @@ def write_months(directory: Path) -> None:
         draft.replace(path)
 
 
-def contents_of_source() -> dict[int, Content]:
-    """Read the package's file as it was published, and return what each month holds."""
+def read_source() -> pyarrow.Table:
+    """Read the package's file as it was published."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -67,7 +67,12 @@ def contents_of_source() -> dict[int, Content]:
     types = {name: arrow[kind] for name, kind in COLUMNS.items()}
     options = csv.ConvertOptions(column_types=types, null_values=["NA"], strings_can_be_null=True)
     with zipfile.ZipFile(archive()).open("flights.csv") as file:
-        return contents(csv.read_csv(file, convert_options=options))
+        return csv.read_csv(file, convert_options=options)
+
+
+def contents_of_source() -> dict[int, Content]:
+    """Return what each month of the package's file holds."""
+    return contents(read_source())
 
 
 def contents(flights: pyarrow.Table) -> dict[int, Content]:

@@ -65,7 +65,13 @@ def test_null_and_empty_text_are_null(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["2024-02-29T13:01:02.345678Z", "2024-02-29 13:01:02.345678", "2024-02-29T14:01:02.345678+01:00", "2024-02-29 08:01:02.345678-0500"]
+    "text",
+    [
+        "2024-02-29T13:01:02.345678Z",
+        "2024-02-29 13:01:02.345678",
+        "2024-02-29T14:01:02.345678+01:00",
+        "2024-02-29 08:01:02.345678-0500",
+    ],
 )
 def test_all_forms_of_a_timestamp_are_equal(text):
     assert parse_partition_value(text, TIMESTAMP) == MOMENT
@@ -79,13 +85,17 @@ def test_normal_form():
     assert normalise("nonsense", DATE) == "nonsense"
 
 
-@pytest.mark.parametrize(("type_", "text"), [("integer", "x"), ("byte", "128"), ("date", "2024-02-30"), ("boolean", "1"), ("timestamp", "now")])
+@pytest.mark.parametrize(
+    ("type_", "text"), [("integer", "x"), ("byte", "128"), ("date", "2024-02-30"), ("boolean", "1"), ("timestamp", "now")]
+)
 def test_a_text_of_another_type_is_named(type_, text):
     with pytest.raises(DeltaAnalysisException, match=text):
         parse_partition_value(text, PrimitiveType(type_))
 
 
-@pytest.mark.parametrize(("name", "escaped"), [("a b+ü", "a b+ü"), ("10:30/x", "10%3A30%2Fx"), ("50%", "50%25"), ("a=b\n", "a%3Db%0A")])
+@pytest.mark.parametrize(
+    ("name", "escaped"), [("a b+ü", "a b+ü"), ("10:30/x", "10%3A30%2Fx"), ("50%", "50%25"), ("a=b\n", "a%3Db%0A")]
+)
 def test_directories_are_escaped_as_spark_does(name, escaped):
     assert escape_path_name(name) == escaped
     assert unescape_path_name(escaped) == name

@@ -19,9 +19,11 @@ def test_defaults_are_deltas():
 
 
 def test_values_are_typed_and_keys_of_any_case_are_found():
-    p = TableProperties({"delta.checkpointinterval": "3", "delta.appendOnly": "TRUE", "delta.isolationLevel": "writeSerializable"})
+    p = TableProperties(
+        {"delta.checkpointinterval": "3", "delta.appendOnly": "TRUE", "delta.isolationLevel": "writeSerializable"}
+    )
     assert (p.checkpoint_interval, p.append_only, p.isolation_level) == (3, True, "WriteSerializable")
-    with pytest.raises(DeltaIllegalArgumentException, match="checkpointInterval.*'often'"):
+    with pytest.raises(DeltaIllegalArgumentException, match=r"checkpointInterval.*'often'"):
         TableProperties({"delta.checkpointInterval": "often"}).checkpoint_interval  # noqa: B018
 
 
@@ -40,9 +42,11 @@ def test_intervals(text, milliseconds):
     assert parse_interval(text) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["interval 1 month", "interval 2 years", "interval -1 days", "7", "", "interval", "interval 1.5 days", "x days"])
+@pytest.mark.parametrize(
+    "text", ["interval 1 month", "interval 2 years", "interval -1 days", "7", "", "interval", "interval 1.5 days", "x days"]
+)
 def test_bad_intervals(text):
-    with pytest.raises(ValueError, match="interval|months|negative"):
+    with pytest.raises(ValueError, match=r"interval|months|negative"):
         parse_interval(text)
 
 
@@ -54,9 +58,9 @@ def test_keys_get_deltas_spelling_and_free_keys_stay():
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("delta.apendOnly", "true", "Unknown table property delta.apendOnly; did you mean delta.appendOnly"),
+        ("delta.apendOnly", "true", "Unknown table property delta.apendOnly for s3://t; did you mean delta.appendOnly"),
         ("delta.zzzzzzz", "1", "Unknown table property delta.zzzzzzz"),
-        ("delta.appendOnly", "yes", "delta.appendOnly: 'yes' is neither"),
+        ("delta.appendOnly", "yes", "delta.appendOnly for s3://t: 'yes' is neither"),
         ("delta.checkpointInterval", "0", "0 is below 1"),
         ("delta.logRetentionDuration", "interval 1 month", "months"),
         ("delta.isolationLevel", "WriteSerializable", "may be set to Serializable only"),

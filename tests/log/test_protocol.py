@@ -30,7 +30,9 @@ def protocol(reader, writer, reader_features=None, writer_features=None):
 
 def metadata(type_="long", field_metadata="{}", nullable="true", **configuration):
     schema = f'{{"type":"struct","fields":[{{"name":"a","type":"{type_}","nullable":{nullable},"metadata":{field_metadata}}}]}}'
-    return Metadata(id="i", schema_string=schema, configuration={f"delta.{k.replace('__', '.')}": v for k, v in configuration.items()})
+    return Metadata(
+        id="i", schema_string=schema, configuration={f"delta.{k.replace('__', '.')}": v for k, v in configuration.items()}
+    )
 
 
 PLAIN = metadata()
@@ -71,7 +73,9 @@ def test_supported_features_and_writer_only_features_of_readers():
     check_can_read(protocol(1, 7, None, ["sparkles"]), "t", 1)  # readers need not know it
 
 
-@pytest.mark.parametrize(("versions", "said"), [((4, 7), "reader version 4"), ((1, 8), "writer version 8"), ((0, 2), "reader version 0")])
+@pytest.mark.parametrize(
+    ("versions", "said"), [((4, 7), "reader version 4"), ((1, 8), "writer version 8"), ((0, 2), "reader version 0")]
+)
 def test_newer_versions(versions, said):
     with pytest.raises(InvalidProtocolVersionException, match=said):
         check_can_write(protocol(*versions), PLAIN, "t", 1)
@@ -97,5 +101,5 @@ def test_feature_properties_are_stripped_and_applied():
     assert kept.configuration == {"delta.appendOnly": "true"}
     assert new == protocol(1, 7, None, ["appendOnly", "domainMetadata", "invariants"])
     assert apply_feature_properties(PLAIN, NTZ) == (PLAIN, NTZ)
-    with pytest.raises(DeltaIllegalArgumentException, match="delta.feature.sparkles"):
+    with pytest.raises(DeltaIllegalArgumentException, match=r"delta.feature.sparkles"):
         apply_feature_properties(metadata(feature__sparkles="supported"), None)

@@ -49,7 +49,9 @@ def test_json_is_written_back_as_spark_wrote_it():
     assert to_json(parse_schema(SPARK_JSON)) == SPARK_JSON
 
 
-@pytest.mark.parametrize("text", ["", "{", '"string"', '{"type":"struct"}', '{"type":"struct","fields":[{"name":1,"type":"x"}]}', "[]"])
+@pytest.mark.parametrize(
+    "text", ["", "{", '"string"', '{"type":"struct"}', '{"type":"struct","fields":[{"name":1,"type":"x"}]}', "[]"]
+)
 def test_malformed_schema_is_a_clear_error(text):
     with pytest.raises(DeltaAnalysisException, match="schema string"):
         parse_schema(text)
@@ -57,7 +59,12 @@ def test_malformed_schema_is_a_clear_error(text):
 
 def test_arrow_round_trip():
     schema = struct(
-        a=INTEGER, b=DecimalType(10, 2), c=ArrayType(STRING), d=MapType(STRING, DOUBLE), e=struct(x=DATE), f=PrimitiveType("timestamp")
+        a=INTEGER,
+        b=DecimalType(10, 2),
+        c=ArrayType(STRING),
+        d=MapType(STRING, DOUBLE),
+        e=struct(x=DATE),
+        f=PrimitiveType("timestamp"),
     )
     assert from_arrow(to_arrow(schema)) == schema
     assert str(from_arrow(pa.schema([("u", pa.uint32()), ("s", pa.large_string())]))) == "struct<u:bigint,s:string>"

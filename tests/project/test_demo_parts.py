@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -15,8 +16,11 @@ import guard
 import java
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import source
+import verdict
+from deltalake import DeltaTable, write_deltalake
 
 ROOT = Path(__file__).parents[2]
 GUARD = ROOT / "dags_examples" / "demo" / "guard.py"
@@ -138,6 +142,43 @@ def test_the_checksum_does_not_see_order_or_types(january):
 )
 def test_the_checksum_sees(january, change):
     assert source.contents(january) != source.contents(change(january))
+
+
+@pytest.fixture(scope="module")
+def year(tmp_path_factory) -> Path:
+    """The table as it should be, written by delta-rs: a version for each month."""
+    path = tmp_path_factory.mktemp("year") / "table"
+    flights = source.read_source()
+    for month in source.MONTHS:
+        write_deltalake(path, flights.filter(pc.equal(flights["month"], month)), partition_by=["month"], mode="append")
+    return path
+
+
+def wrong_months(table: Path) -> list[str]:
+    return [row[0] for good, row in verdict.compare(table) if not good]
+
+
+def test_the_verdict_accepts_the_year(year):
+    assert wrong_months(year) == []
+    assert verdict.look(year).complete
+    assert verdict.look(year).unlisted == set()
+
+
+@pytest.mark.parametrize("month", [1, 12])
+def test_the_verdict_finds_a_month_that_is_there_twice(year, tmp_path, month):
+    table = shutil.copytree(year, tmp_path / "table")
+    rows = DeltaTable(table).to_pyarrow_table(filters=[("month", "=", month)])
+    write_deltalake(table, rows, mode="append")
+    assert wrong_months(table) == [f"2013-{month:02}"]
+
+
+def test_the_verdict_finds_a_changed_value_and_a_missing_month(year, tmp_path):
+    table = shutil.copytree(year, tmp_path / "table")
+    DeltaTable(table).update({"dep_delay": "dep_delay + 1"}, predicate="month = 4 AND flight = 1545")
+    DeltaTable(table).delete("month = 7")
+    assert wrong_months(table) == ["2013-04", "2013-07"]
+    assert not verdict.look(table).complete
+    assert verdict.look(table) != verdict.look(year)
 
 
 # -- Java ---------------------------------------------------------------------------------------------------------------------

@@ -189,8 +189,8 @@ def _refuse_casts(log: DeltaLog, handle: TransactionHandle, schema_string: str) 
     if casts:
         listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
         raise SchemaMismatchException(
-            f"The staged files do not have the types of table {log.uri} version {handle.read_version}: {listed}. Have the job cast "
-            "them.",
+            f"The staged files do not have the types of table {log.uri} version {handle.read_version}: {listed}. "
+            "Have the job cast them.",
             table=log.uri,
             version=handle.read_version,
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.commands.committed import find_commit, num_records, result_without_commit, touched_partitions
+from airflow_delta.commands.created import adopt_created_table, check_nothing_replaced
 from airflow_delta.commands.metadata import new_metadata
 from airflow_delta.commands.replaced import Replaced, find_replaced
 from airflow_delta.commands.staged import StageActions, check_files, load_actions, parse_staged
@@ -26,7 +27,7 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
     TransactionAlreadyCommittedException,
 )
-from airflow_delta.log.actions import Action, AddFile, SetTransaction
+from airflow_delta.log.actions import Action, AddFile, Metadata, SetTransaction
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import (
     ABORT_MARKER,
@@ -125,10 +126,37 @@ def _commit(
     user_metadata: str | None,
     hooks: Sequence[PostCommitHook],
 ) -> CommitResult:
-    from airflow_delta.transaction import OptimisticTransaction
-
     snapshot = read_snapshot(log, handle)
     _check_same_table(handle, snapshot)
+    metadata = new_metadata(handle, snapshot, [stage.write for stage in stages])
+    try:
+        return _attempt(log, handle, snapshot, metadata, stages, policy, tags, user_metadata, hooks)
+    except (ProtocolChangedException, MetadataChangedException) as error:
+        if handle.read_version >= 0 or metadata is None:
+            raise
+        created = adopt_created_table(log, handle, metadata)
+        if created is None:
+            raise _created_otherwise(error, log) from error
+    snapshot, rebased = created
+    logger.info("Table %s was created by another transaction; going on from its version 0.", log.uri)
+    return _attempt(log, rebased, snapshot, None, stages, policy, tags, user_metadata, hooks, created=True)
+
+
+def _attempt(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    snapshot: Snapshot,
+    metadata: Metadata | None,
+    stages: Sequence[StageActions],
+    policy: CommitPolicy | None,
+    tags: Mapping[str, str] | None,
+    user_metadata: str | None,
+    hooks: Sequence[PostCommitHook],
+    *,
+    created: bool = False,
+) -> CommitResult:
+    from airflow_delta.transaction import OptimisticTransaction
+
     txn = OptimisticTransaction(
         log, snapshot, txn_id=handle.transaction_id, policy=policy, isolation_level=handle.isolation_level
     )
@@ -136,9 +164,10 @@ def _commit(
         txn.register_post_commit_hook(hook)
     # The key was looked up by start: a concurrent commit of the same key is a conflict.
     txn.txn_version(handle.app_id)
-    metadata = new_metadata(handle, snapshot, [stage.write for stage in stages])
     if metadata is not None:
         txn.update_metadata_for_new_table(metadata) if snapshot.version < 0 else txn.update_metadata(metadata)
+    if created:
+        check_nothing_replaced(txn, handle, stages)
     replaced = find_replaced(log, txn, handle, stages)
     now = int(time.time() * 1000)
     removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
@@ -146,22 +175,21 @@ def _commit(
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
     actions: list[Action] = [key, *adds, *removes]
     operation = _operation(txn, stages, adds, replaced)
-    all_tags = {**(tags or {}), "airflow.appId": handle.app_id}
-    try:
-        txn.commit(actions, operation, tags=all_tags, user_metadata=user_metadata)
-    except (ProtocolChangedException, MetadataChangedException) as error:
-        if handle.read_version >= 0:
-            raise
-        raise type(error)(
-            f"{error.message} The table did not exist when this transaction began. Clear the start task; where several "
-            "Dag runs may "
-            "come first at once, create the table beforehand.",
-            table=log.uri,
-            winning_version=error.winning_version,
-            winning_commit=error.winning_commit,
-            partition=error.partition,
-        ) from error
+    txn.commit(actions, operation, tags={**(tags or {}), "airflow.appId": handle.app_id}, user_metadata=user_metadata)
     return _result(log, handle, txn, stages, adds, len(removes), operation)
+
+
+def _created_otherwise(
+    error: ProtocolChangedException | MetadataChangedException, log: DeltaLog
+) -> ProtocolChangedException | MetadataChangedException:
+    return type(error)(
+        f"{error.message} The table did not exist when this transaction began, and was created with another schema, partitioning "
+        "or other properties than this one would give it. Clear the start task.",
+        table=log.uri,
+        winning_version=error.winning_version,
+        winning_commit=error.winning_commit,
+        partition=error.partition,
+    )
 
 
 def _check_same_table(handle: TransactionHandle, snapshot: Snapshot) -> None:

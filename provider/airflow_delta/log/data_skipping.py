@@ -57,7 +57,7 @@ def skipping_mask(predicate: Predicate | None, stats: pa.Array | pa.ChunkedArray
     """Return for each file whether it may hold rows that the predicate selects.
 
     :param predicate: the data part of a predicate (:attr:`airflow_delta.log.predicates.Predicate.data_part`).
-    :param stats: statistics of the files: JSON texts, or the structs of ``stats_parsed`` (with the leaves of :func:`needed_stats`,
+    :param stats: statistics of the files: JSON texts, or the structs of ``stats_parsed`` (the leaves of :func:`needed_stats`,
         as far as the checkpoint has them).
     """
     if isinstance(stats, pa.ChunkedArray):

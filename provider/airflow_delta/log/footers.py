@@ -38,6 +38,8 @@ def _read_footer(store: LogStore, status: FileStatus) -> pq.FileMetaData:
     try:
         length = min(status.size, _TAIL)
         tail = store.read_range(status.path, status.size - length, length) if length else b""
+        if len(tail) != length:
+            raise _broken(store, status, "it is shorter than listed")
         if len(tail) < _FIXED or tail[-4:] != _MAGIC:
             raise _broken(store, status, f"it has {len(tail)} bytes at its end and no Parquet mark")
         needed = int.from_bytes(tail[-_FIXED:-4], "little") + _FIXED
@@ -55,6 +57,7 @@ def _read_footer(store: LogStore, status: FileStatus) -> pq.FileMetaData:
 
 def _broken(store: LogStore, status: FileStatus, why: str) -> StagedFileException:
     return StagedFileException(
-        f"{status.path} of {store.root} ({status.size} bytes) cannot be read as Parquet: {why}. Run the stage that wrote it again.",
+        f"{status.path} of {store.root} ({status.size} bytes) cannot be read as Parquet: {why}. "
+        "Run the stage that wrote it again.",
         table=store.root,
     )

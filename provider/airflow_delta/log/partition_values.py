@@ -28,13 +28,14 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _PARTITION_TYPES = frozenset({*_BITS, "float", "double", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})
-# What Spark escapes in a directory name (ExternalCatalogUtils): control characters and what Hive or a path gives a meaning to.
+# What Spark escapes in a directory name (ExternalCatalogUtils): control characters and what means something to Hive.
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 32)}
 _ESCAPE = re.compile("[" + re.escape("".join(sorted(_ESCAPED))) + "]")
 _UNESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 
 _TIMESTAMP = re.compile(
-    r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?",
+    r"(\d{4})-(\d{1,2})-(\d{1,2})"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?",
     re.ASCII,
 )
 
@@ -47,7 +48,8 @@ def is_partition_type(data_type: DataType) -> bool:
 def parse_partition_value(text: str | None, data_type: DataType) -> Any:
     """Return the value that a partition value's text stands for.
 
-    ``date`` gives :class:`datetime.date`, ``timestamp`` a :class:`datetime.datetime` in UTC, ``timestamp_ntz`` one without a zone.
+    ``date`` gives :class:`datetime.date`, ``timestamp`` a :class:`datetime.datetime` in UTC, ``timestamp_ntz`` one
+    without a zone.
 
     :param text: as the log has it; ``None`` and the empty text are null.
     :raises DeltaAnalysisException: the text is no value of the type.
@@ -140,13 +142,15 @@ def _serialize(value: Any, data_type: DataType) -> str:
     if name == "string":
         return value if isinstance(value, str) else _fail_text()
     if name in INTEGRAL:
+        if value != int(value):
+            raise ValueError("not whole")
         return str(_parse(str(int(value)), data_type))
     if name == "boolean":
         return "true" if value else "false"
     if name == "date":
         return str((value.date() if isinstance(value, dt.datetime) else value).isoformat())
     if name == "timestamp":
-        moment = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        moment: dt.datetime = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
         return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
     if name == "timestamp_ntz":
         text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")

@@ -98,7 +98,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """``column LIKE 'pattern'`` with the escape character ``\\``."""
+    """``column LIKE 'pattern'``; a backslash escapes wildcards."""
 
     column: Column
     pattern: str

@@ -241,8 +241,9 @@ def _refuse_expressions(metadata: Metadata, table: str, version: int) -> None:
     for f in _examine(parse_schema(metadata.schema_string)).fields:
         if _INVARIANTS in f.metadata:
             raise DeltaUnsupportedTableFeatureException(
-                f"Cannot write to {table} at version {version}: column {f.name!r} has an invariant expression "
-                f"({f.metadata[_INVARIANTS]}), which this provider does not evaluate. Write with Delta Spark, or drop the invariant.",
+                f"Cannot write to {table} at version {version}: column {f.name!r} has an expression of the feature "
+                f"invariants ({f.metadata[_INVARIANTS]}), which this provider does not evaluate. Write with Delta Spark, "
+                "or drop the invariant.",
                 features=("invariants",),
                 table=table,
                 version=version,
@@ -362,7 +363,8 @@ def _asked(metadata: Metadata) -> _Asked:
             name = folded.get(key[len(FEATURE_PREFIX) :].lower())
             if name is None:
                 raise DeltaIllegalArgumentException(
-                    f"Table property {given} names a table feature that this provider does not know; it knows {', '.join(FEATURES)}"
+                    f"Table property {given} names a table feature that this provider does not know; "
+                    f"it knows {', '.join(FEATURES)}"
                 )
             asked.names.append(name)
         elif key in ("delta.minReaderVersion", "delta.minWriterVersion"):

@@ -63,7 +63,7 @@ def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[C
                 return pa.nulls(len(stats), wanted)
             array = pc.struct_field(array, name)
         try:
-            return array if array.type == wanted else array.cast(wanted)
+            return _numbers(array if array.type == wanted else array.cast(wanted))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return pa.nulls(len(stats), wanted)
 
@@ -162,13 +162,20 @@ def _decode_one(text: str | None, decode: Callable[[str], Any], nothing: Any) ->
         return nothing
 
 
+def _numbers(array: pa.Array) -> pa.Array:
+    """Return the array with NaN, which bounds nothing, as unknown."""
+    if not pa.types.is_floating(array.type):
+        return array
+    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+
+
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     source = pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
     try:
         array = pa.array(values, source)
-        return array if source == kind else array.cast(kind)
+        return _numbers(array) if source == kind else array.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError):
-        return pa.array([_one(value, kind) for value in values], kind)  # an odd value among them
+        return _numbers(pa.array([_one(value, kind) for value in values], kind))  # an odd value among them
 
 
 def _one(value: Any, kind: pa.DataType) -> Any:

@@ -94,7 +94,8 @@ def _only_adds_column_mapping(current: Metadata, winner: Metadata) -> bool:
     """Tell whether the schemas differ only in the mapping ids and names that going from no mapping to names adds."""
     if current.configuration.get(_MODE, "none").lower() != "none" or winner.configuration.get(_MODE, "none").lower() != "name":
         return False
-    return bool(_without_mapping(msgspec.json.decode(current.schema_string)) == _without_mapping(msgspec.json.decode(winner.schema_string)))
+    before, after = (msgspec.json.decode(metadata.schema_string) for metadata in (current, winner))
+    return bool(_without_mapping(before) == _without_mapping(after))
 
 
 def _without_mapping(schema: Any) -> Any:

@@ -43,6 +43,7 @@ from airflow_delta.transaction.prepare import (
     TableState,
     check_domains,
     check_duplicates,
+    check_writable,
     deduplicate_set_transactions,
     prepare_commit,
     verify_metadata,
@@ -95,8 +96,7 @@ class OptimisticTransaction(TableReads):
         self._committed_metadata: Metadata | None = None
         self._started = time.monotonic()
         if self.read_version >= 0:
-            table_protocol.check_can_read(self.snapshot.protocol, log.uri, self.read_version)
-            table_protocol.check_can_write(self.snapshot.protocol, self.snapshot.metadata, log.uri, self.read_version)
+            check_writable(self.snapshot.protocol, self.snapshot.metadata, log.uri, self.read_version)
         self._observer.starting(self.read_version)
 
     # -- the active transaction of the thread ----------------------------------------------------------------------------------

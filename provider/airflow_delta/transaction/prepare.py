@@ -152,6 +152,26 @@ def verify_metadata(state: TableState, metadata: Metadata, *, asked_for: Collect
     return None if upgraded == state.protocol else upgraded
 
 
+_writable: tuple[Protocol, Metadata] | None = None
+
+
+def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: int) -> None:
+    """Refuse a table that this provider cannot write.
+
+    Protocol and metadata are frozen and handed on from version to version, so transactions one after the other on one table
+    are examined once.
+
+    :raises DeltaUnsupportedTableFeatureException: a feature is unknown, or is in use and not supported.
+    :raises InvalidProtocolVersionException: the table needs a newer reader or writer version.
+    """
+    global _writable
+    known = _writable
+    if known is not None and known[0] is protocol and known[1] is metadata:
+        return
+    table_protocol.check_can_write(protocol, metadata, table, version)
+    _writable = (protocol, metadata)
+
+
 def check_protocol_change(state: TableState, new: Protocol) -> None:
     """Check that the table may go from its protocol to ``new``.
 
