@@ -152,10 +152,10 @@ class DeltaRs:
         self._commit(table)
         table.update_incremental()
 
-    def begin(self, table: Any, *, reads: bool) -> Any:  # noqa: ARG002 - delta-rs has no read set to declare
+    def begin(self, table: Any, *, reads: bool) -> Any:
         return table
 
-    def commit_from(self, table: Any, transaction: Any) -> None:  # noqa: ARG002 - its handle is the transaction
+    def commit_from(self, table: Any, transaction: Any) -> None:
         self._commit(table)
 
     def checkpoint(self, table: Any) -> None:

@@ -269,9 +269,7 @@ class PostCommitHookFailedException(DeltaError):
 
     error_class = "DELTA_POST_COMMIT_HOOK_FAILED"
 
-    def __init__(
-        self, message: str, *, hook: str = "", table: str | None = None, version: int | None = None
-    ) -> None:
+    def __init__(self, message: str, *, hook: str = "", table: str | None = None, version: int | None = None) -> None:
         super().__init__(message, table=table, version=version)
         self.hook = hook
 

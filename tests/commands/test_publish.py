@@ -17,6 +17,7 @@ from airflow_delta.commands import publish as publishing
 from airflow_delta.exceptions import (
     CommitCancelledException,
     CommitStateUnknownException,
+    ConcurrentAppendException,
     ContractVersionException,
     ForeignTransactionException,
     InvariantViolationException,
@@ -154,7 +155,7 @@ def test_another_contract_number_is_refused(filled):
 @pytest.mark.parametrize("expected", [{"out": 2}, {"out": 1, "other": 1}, 2])
 def test_a_stage_that_did_not_report_is_an_error_never_a_partial_commit(filled, expected):
     handle = filled.begin()
-    with pytest.raises(MissingStageException, match="1 of 2|0 of 1"):
+    with pytest.raises(MissingStageException, match=r"1 of 2|0 of 1"):
         filled.publish(handle, staged(filled, handle), expected=expected)
     assert filled.versions() == 1
 
@@ -245,12 +246,70 @@ def test_a_version_that_the_log_no_longer_holds_is_refused(filled):
         filled.publish(handle, write)
 
 
-def test_two_transactions_that_create_one_table(table):
-    first, second = table.begin(partition_by=["p"]), table.begin(partition_by=["p"])
-    table.publish(first, staged(table, first))
-    write = staged(table, second)
-    with pytest.raises((ProtocolChangedException, MetadataChangedException), match="create the table beforehand"):
-        table.publish(second, write)
+def concurrent_creators(table, first: dict, second: dict, second_part: str = "a", **second_columns):
+    """Two transactions begin without a table; the first one creates it, then the second one commits."""
+    one, two = table.begin(partition_by=["p"]), table.begin(partition_by=["p"], **second.pop("begin", {}))
+    write = table.stage_files(two, path=job(two, "out", second_part, **second_columns), **second)
+    table.publish(one, staged(table, one, **first))
+    return two, write
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "part"),
+    [
+        ({}, {}, "a"),
+        ({"mode": "overwrite", "replace_where": "p = 'a'"}, {"mode": "overwrite", "replace_where": "p = 'b'"}, "b"),
+        ({"mode": "dynamic"}, {"mode": "dynamic"}, "b"),
+    ],
+    ids=["append", "replaceWhere of other partitions", "dynamic of other partitions"],
+)
+def test_who_finds_the_table_created_meanwhile_goes_on_from_it(table, first, second, part):
+    two, write = concurrent_creators(table, first, second, part)
+    result = table.publish(two, write)
+    assert (result.version, result.read_version) == (1, 0)
+    assert table.rows() == sorted([(1, "a"), (2, "a"), (1, part), (2, part)])
+    commit = table.commit(1)
+    assert {"metaData", "protocol", "remove"}.isdisjoint(commit)
+    assert commit["txn"][0]["appId"] == two.app_id
+    assert table.publish(two, write).committed_before
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"mode": "overwrite"},
+        {"mode": "dynamic"},
+        {"mode": "overwrite", "replace_where": "p = 'a'"},
+    ],
+    ids=["overwrite", "dynamic", "replaceWhere"],
+)
+def test_rows_that_an_overwrite_could_not_see_are_a_conflict_when_it_created_the_table_too(table, second):
+    two, write = concurrent_creators(table, {}, second)
+    with pytest.raises(ConcurrentAppendException, match="did not exist"):
+        table.publish(two, write)
+    assert table.versions() == 1
+
+
+def test_a_later_winner_is_still_checked_after_the_table_was_created_meanwhile(table):
+    two, write = concurrent_creators(table, {}, {"mode": "overwrite", "replace_where": "p = 'b'"}, "b")
+    three = table.begin()
+    table.publish(three, staged(table, three, part="b"))
+    with pytest.raises(ConcurrentAppendException):
+        table.publish(two, write)
+    assert table.versions() == 2
+
+
+@pytest.mark.parametrize(
+    "second",
+    [{"begin": {"configuration": {"delta.appendOnly": "true"}}}, {"columns": True}],
+    ids=["other properties", "other columns"],
+)
+def test_a_table_that_was_created_otherwise_is_a_conflict(table, second):
+    columns = {"other": pa.array([1], pa.int64())} if second.pop("columns", False) else {}
+    two, write = concurrent_creators(table, {}, second, **columns)
+    with pytest.raises((ProtocolChangedException, MetadataChangedException), match="created with another schema"):
+        table.publish(two, write)
+    assert table.versions() == 1
 
 
 def test_a_table_that_was_created_again_meanwhile_is_refused(filled):

@@ -165,7 +165,7 @@ def test_overwrite_schema_replaces_schema_and_partitioning(filled):
     ],
 )
 def test_options_that_contradict_each_other_are_refused(filled, options, error):
-    with pytest.raises(error, match="version|table"):
+    with pytest.raises(error, match=r"version|table"):
         filled.stage(filled.begin(), ROWS, **options)
 
 
@@ -252,3 +252,14 @@ def test_mapped_stages_are_one_commit(filled):
     assert (result.version, result.num_records) == (1, 2)
     assert len(filled.rows()) == 6
     assert filled.commit(1)["commitInfo"][0]["operationParameters"]["predicate"] == "(p = 'm0') OR (p = 'm1')"
+
+
+def test_a_replace_where_on_data_columns_sees_rows_of_whoever_created_the_table_meanwhile(table):
+    first, near, far = (table.begin(partition_by=["p"]) for _ in range(3))
+    overlapping = table.stage(near, "SELECT 7L AS id, 'a' AS p", mode="overwrite", replace_where="p = 'a' AND id > 5")
+    apart = table.stage(far, "SELECT 8L AS id, 'b' AS p", mode="overwrite", replace_where="p = 'b' AND id > 5")
+    table.publish(first, table.stage(first, "SELECT 6L AS id, 'a' AS p"))
+    with pytest.raises(ConcurrentAppendException, match="did not exist"):
+        table.publish(near, overlapping)
+    table.publish(far, apart)
+    assert table.rows() == [(6, "a"), (8, "b")]

@@ -88,8 +88,19 @@ def submit(tmp_path):
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(request.to_dict()))
         return subprocess.run(
-            [home / "bin" / "spark-submit", "--master", "local[1]", "--py-files", build_package(str(tmp_path / "zip")), "--conf"]
-            + [f"{REQUEST_PROPERTY}={request.path}/request.json", "--conf", "spark.ui.enabled=false", str(job), *arguments],
+            [
+                home / "bin" / "spark-submit",
+                "--master",
+                "local[1]",
+                "--py-files",
+                build_package(str(tmp_path / "zip")),
+                "--conf",
+                f"{REQUEST_PROPERTY}={request.path}/request.json",
+                "--conf",
+                "spark.ui.enabled=false",
+                str(job),
+                *arguments,
+            ],
             env=environment,
             cwd=tmp_path,
             capture_output=True,

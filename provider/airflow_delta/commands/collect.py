@@ -25,6 +25,7 @@ from airflow_delta.staging.schema import parse_struct
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
+    from airflow_delta.log.predicates import Predicate
     from airflow_delta.log.schema import StructType
     from airflow_delta.log.store import FileStatus
 
@@ -58,11 +59,13 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
     for directories, into in ((report.directories, new), (report.copied_directories, copied)):
         for name in directories:
             footers.collect(f"{request.directory}/{name}", into)
-    _check_inside_predicate(log, handle, request.replace_where, new.adds)
+    if request.replace_where is not None:
+        predicate = _predicate(log, handle, request.replace_where, report.schema_string, report.partition_columns)
+        _check_inside_predicate(log, handle, predicate, new.adds)
     reads = ReadSet()
     if request.scan is not None:
-        predicate = request.scan.predicate
-        reads = ReadSet(predicates=() if predicate is None else (predicate,), whole_table=predicate is None)
+        scanned = request.scan.predicate
+        reads = ReadSet(predicates=() if scanned is None else (scanned,), whole_table=scanned is None)
     removes: list[RemoveFile] = []
     if request.rewrite is not None:
         reads = ReadSet(
@@ -120,7 +123,6 @@ def collect_files(
     partition_columns = check_write_options(
         handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
     )
-    _refuse_data_predicate(log, handle, replace_where)
     directory = _inside_staging(handle, path)
     from airflow_delta.commands.footers import schema_of_files
 
@@ -132,9 +134,12 @@ def collect_files(
         _refuse_casts(log, handle, schema_string)
     else:
         check_new_schema(schema_string, partition_columns, handle.configuration, table=log.uri)
+    predicate = None if replace_where is None else _predicate(log, handle, replace_where, schema_string, partition_columns)
+    if predicate is not None:
+        _refuse_data_predicate(handle, predicate)
     new = _Collected()
     _Footers(log, handle, schema_string, partition_columns, time_zone).collect(directory, new, statuses)
-    _check_inside_predicate(log, handle, replace_where, new.adds)
+    _check_inside_predicate(log, handle, predicate, new.adds)
     return _staged_write(
         log,
         handle,
@@ -196,19 +201,23 @@ def _refuse_casts(log: DeltaLog, handle: TransactionHandle, schema_string: str) 
         )
 
 
-def _refuse_data_predicate(log: DeltaLog, handle: TransactionHandle, replace_where: str | None) -> None:
-    """Refuse ``replaceWhere`` on data columns: whether rows of finished files satisfy it cannot be told without "
-    "reading them.
-    """
-    if replace_where is None or handle.schema_string is None:
-        if replace_where is not None:
-            raise DeltaIllegalArgumentException(
-                f"replace_where needs a table that exists; {handle.table} does not yet. Leave it out.", table=handle.table
-            )
-        return
-    if not parse_predicate(log, handle, replace_where).partition_only:
+def _predicate(
+    log: DeltaLog, handle: TransactionHandle, text: str, schema_string: str, partition_columns: Sequence[str]
+) -> Predicate:
+    """Return a predicate on the table, or, while there is none, on what was staged to create it."""
+    if handle.schema_string is not None:
+        return parse_predicate(log, handle, text)
+    from airflow_delta.log.predicates import Predicate
+    from airflow_delta.log.schema import parse_schema
+
+    return Predicate.parse(text, parse_schema(schema_string), partition_columns)
+
+
+def _refuse_data_predicate(handle: TransactionHandle, predicate: Predicate) -> None:
+    """Refuse ``replaceWhere`` on data columns: whether rows of finished files satisfy it shows only in the rows."""
+    if not predicate.partition_only:
         raise DeltaIllegalArgumentException(
-            f"replace_where ({replace_where}) of files that another job wrote may only name the partition columns "
+            f"replace_where ({predicate.text}) of files that another job wrote may only name the partition columns "
             f"({', '.join(handle.partition_columns)}) of table {handle.table}. Use @task.delta_stage for data columns.",
             table=handle.table,
             version=handle.read_version,
@@ -326,16 +335,17 @@ def _not_null_columns(schema_string: str | None) -> list[str]:
     return [f["name"] for f in parse_struct(schema_string)["fields"] if not f.get("nullable", True)]
 
 
-def _check_inside_predicate(log: DeltaLog, handle: TransactionHandle, replace_where: str | None, adds: Sequence[AddFile]) -> None:
+def _check_inside_predicate(
+    log: DeltaLog, handle: TransactionHandle, predicate: Predicate | None, adds: Sequence[AddFile]
+) -> None:
     """Check that every file lies in a partition that the predicate may select; rows were checked when they were written."""
-    if replace_where is None or handle.schema_string is None or not adds:
+    if predicate is None:
         return
-    predicate = parse_predicate(log, handle, replace_where)
     for add in adds:
         if not predicate.matches_partition(add.partition_values):
             where = ", ".join(f"{k}={v}" for k, v in add.partition_values.items())
             raise ReplaceWhereMismatchException(
-                f"{add.path} lies in the partition [{where}], outside replaceWhere ({replace_where}) of table {log.uri}. "
+                f"{add.path} lies in the partition [{where}], outside replaceWhere ({predicate.text}) of table {log.uri}. "
                 "Nothing was "
                 "committed; filter the rows or widen the predicate.",
                 table=log.uri,

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from airflow_delta.transaction import OptimisticTransaction
 
 
-def adopt_created_table(
-    log: DeltaLog, handle: TransactionHandle, wanted: Metadata
-) -> tuple[Snapshot, TransactionHandle] | None:
+def adopt_created_table(log: DeltaLog, handle: TransactionHandle, wanted: Metadata) -> tuple[Snapshot, TransactionHandle] | None:
     """Return the first version of the table, and the handle as if it had read that one.
 
     ``None`` when it is not the table that this transaction would have created (schema, partitioning and properties have to be
