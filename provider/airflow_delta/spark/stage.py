@@ -93,7 +93,7 @@ def _inside_predicate(df: DataFrame, request: StageRequest, target: Json, checks
 def _write(df: DataFrame, request: StageRequest, target: Json, directory: str) -> None:
     if request.partition_columns:
         df = df.select(*[_directory_value(f, request.partition_columns) for f in target["fields"]])
-    writer = df.write.format("parquet").mode("errorifexists").options(**request.options)
+    writer = df.write.format("parquet").mode("error").options(**request.options)
     if request.partition_columns:
         writer = writer.partitionBy(*_partition_names(target, request))
     writer.save(f"{request.path}/{directory}")

@@ -1,0 +1,65 @@
+"""The same through Spark Connect, without a gateway to the JVM. In a process of its own: one Python has one kind of session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from commands.flow import Table
+from airflow_delta.spark import read as reading
+
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+table = Table(Path(sys.argv[1]), spark)
+out = {"session": type(spark).__module__}
+table.write("SELECT * FROM VALUES (1, 'a b', 10), (2, 'b', 30), (3, 'b', NULL) AS t(id, p, v)", begin={"partition_by": ["p"]})
+table.write("SELECT 9 AS id, 'c' AS p, 99 AS v", mode="overwrite", replace_where="v >= 30")
+handle = table.begin()
+out["rows"], out["literals"] = table.rows(), table.read(handle)
+reading.MAX_LITERAL_PARTITIONS = 0
+out["joined"] = table.read(handle)
+out["errors"] = []
+for rows, options in (
+    ("SELECT 9 AS id, 'c' AS p, 1 AS v", {"mode": "overwrite", "replace_where": "v >= 30"}),
+    ("SELECT 3000000000L AS id, 'c' AS p, 1 AS v", {}),
+    ("SELECT 'x' AS id", {}),
+):
+    try:
+        table.write(rows, **options)
+    except Exception as error:
+        out["errors"].append(type(error).__name__)
+out["setting"] = spark.conf.get("spark.sql.parquet.outputTimestampType", None)
+print("RESULT " + json.dumps(out))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_stages_and_scans_through_spark_connect(tmp_path):
+    roots = [Path(__file__).parents[2] / name for name in ("provider", "tests")]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
+    environment |= {"PYTHONPATH": os.pathsep.join(map(str, roots)), "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "table")],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    out = json.loads(line.removeprefix("RESULT "))
+    expected = [[1, "a b", 10], [3, "b", None], [9, "c", 99]]
+    assert out["session"].startswith("pyspark.sql.connect")
+    assert out["rows"] == out["literals"] == out["joined"] == expected
+    assert out["errors"] == ["ReplaceWhereMismatchException", "SchemaMismatchException", "SchemaMismatchException"]
+    assert out["setting"] in (None, "INT96")
