@@ -42,7 +42,8 @@ class Ours:
         from airflow_delta.transaction import Operation, OptimisticTransaction
 
         OptimisticTransaction.get_active()
-        if CASE in ("count", "partition", "statistics", "app_id", "checkpoint", "winners_reading"):
+        reads_checkpoint = CASE == "open" and "foreign" in TABLE
+        if reads_checkpoint or CASE in ("count", "partition", "statistics", "app_id", "checkpoint", "winners_reading"):
             # Imports are not counted. pandas too: Arrow imports it, where installed, at its first conversion.
             import pandas  # noqa: F401
             import sqlglot  # noqa: F401

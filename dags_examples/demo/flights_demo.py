@@ -1,10 +1,11 @@
 """### A year of flights, one Delta version for each month
 
 The Dag of `make demo`. Each run replaces its month of the table; an audit stands between what was staged and what is published.
-Several months run at once. Two tasks are killed on purpose, each in its first try: one after it staged its rows, one after the
-commit was in the table's log and before Airflow heard of it. Neither leaves a trace in the table.
+Several months run at once, and whichever commits first creates the table. Two tasks are killed on purpose, each in its first try:
+one after it staged its rows, one after the commit was in the table's log and before Airflow heard of it. Neither leaves a trace
+in the table.
 
-Prerequisites: Java; the environment variables below, the source and the empty table: `run.py` beside this file makes them.
+Prerequisites: Java; the environment variables below and the source: `run.py` beside this file makes them.
 """
 
 import os

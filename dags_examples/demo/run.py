@@ -7,13 +7,11 @@ the run (AIRFLOW_HOME, its database and logs) is thrown away at the end; after a
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -23,10 +21,7 @@ import verdict
 from progress import Months, follow
 from report import Clock
 from services import Airflow, DemoError
-from source import COLUMNS, MONTHS, YEAR, write_months
-
-from airflow_delta.log import DeltaLog, Metadata
-from airflow_delta.transaction import Operation
+from source import MONTHS, YEAR, write_months
 
 ROOT = Path(__file__).parents[2] / ".demo"
 DAG = "flights_demo"
@@ -103,8 +98,6 @@ def _backfill(table: Path, before: verdict.State, planned: dict[str, int], clock
     airflow = Airflow(home, variables, lock.fileno())
     try:
         write_months(ROOT / "source")
-        if before.version < 0:
-            _create(table)
         airflow.run("database", "db", "migrate")
         clock.say("database: ready")
         airflow.start(DAG, clock.say)
@@ -142,20 +135,6 @@ def _checks(table: Path, months: Months, planned: dict[str, int], before: verdic
     if before.complete:
         versions = f"version {before.version} before and {after.version} after"
         yield before == after, f"this run added nothing: {versions}; files: {len(before.on_disk)} and {len(after.on_disk)}"
-
-
-def _create(table: Path) -> None:
-    """Create the empty table: runs that come first at the same time would each want to, and only one of them may."""
-    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in COLUMNS.items()]
-    metadata = Metadata(
-        id=str(uuid.uuid4()),
-        schema_string=json.dumps({"type": "struct", "fields": fields}),
-        partition_columns=["month"],
-        created_time=int(time.time() * 1000),
-    )
-    with DeltaLog.for_table(str(table)).with_new_transaction() as transaction:
-        transaction.update_metadata_for_new_table(metadata)
-        transaction.commit([], Operation.create_table(metadata.partition_columns))
 
 
 def _name(month: int) -> str:

@@ -36,7 +36,7 @@ def look(table: Path) -> State:
     """Return the table's state as delta-rs sees it."""
     from deltalake import DeltaTable
 
-    if not (table / "_delta_log").exists():
+    if not any((table / "_delta_log").glob("*.json")):
         return State(-1, frozenset(), frozenset(), frozenset())
     delta = DeltaTable(str(table))
     live = frozenset(str(Path(uri.removeprefix("file://")).relative_to(table)) for uri in delta.file_uris())
