@@ -46,10 +46,13 @@ class Ours:
         if reads_checkpoint or CASE in ("count", "partition", "statistics", "app_id", "checkpoint", "winners_reading"):
             # Imports are not counted. pandas too: Arrow imports it, where installed, at its first conversion.
             import pandas  # noqa: F401
-            import sqlglot  # noqa: F401
 
             import airflow_delta.log.checkpoint_reader
             import airflow_delta.log.files
+
+        if CASE in ("partition", "statistics", "winners_reading"):
+            import sqlglot.dialects.spark  # noqa: F401
+
             import airflow_delta.log.predicates  # noqa: F401
 
         self.DeltaLog, self.AddFile, self.Operation = DeltaLog, AddFile, Operation

@@ -50,6 +50,8 @@ def align(df: DataFrame, target: Json, checks: RowChecks) -> DataFrame:
     from pyspark.sql import functions as sf
 
     given = df.schema.jsonValue()
+    if _is_aligned(given, target):
+        return df  # no projection for Spark to analyse and plan
     columns = []
     for field in target["fields"]:
         source = schemas.find_field(given, field["name"])
@@ -60,6 +62,17 @@ def align(df: DataFrame, target: Json, checks: RowChecks) -> DataFrame:
             column = _not_null(column, field, field["name"], checks)
         columns.append(column.alias(field["name"]))
     return df.select(*columns)
+
+
+def _is_aligned(given: Json, target: Json) -> bool:
+    """Tell whether the columns are as they have to be, and no row of them needs a check."""
+    return len(given["fields"]) == len(target["fields"]) and all(
+        have["name"] == want["name"]
+        and want.get("nullable", True)
+        and schemas.same_type(have["type"], want["type"])
+        and not _has_not_null(want["type"])
+        for have, want in zip(given["fields"], target["fields"], strict=True)
+    )
 
 
 def spark_type(data_type: schemas.Type) -> DataType:
