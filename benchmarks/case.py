@@ -42,7 +42,7 @@ class Ours:
         from airflow_delta.transaction import Operation, OptimisticTransaction
 
         OptimisticTransaction.get_active()
-        reads_checkpoint = CASE == "open" and "foreign" in TABLE
+        reads_checkpoint = CASE in ("open", "load") and "foreign" in TABLE
         if reads_checkpoint or CASE in ("count", "partition", "statistics", "app_id", "checkpoint", "winners_reading"):
             # Imports are not counted. pandas too: Arrow imports it, where installed, at its first conversion.
             import pandas  # noqa: F401
@@ -66,6 +66,10 @@ class Ours:
         log, version = self.open()
         log.snapshot.transaction_version("some-application")
         return version
+
+    def load(self) -> int:
+        snapshot = self.DeltaLog.for_table(TABLE).snapshot
+        return (snapshot.num_files, snapshot.size_in_bytes)[0]
 
     def count(self) -> int:
         return self.DeltaLog.for_table(TABLE).snapshot.files(columns=["path", "size"]).num_rows
@@ -125,6 +129,9 @@ class DeltaRs:
         table.transaction_version("some-application")
         return version
 
+    def load(self) -> int:
+        return self.deltalake.DeltaTable(TABLE).get_add_actions().num_rows
+
     def count(self) -> int:
         return len(self.deltalake.DeltaTable(TABLE).file_uris())
 
@@ -172,7 +179,7 @@ def wait_for_start(at: float) -> None:
 
 def main() -> dict[str, Any]:
     engine: Any = Ours() if ENGINE == "ours" else DeltaRs()
-    if CASE in ("open", "start", "count", "partition", "statistics", "app_id"):
+    if CASE in ("open", "start", "load", "count", "partition", "statistics", "app_id"):
         seconds, value = timed(getattr(engine, CASE))
         if CASE == "open":
             value = value[1]

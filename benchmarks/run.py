@@ -94,7 +94,7 @@ def compare(name: str, case: str, table: Path, argument: str | None = None, repe
             "value": good[0].get("value"),
         }
     values = {engine: s.get("value") for engine, s in summary.items()}
-    if case in ("open", "count", "partition", "statistics") and len(set(values.values())) != 1:
+    if case in ("open", "load", "count", "partition", "statistics") and len(set(values.values())) != 1:
         raise SystemExit(f"{name}: the engines disagree: {values}")
     report(name, summary["delta-rs"], summary["ours"])
 
@@ -107,7 +107,8 @@ def loads(work: Path, sizes: list[int]) -> None:
             table = work / f"{kind.split()[0]}-{size}"
             for case, label in [
                 ("open", "version, protocol, metadata"),
-                ("count", "all files"),
+                ("load", "number and bytes of live files"),
+                ("count", "all files, as a table"),
                 ("partition", "files of one date"),
                 ("statistics", "files by statistics"),
             ]:
