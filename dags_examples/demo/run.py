@@ -99,15 +99,17 @@ def _backfill(table: Path, before: verdict.State, planned: dict[str, int], clock
     try:
         write_months(ROOT / "source")
         airflow.run("database", "db", "migrate")
-        clock.say("database: ready")
+        airflow.run("dags", "dags", "reserialize")
+        # Before anything else uses the database: SQLite refuses one of two that write at once.
+        span = ("--from-date", f"{YEAR}-01-01", "--to-date", f"{YEAR}-12-01")
+        airflow.run("backfill", "backfill", "create", "--dag-id", DAG, *span, "--max-active-runs", str(MONTHS_AT_ONCE))
+        clock.say("database: ready, backfill: created")
         airflow.start(DAG, clock.say)
         report.section(f"Backfilling {len(MONTHS)} months into {table}, {MONTHS_AT_ONCE} at a time")
         for month, task in sorted(killed):
             print(f"  planned: {task} of {month} is killed in its first try, {WHEN[task]}")
         if before.complete:
             print("  every month is in the table: the runs will find their transactions in its log; nothing is killed")
-        span = ("--from-date", f"{YEAR}-01-01", "--to-date", f"{YEAR}-12-01")
-        airflow.run("backfill", "backfill", "create", "--dag-id", DAG, *span, "--max-active-runs", str(MONTHS_AT_ONCE))
         months = follow(airflow, DAG, len(MONTHS), killed, clock)
     except (KeyboardInterrupt, _Stopped):
         airflow.stop()

@@ -76,9 +76,11 @@ class Airflow:
 
     def start(self, dag_id: str, say: Callable[[str], None]) -> None:
         """Start the four services and wait until they are healthy and the Dag is known."""
-        for name, arguments in SERVICES.items():
-            self._start(name, *arguments)
+        # The API server first: the scheduler starts tasks at once, and they talk to it.
+        self._start("api-server", *SERVICES["api-server"])
         self._wait("the API server", lambda: self.get("monitor/health") is not None, of="api-server")
+        for name in SERVICES.keys() - {"api-server"}:
+            self._start(name, *SERVICES[name])
         say("API server: ready")
         for name in ("scheduler", "dag-processor", "triggerer"):
             self._wait(f"the {name}", lambda name=name: self._healthy(name.replace("-", "_")), of=name)
