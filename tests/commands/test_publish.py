@@ -18,6 +18,7 @@ from airflow_delta.exceptions import (
     CommitCancelledException,
     CommitStateUnknownException,
     ConcurrentAppendException,
+    ConcurrentTransactionException,
     ContractVersionException,
     ForeignTransactionException,
     InvariantViolationException,
@@ -308,6 +309,17 @@ def test_a_table_that_was_created_otherwise_is_a_conflict(table, second):
     columns = {"other": pa.array([1], pa.int64())} if second.pop("columns", False) else {}
     two, write = concurrent_creators(table, {}, second, **columns)
     with pytest.raises((ProtocolChangedException, MetadataChangedException), match="created with another schema"):
+        table.publish(two, write)
+    assert table.versions() == 1
+
+
+def test_the_same_key_that_created_the_table_right_before_the_put_is_a_conflict(table, monkeypatch):
+    one, two = (table.begin(partition_by=["p"], transaction_key="same") for _ in range(2))
+    write = staged(table, two)
+    table.publish(one, staged(table, one))
+    # The race: the other commit lands after this one looked for its key.
+    monkeypatch.setattr(publishing, "committed_before", lambda log, handle: None)
+    with pytest.raises(ConcurrentTransactionException, match="another execution"):
         table.publish(two, write)
     assert table.versions() == 1
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.staged import StageActions
-from airflow_delta.exceptions import ConcurrentAppendException, VersionNotFoundException
+from airflow_delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException, VersionNotFoundException
 from airflow_delta.log.actions import Metadata
 from airflow_delta.staging.contract import TransactionHandle
 
@@ -49,10 +49,18 @@ def adopt_created_table(log: DeltaLog, handle: TransactionHandle, wanted: Metada
 
 
 def check_nothing_replaced(txn: OptimisticTransaction, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
-    """Record what the overwrites replace as read, and check that the first version holds none of it: they saw an empty table.
+    """Check that the first version holds nothing that this transaction relied on not being there, and record that as read.
 
-    :raises ConcurrentAppendException: it does.
+    :raises ConcurrentTransactionException: it was committed by another execution of the same transaction key.
+    :raises ConcurrentAppendException: it holds rows that an overwrite replaces, which saw an empty table.
     """
+    if txn.txn_version(handle.app_id) >= 0:
+        raise ConcurrentTransactionException(
+            f"Table {handle.table} was created by another execution of the transaction {handle.app_id!r}, after this one began. "
+            "Nothing more was committed. Clear the start task: it will see that commit and apply its rerun policy.",
+            table=handle.table,
+            winning_version=0,
+        )
     for stage in stages:
         write = stage.write
         if write.mode == "append":
