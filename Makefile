@@ -12,12 +12,14 @@ TEST_FLAGS ?=
 RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint format lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark coverage lint format lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing)"
 	@echo "make test       the tests, but for the slow ones"
 	@echo "make test-slow  the slow ones"
+	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about ten minutes)"
+	@echo "make coverage   branches of log/ and transaction/ that their tests reach; fails under 95 %"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     what ruff can repair"
 	@echo "make bench      the benchmarks (about half an hour)"
@@ -52,10 +54,18 @@ demo: $(STAMP)
 	@$(RUN) $(BIN)/python dags_examples/demo/run.py
 
 test: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -m "not slow" $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -m "not slow and not delta_spark" $(TEST_FLAGS)
 
 test-slow: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -m slow $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -m "slow and not delta_spark" $(TEST_FLAGS)
+
+# A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
+test-delta-spark: $(STAMP)
+	@$(RUN) $(BIN)/python -m pytest -m delta_spark tests/delta_spark $(TEST_FLAGS)
+
+coverage: $(STAMP)
+	@$(RUN) $(BIN)/python -m coverage run -m pytest -q -m "not slow and not delta_spark and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz $(TEST_FLAGS)
+	@$(BIN)/python -m coverage report
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

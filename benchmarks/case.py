@@ -42,7 +42,7 @@ class Ours:
         from airflow_delta.transaction import Operation, OptimisticTransaction
 
         OptimisticTransaction.get_active()
-        reads_checkpoint = CASE in ("open", "load") and "foreign" in TABLE
+        reads_checkpoint = CASE in ("open", "start", "load") and "foreign" in TABLE
         if reads_checkpoint or CASE in ("count", "partition", "statistics", "app_id", "checkpoint", "winners_reading"):
             # Imports are not counted. pandas too: Arrow imports it, where installed, at its first conversion.
             import pandas  # noqa: F401

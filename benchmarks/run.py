@@ -21,6 +21,7 @@ import tables
 
 HERE = Path(__file__).parent
 ENGINES = ("delta-rs", "ours")
+PARTS = ["loads", "json", "checkpoints", "spark", "commits", "contention", "winners", "stage"]
 ROWS: list[dict[str, Any]] = []
 
 
@@ -107,6 +108,7 @@ def loads(work: Path, sizes: list[int]) -> None:
             table = work / f"{kind.split()[0]}-{size}"
             for case, label in [
                 ("open", "version, protocol, metadata"),
+                ("start", "start of a transaction (also the version of one application)"),
                 ("load", "number and bytes of live files"),
                 ("count", "all files, as a table"),
                 ("partition", "files of one date"),
@@ -126,7 +128,9 @@ def build(work: Path, sizes: list[int]) -> None:
         for path in (own / "_delta_log").glob(f"{100:020d}*"):
             path.unlink()
     tables.build_json_table(work / "young", 1000)
+    tables.build_json_table(work / "long", 1_000 if len(sizes) < 3 else 10_000)
     tables.build_table(work / "apps", 1000, app_ids=100_000)
+    tables.build_table(work / f"v2-{sizes[-1]}", sizes[-1], v2=True)
     # An open that finds a checksum is what a table that we write has; the foreign tables have none.
 
 
@@ -143,6 +147,73 @@ def commits(work: Path, sizes: list[int]) -> None:
             f"{size:,} files: a process that starts, appends and exits (wall)", "append", table, repeats=repeats + 2, wall=True
         )
     compare("100,000 application ids: version of one", "app_id", work / "apps", repeats=5)
+
+
+def json_log(work: Path) -> None:
+    commits = len(content(work / "long")) - 1
+    head(f"A log of {commits:,} JSON commits without a checkpoint")
+    for case, label in [
+        ("start", "start of a transaction"),
+        ("load", "number and bytes of live files"),
+        ("count", "all files, as a table"),
+        ("partition", "files of one date"),
+        ("statistics", "files by statistics"),
+    ]:
+        compare(label, case, work / "long")
+
+
+def checkpoints(work: Path, sizes: list[int]) -> None:
+    head("Writing a checkpoint")
+    for size in sizes:
+        compare(f"{size:,} files, from another engine's checkpoint (statistics as JSON)", "checkpoint", work / f"foreign-{size}")
+        compare(f"{size:,} files, from our own checkpoint", "checkpoint", work / f"own-{size}")
+    table = work / f"v2-{sizes[-1]}"
+    ours = [run_and_restore("ours", "checkpoint", table) for _ in range(3)]
+    report(f"{sizes[-1]:,} files, as V2 with sidecars (delta-rs writes none)", None, summarised(ours))
+
+
+def run_and_restore(engine: str, case: str, table: Path) -> dict[str, Any]:
+    before = content(table)
+    result = run_case(engine, case, table)
+    restore(table, before)
+    return result
+
+
+def delta_spark(work: Path, sizes: list[int]) -> None:
+    """Delta Spark measures in one warm JVM, ours in fresh processes."""
+    print("\n### Beside Delta Spark (one warm JVM; ours: fresh process, imports not counted)\n")
+    print("| measure | Delta Spark ms | ours ms | ratio | Delta Spark MB | ours MB |\n|---|---|---|---|---|---|", flush=True)
+    cases = ["start", "load", "count", "partition", "statistics", "checkpoint"]
+    for table in [*(work / f"foreign-{size}" for size in sizes), work / "long"]:
+        before = content(table)
+        asked = cases if table.name != "long" else cases[:-1]
+        repeats = "2" if table.name in ("long", "foreign-1000000") else "5"
+        script = [sys.executable, str(HERE / "delta_spark.py"), str(table), repeats, *asked]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=1800)
+        restore(table, before)
+        if done.returncode:
+            raise SystemExit(f"Delta Spark on {table.name}: {done.stderr[-2000:]}")
+        theirs = parse(done.stdout)
+        for case in asked:
+            ours = summarised([run_and_restore("ours", case, table) for _ in range(3)])
+            found = theirs["cases"][case]
+            if case not in ("start", "checkpoint") and found["value"] != ours["value"]:
+                raise SystemExit(f"{table.name}, {case}: Delta Spark finds {found['value']}, ours {ours['value']}")
+            a, b = statistics.median(found["seconds"]), ours["median"]
+            print(
+                f"| {table.name.replace('-', ' ')}: {case} | {milliseconds(a)} | {milliseconds(b)} | {a / b:,.0f}x "
+                f"| {theirs['peak_mb']:,.0f} | {ours['peak_mb']:,.0f} |",
+                flush=True,
+            )
+            ROWS.append({"name": f"Delta Spark, {table.name}: {case}", "delta-spark": a, "ours": ours, "ratio": a / b})
+
+
+def summarised(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    failed = [r["error"] for r in runs if "error" in r]
+    if failed:
+        raise SystemExit(failed[0])
+    seconds = [s for r in runs for s in r["seconds"]]
+    return {"median": statistics.median(seconds), "peak_mb": max(r["peak_mb"] for r in runs), "value": runs[0].get("value")}
 
 
 def contention(work: Path, counts: list[int]) -> None:
@@ -212,17 +283,23 @@ def winners(work: Path, size: int, counts: list[int], peer_limit: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="up to 100,000 files and 100 winners")
-    parser.add_argument("--only", nargs="*", choices=["loads", "commits", "contention", "winners", "stage"])
+    parser.add_argument("--only", nargs="*", choices=PARTS)
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     options = parser.parse_args()
-    wanted = options.only or ["loads", "commits", "contention", "winners", "stage"]
+    wanted = options.only or PARTS
     sizes = [1_000, 100_000] if options.quick else [1_000, 100_000, 1_000_000]
     work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
     try:
-        if {"loads", "commits", "winners"} & set(wanted):
+        if set(wanted) - {"contention", "stage"}:
             build(work, sizes)
         if "loads" in wanted:
             loads(work, sizes)
+        if "json" in wanted:
+            json_log(work)
+        if "checkpoints" in wanted:
+            checkpoints(work, sizes)
+        if "spark" in wanted:
+            delta_spark(work, sizes)
         if "commits" in wanted:
             commits(work, sizes)
         if "contention" in wanted:

@@ -31,6 +31,13 @@ METADATA = {
     "createdTime": 1_700_000_000_000,
 }
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+V2_PROTOCOL = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": ["v2Checkpoint"],
+    "writerFeatures": ["v2Checkpoint", "appendOnly", "invariants"],
+}
+V2_METADATA = {**METADATA, "configuration": {**METADATA["configuration"], "delta.checkpointPolicy": "v2"}}
 NOW = 1_795_000_000_000
 ROWS = 1000
 
@@ -161,12 +168,12 @@ def _arrow_row(action: dict) -> dict:
     return row
 
 
-def build_table(table: Path, files: int, *, tail: int = 10, app_ids: int = 5, version: int = 100) -> None:
+def build_table(table: Path, files: int, *, tail: int = 10, app_ids: int = 5, version: int = 100, v2: bool = False) -> None:
     """A checkpoint at `version` with `files` adds and 1 % tombstones, then `tail` commits of 10 adds and 5 removes each."""
     log = table / "_delta_log"
     log.mkdir(parents=True)
     checkpoint = log / f"{version:020d}.checkpoint.parquet"
-    head = [{"protocol": PROTOCOL}, {"metaData": METADATA}]
+    head = [{"protocol": V2_PROTOCOL if v2 else PROTOCOL}, {"metaData": V2_METADATA if v2 else METADATA}]
     head += [{"txn": {"appId": f"app-{i}", "version": i, "lastUpdated": NOW}} for i in range(app_ids)]
     step = 100_000
     with pq.ParquetWriter(checkpoint, CHECKPOINT_SCHEMA, compression="snappy") as writer:
