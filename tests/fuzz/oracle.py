@@ -1,5 +1,4 @@
-"""The state of a table from its JSON commits alone, as the protocol's "Action Reconciliation" says it, with nothing but the standard
-library: what every other reader is judged by."""
+"""The state of a table from its JSON commits alone (protocol, "Action Reconciliation"): what every other reader is judged by."""
 
 from __future__ import annotations
 

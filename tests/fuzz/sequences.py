@@ -21,7 +21,17 @@ PROTOCOL: Action = {
 }
 PLAIN_PROTOCOL: Action = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 
-NAMES = ("a.parquet", "part=x/b.parquet", "sp%20ace.parquet", "%C3%BC.parquet", "part=%253A/c.parquet", "d+e.parquet", "deep/er/f.parquet")
+VECTOR = {"storageType": "u", "offset": 1, "sizeInBytes": 40, "cardinality": 2}
+STATS = {"minValues": {"id": -(2**63)}, "maxValues": {"id": 2**63 - 1}, "nullCount": {"id": 0}}
+NAMES = (
+    "a.parquet",
+    "part=x/b.parquet",
+    "sp%20ace.parquet",
+    "%C3%BC.parquet",
+    "part=%253A/c.parquet",
+    "d+e.parquet",
+    "deep/er/f.parquet",
+)
 APPS = ("app", "other/app", "üöä")
 DOMAINS = ("delta.clustering", "my.domain")
 
@@ -71,7 +81,8 @@ def sequences(draw: st.DrawFn, *, vectors: bool, max_commits: int = 12) -> Seque
             domain = draw(st.sampled_from(DOMAINS))
             actions.append({"domainMetadata": {"domain": domain, "configuration": f'{{"v":{version}}}', "removed": removed}})
         if draw(st.integers(0, 5)) == 0:
-            actions.append({"cdc": {"path": f"_change_data/{version}", "partitionValues": {"part": None}, "size": 1, "dataChange": False}})
+            cdc = {"path": f"_change_data/{version}", "partitionValues": {"part": None}, "size": 1, "dataChange": False}
+            actions.append({"cdc": cdc})
         commits.append(draw(st.permutations(actions)))
     checkpoints = draw(st.frozensets(st.integers(0, len(commits) - 1), max_size=2))
     return Sequence_(commits, checkpoints, vectors)
@@ -94,8 +105,7 @@ def _files(draw: st.DrawFn, live: dict[str, Action], version: int, vectors: bool
             actions.append({"remove": {**removed, "deletionTimestamp": 1_700_000_000_000, "dataChange": True}})
             del live[name]
             if what == "vector":
-                vector = {"storageType": "u", "pathOrInlineDv": f"{version:020d}", "offset": 1, "sizeInBytes": 40, "cardinality": 2}
-                live[name] = {**old, "deletionVector": vector}
+                live[name] = {**old, "deletionVector": {**VECTOR, "pathOrInlineDv": f"{version:020d}"}}
                 actions.append({"add": live[name]})
     return actions
 
@@ -109,7 +119,7 @@ def _add(draw: st.DrawFn, name: str, version: int) -> Action:
         "dataChange": True,
     }
     if draw(st.booleans()):
-        action["stats"] = json.dumps({"numRecords": version, "minValues": {"id": -(2**63)}, "maxValues": {"id": 2**63 - 1}, "nullCount": {"id": 0}})
+        action["stats"] = json.dumps({"numRecords": version, **STATS})
     if draw(st.integers(0, 4)) == 0:
         action["tags"] = {"k": "v", "n": None}
     return action

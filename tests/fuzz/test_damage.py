@@ -1,7 +1,7 @@
 """Random damage to the bytes of a log: a typed error or the same rows, never other rows.
 
-The JSON lines of the format carry no checksum of their own. A changed byte that leaves a line valid (a digit of a partition value) can
-only show against the version's checksum file, so the state is read as a cautious reader does: with ``validate_checksum``.
+The JSON lines of the format carry no checksum of their own. A changed byte that leaves a line valid (a digit of a size) can only
+show against the version's checksum file, so the state is read as a cautious reader does: with ``validate_checksum``.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ KINDS = ("commits", "classic", "multi-part", "v2")
 def made(kind: str) -> tuple[Path, dict[str, Any]]:
     """Return a table with a log of the kind and what it holds. Made once; its checksums and checkpoints are ours."""
     table = Path(tempfile.mkdtemp(prefix="damage")) / "table"
-    v2 = kind == "v2"
-    features = ["domainMetadata", "v2Checkpoint"] if v2 else ["domainMetadata"]
-    protocol = tables.protocol(3, 7, reader_features=["v2Checkpoint"] if v2 else [], writer_features=features)
-    if not v2:
-        protocol = tables.protocol(1, 7, writer_features=features)
-    configuration = {"delta.checkpointInterval": "100", **({"delta.checkpointPolicy": "v2"} if v2 else {})}
+    configuration = {"delta.checkpointInterval": "100", "delta.feature.domainMetadata": "supported"}
+    if kind == "v2":
+        configuration["delta.checkpointPolicy"] = "v2"
     log = DeltaLog.for_table(str(table))
     for version in range(9):
         txn = log.start_transaction()
         actions: list[Any] = [
-            tables.add(f"{version}-{i}.parquet", part="x", size=100 + version, stats=f'{{"numRecords":{version}}}') for i in range(3)
+            tables.add(f"{version}-{i}.parquet", part="x", size=100 + version, stats=f'{{"numRecords":{version}}}')
+            for i in range(3)
         ]
         if version == 0:
-            actions = [protocol, tables.metadata(partition_columns=["part"], configuration=configuration), *actions]
+            txn.update_metadata_for_new_table(tables.metadata(partition_columns=["part"], configuration=configuration))
         else:
-            actions += [tables.remove(f"{version - 1}-1.parquet", part="x", size=99 + version), SetTransaction(app_id="app", version=version)]
+            actions += [
+                tables.remove(f"{version - 1}-1.parquet", part="x", size=99 + version),
+                SetTransaction(app_id="app", version=version),
+            ]
         if version == 3:
             actions.append(DomainMetadata(domain="d", configuration="{}", removed=False))
         txn.commit(actions, Operation.write("Append", ["part"]))

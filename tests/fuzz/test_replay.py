@@ -1,4 +1,4 @@
-"""Random logs, replayed by us, by delta-rs and by a naive oracle: the same state at every version, whatever a checkpoint covers."""
+"""Random logs, replayed by us, delta-rs and a naive oracle: the same state at every version, whatever a checkpoint covers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _plain(action: Any) -> dict[str, Any]:
 
 
 def _facts(add: dict[str, Any]) -> dict[str, Any]:
-    """What must survive reconciliation and checkpoints; an empty partition value reads as null, and dataChange is the commit's."""
+    """What must survive reconciliation and checkpoints; an empty value reads as null, dataChange is the commit's."""
     kept = {name: value for name, value in add.items() if name != "dataChange"}
     kept["partitionValues"] = {name: value or None for name, value in add["partitionValues"].items()}
     if "stats" in kept:
