@@ -69,10 +69,34 @@ class ReplaceWhereMismatchException(DeltaAnalysisException):
     error_class = "DELTA_REPLACE_WHERE_MISMATCH"
 
 
+class DeltaUnsupportedOperationException(DeltaError):
+    """The operation is not possible on a table with these features."""
+
+    error_class = "DELTA_UNSUPPORTED_OPERATION"
+
+
 class InvariantViolationException(DeltaError, ValueError):
     """A row breaks a NOT NULL column or another invariant of the table."""
 
     error_class = "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"
+
+
+class ConstraintViolationException(InvariantViolationException):
+    """A row breaks a CHECK constraint, an invariant, or the expression of a generated column."""
+
+    error_class = "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"
+
+
+class CharVarcharLimitException(InvariantViolationException):
+    """A text is longer than its ``char(n)`` or ``varchar(n)`` column takes."""
+
+    error_class = "DELTA_EXCEED_CHAR_VARCHAR_LIMIT"
+
+
+class IdentityInsertException(DeltaAnalysisException):
+    """Rows bring values for an identity column that only the table may give (``GENERATED ALWAYS``)."""
+
+    error_class = "DELTA_IDENTITY_COLUMNS_EXPLICIT_INSERT_NOT_SUPPORTED"
 
 
 class AppendOnlyException(DeltaError):
@@ -117,10 +141,72 @@ class DeltaIllegalStateException(DeltaError, RuntimeError):
     error_class = "DELTA_ILLEGAL_STATE"
 
 
+class RowIdAssignmentWithoutStatsException(DeltaIllegalStateException):
+    """A file of a table with row tracking does not say how many rows it has, so it cannot get row ids."""
+
+    error_class = "DELTA_ROW_ID_ASSIGNMENT_WITHOUT_STATS"
+
+
+class FeatureDropConflictException(DeltaIllegalStateException):
+    """A commit drops a table feature that the table made use of again meanwhile."""
+
+    error_class = "DELTA_FEATURE_DROP_CONFLICT_REVALIDATION_FAIL"
+
+
+class MissingCommitInfoException(DeltaIllegalStateException):
+    """A commit of a table with in-commit timestamps carries none."""
+
+    error_class = "DELTA_MISSING_COMMIT_INFO"
+
+
+class MissingCommitTimestampException(DeltaIllegalStateException):
+    """A commit of a table with in-commit timestamps has a ``commitInfo`` without one."""
+
+    error_class = "DELTA_MISSING_COMMIT_TIMESTAMP"
+
+
+class InvalidCommittedVersionException(DeltaIllegalStateException):
+    """The commit is in the log and stays there, but the log as it is listed does not show it."""
+
+    error_class = "DELTA_INVALID_COMMITTED_VERSION"
+
+
+class DeltaDuplicateActionsException(DeltaIllegalStateException):
+    """One commit adds a file twice, removes it twice, or both adds and removes it."""
+
+    error_class = "DELTA_DUPLICATE_ACTIONS_FOUND"
+
+
+class DeltaDuplicateDomainException(DeltaIllegalStateException):
+    """One commit sets a metadata domain twice."""
+
+    error_class = "DELTA_DUPLICATE_DOMAIN_METADATA_INTERNAL_ERROR"
+
+
 class DeltaLogCorruptedException(DeltaIllegalStateException):
     """A file of the log cannot be understood: malformed JSON, a truncated checkpoint, no protocol or metadata."""
 
     error_class = "DELTA_LOG_CORRUPTED"
+
+
+class DeltaChecksumMismatchException(DeltaLogCorruptedException):
+    """A version's checksum file does not describe the state that its log gives.
+
+    :param mismatches: for every field that differs, what the checksum says and what the log gives.
+    """
+
+    error_class = "DELTA_TXN_LOG_FAILED_INTEGRITY"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        mismatches: Mapping[str, tuple[Any, Any]] | None = None,
+        table: str | None = None,
+        version: int | None = None,
+    ) -> None:
+        super().__init__(message, table=table, version=version)
+        self.mismatches = dict(mismatches or {})
 
 
 class VersionsNotContiguousException(DeltaLogCorruptedException):
@@ -173,9 +259,13 @@ class DeltaConcurrentModificationException(DeltaError):
     :param winning_version: version of the commit that this transaction lost against.
     :param winning_commit: that commit's ``commitInfo`` as a mapping of Delta's field names, when it has one.
     :param partition: partition of the conflicting file as ``[col=value, ...]``, when there is one.
+    :param partition_values: that partition, serialised values by column name.
+    :param table_name: the table's name, else ``delta.`uri```.
     """
 
     error_class = "DELTA_CONCURRENT_MODIFICATION"
+    sql_state: ClassVar[str] = "2D521"
+    has_hint: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -185,11 +275,35 @@ class DeltaConcurrentModificationException(DeltaError):
         winning_version: int | None = None,
         winning_commit: Mapping[str, Any] | None = None,
         partition: str | None = None,
+        partition_values: Mapping[str, str | None] | None = None,
+        table_name: str | None = None,
     ) -> None:
         super().__init__(message, table=table, version=winning_version)
         self.winning_version = winning_version
         self.winning_commit = winning_commit
         self.partition = partition
+        self.partition_values = partition_values
+        self.table_name = table_name if table_name is not None else table
+
+    @property
+    def operation(self) -> str:
+        """The winner's operation; ``TRANSACTION`` when it does not say."""
+        return str((self.winning_commit or {}).get("operation") or "TRANSACTION")
+
+    @property
+    def condition(self) -> str:
+        """Delta's error condition: the error class, for conflicts over files with whether the partition is known."""
+        if not self.has_hint:
+            return self.error_class
+        return f"{self.error_class}.{'WITHOUT_HINT' if self.partition is None else 'WITH_PARTITION_HINT'}"
+
+    @property
+    def message_parameters(self) -> dict[str, str]:
+        """The parameters of Delta's error message."""
+        parameters = {"operation": self.operation, "tableName": str(self.table_name), "version": str(self.winning_version)}
+        if self.partition is not None:
+            parameters["partitionValues"] = self.partition
+        return parameters
 
 
 class ConcurrentWriteException(DeltaConcurrentModificationException):
@@ -214,18 +328,21 @@ class ConcurrentAppendException(DeltaConcurrentModificationException):
     """Files were added that this transaction should have read."""
 
     error_class = "DELTA_CONCURRENT_APPEND"
+    has_hint = True
 
 
 class ConcurrentDeleteReadException(DeltaConcurrentModificationException):
     """A file that this transaction read was deleted."""
 
     error_class = "DELTA_CONCURRENT_DELETE_READ"
+    has_hint = True
 
 
 class ConcurrentDeleteDeleteException(DeltaConcurrentModificationException):
     """A file that this transaction deletes was deleted by another."""
 
     error_class = "DELTA_CONCURRENT_DELETE_DELETE"
+    has_hint = True
 
 
 class ConcurrentTransactionException(DeltaConcurrentModificationException):

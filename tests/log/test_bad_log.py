@@ -149,6 +149,58 @@ def test_a_damaged_commit(table: Path, data: bytes, what: str) -> None:
         assert (caught.value.table, caught.value.version) == (str(table), 2)
 
 
+# -- the checksum beside the log --------------------------------------------------------------------------------------
+
+
+def bytes_of_a_checksum(table: Path) -> bytes:
+    log = DeltaLog.for_table(str(table))
+    for commit in range(3):
+        assert log.write_checksum(log.snapshot_at(commit))
+    return tables.log_path(table, f"{2:020d}.crc").read_bytes()
+
+
+CHECKSUM_DAMAGE = {
+    "empty": lambda data: b"",
+    "cut off": lambda data: data[: len(data) // 2],
+    "not JSON": lambda data: b"\x00" * len(data),
+    "not UTF-8": lambda data: data.replace(b'"txnId":"', b'"txnId":"\xff'),
+    "a list": lambda data: b"[" + data.strip() + b"]",
+    "no metadata": lambda data: data.replace(b'"metadata":', b'"meta":'),
+    "null protocol": lambda data: data.replace(b'"protocol":{', b'"protocol":null,"other":{'),
+    "text for a number": lambda data: data.replace(b'"numFiles":3', b'"numFiles":"three"'),
+    "negative": lambda data: data.replace(b'"tableSizeBytes":', b'"tableSizeBytes":-'),
+    "two protocols": lambda data: data.replace(b'"numProtocol":1', b'"numProtocol":2'),
+    "another version's": lambda data: data.replace(b'"txnId":"', b'"txnId":"0000'),
+    "a file that is none": lambda data: data.replace(b'"allFiles":[{"path"', b'"allFiles":[{"pfad"'),
+    "a histogram that is none": lambda data: data.replace(b'"fileCounts":[', b'"fileCounts":["x",'),
+}
+
+
+@pytest.mark.parametrize("damage", CHECKSUM_DAMAGE.values(), ids=CHECKSUM_DAMAGE)
+def test_a_damaged_checksum_changes_nothing(table: Path, damage) -> None:
+    tables.table_with_commits(table, 2)
+    data = bytes_of_a_checksum(table)
+    changed = damage(data)
+    assert changed != data
+    path = tables.log_path(table, f"{2:020d}.crc")
+    path.write_bytes(changed)
+    found = snapshot(table)
+    assert (found.metadata, found.protocol, found.transactions) == (tables.metadata(), tables.protocol(), {})
+    assert (found.num_files, found.size_in_bytes, len(paths(found))) == (3, 300, 3)
+    # and what is derived from it is right again
+    tables.append(table, 3)
+    log = DeltaLog.for_table(str(table))
+    assert log.write_checksum(log.snapshot)
+    assert log.snapshot.validate_checksum()
+
+
+def test_a_checksum_of_a_version_that_was_replaced(table: Path) -> None:
+    tables.table_with_commits(table, 2)
+    bytes_of_a_checksum(table)
+    tables.write_commit(table, 2, tables.add("other"), tables.metadata(name="other"))
+    assert snapshot(table).metadata.name == "other"
+
+
 def test_a_damaged_commit_met_by_an_update(table: Path) -> None:
     tables.table_with_commits(table, 3)
     log = DeltaLog.for_table(str(table))

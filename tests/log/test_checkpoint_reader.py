@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaUnsupportedTableFeatureException
-from airflow_delta.log import DeltaLog, DomainMetadata, checkpoint_part, checkpoint_writer
+from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log import DeltaLog, DomainMetadata, checkpoint_files, checkpoint_part
 from airflow_delta.log.checkpoint_reader import CheckpointReader
 from airflow_delta.log.checkpoint_writer import write_checkpoint
 from airflow_delta.log.store import FileStatus, store_for
@@ -88,7 +88,7 @@ def test_every_kind_of_action(request: pytest.FixtureRequest, writer: str, setti
 
 
 def test_small_actions_do_not_read_the_row_groups_of_files(our_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_writer, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(checkpoint_files, "ROW_GROUP_ROWS", 4)
     write_checkpoint(DeltaLog.for_table(str(our_table)).snapshot)
     reader = reader_of(our_table)
     groups = reader.parts[0].row_groups
@@ -166,17 +166,6 @@ def test_a_damaged_checkpoint_is_not_needed_while_commits_are_there(our_table: P
     write_commit(our_table, 1, add("more", part="m"))
     log_path(our_table, f"{0:020d}.checkpoint.parquet").write_bytes(b"")
     assert DeltaLog.for_table(str(our_table)).snapshot.files().num_rows == 17
-
-
-def test_sidecars_are_refused(our_table: Path) -> None:
-    file = log_path(our_table, f"{0:020d}.checkpoint.parquet")
-    content = pq.read_table(file)
-    sidecar = pa.array([{"path": "x"}] + [None] * (content.num_rows - 1), pa.struct([("path", pa.string())]))
-    pq.write_table(content.append_column("sidecar", sidecar), file)
-    with pytest.raises(DeltaUnsupportedTableFeatureException, match="sidecars"):
-        reader_of(our_table).check_no_sidecars()
-    pq.write_table(content.append_column("sidecar", pa.nulls(content.num_rows, sidecar.type)), file, write_statistics=False)
-    reader_of(our_table).check_no_sidecars()
 
 
 def test_rows_cross_batches(our_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from airflow_delta.log import (
     DeltaLog,
     DomainMetadata,
     Snapshot,
+    checkpoint_files,
     checkpoint_sort,
     checkpoint_source,
-    checkpoint_writer,
 )
 from airflow_delta.log.checkpoint_writer import write_checkpoint
 from support.tables import (
@@ -242,10 +242,12 @@ def test_last_checkpoint(table: Path) -> None:
     info = write_checkpoint(log.snapshot)
     file = log_path(table, f"{1:020d}.checkpoint.parquet")
     expected = {"version": 1, "size": 5, "sizeInBytes": file.stat().st_size, "numOfAddFiles": 3}
-    assert json.loads(log_path(table, "_last_checkpoint").read_text()) == expected
+    hint = json.loads(log_path(table, "_last_checkpoint").read_text())
+    assert {name: hint[name] for name in expected} == expected
+    assert list(hint) == [*expected, "checkpointSchema", "checksum"]
     assert info.parts is None
     write_checkpoint(log.snapshot_at(0))
-    assert json.loads(log_path(table, "_last_checkpoint").read_text()) == expected, "the hint never goes back"
+    assert json.loads(log_path(table, "_last_checkpoint").read_text()) == hint, "the hint never goes back"
     assert DeltaTable(str(table)).version() == 1
 
 
@@ -253,8 +255,8 @@ def test_last_checkpoint(table: Path) -> None:
 def test_parts(table: Path, part_size: int, parts: int) -> None:
     create_table(table, *(add(f"{n}", part=f"p{n % 2}") for n in range(6)), txn("a", 1), partition_columns=["part"])
     info = write_checkpoint(DeltaLog.for_table(str(table)).snapshot, part_size=part_size)
-    assert info.parts == parts
-    assert len(list((table / "_delta_log").glob("*.checkpoint.*.parquet"))) == parts
+    assert info.parts == (parts if parts > 1 else None)
+    assert len(list((table / "_delta_log").glob("*.checkpoint*.parquet"))) == parts
     only_checkpoint(table, 0)
     snapshot = DeltaLog.for_table(str(table)).snapshot
     assert snapshot.files().num_rows == 6
@@ -304,7 +306,7 @@ def test_a_checkpoint_that_lost_files_is_not_published(table: Path, monkeypatch:
 
 def test_many_partitions_go_through_buckets(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_source, "BUCKET_ROWS", 7)
-    monkeypatch.setattr(checkpoint_writer, "ROW_GROUP_ROWS", 5)
+    monkeypatch.setattr(checkpoint_files, "ROW_GROUP_ROWS", 5)
     create_table(
         table, *(add(f"{n}", part=f"p{n * 7 % 10}") for n in range(40)), add("big", part="p3"), partition_columns=["part"]
     )

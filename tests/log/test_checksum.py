@@ -7,10 +7,13 @@ import logging
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from airflow_delta.exceptions import DeltaChecksumMismatchException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import encode_actions
+from airflow_delta.log.actions import DeletionVectorDescriptor, encode_actions
+from airflow_delta.log.histograms import FILE_SIZE_BINS
 from support import tables
 
 
@@ -48,7 +51,29 @@ def test_content(log: DeltaLog, table: Path) -> None:
         "domainMetadata": [],
         "metadata": json.loads(encode_actions([tables.metadata()]))["metaData"],
         "protocol": {"minReaderVersion": 1, "minWriterVersion": 2},
+        "fileSizeHistogram": {
+            "sortedBinBoundaries": list(FILE_SIZE_BINS),
+            "fileCounts": [2] + [0] * 94,
+            "totalBytes": [6] + [0] * 94,
+        },
+        "allFiles": [
+            {"path": path, "partitionValues": {}, "size": size, "modificationTime": 1_700_000_000_000, "dataChange": False}
+            for path, size in (("b", 5), ("c", 1))
+        ],
     }
+    assert list(content) == [  # the order in which Delta writes them
+        "txnId",
+        "tableSizeBytes",
+        "numFiles",
+        "numMetadata",
+        "numProtocol",
+        "setTransactions",
+        "domainMetadata",
+        "metadata",
+        "protocol",
+        "fileSizeHistogram",
+        "allFiles",
+    ]
 
 
 def test_a_start_reads_the_checksum_and_nothing_else(log: DeltaLog, table: Path) -> None:
@@ -116,19 +141,212 @@ def test_another_writers_checksum_with_more_fields_is_read(log: DeltaLog, table:
     assert snapshot.transactions == {}
 
 
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(log: DeltaLog) -> DeltaLog:
+    """Version 1 has more files than a checksum lists: a, and 60 of 100 bytes."""
+    assert commit(log, 1, *(tables.add(f"f{number}") for number in range(60)))
+    return log
+
+
+UNTOLD = [
+    ("WRITE", [tables.remove("f1", size=None)]),
+    ("WRITE", [msgspec.structs.replace(tables.remove("f1"), extended_file_metadata=None)]),
+    ("Manual Update", [tables.add("z")]),
+    ("TAG FILES", [tables.add("f1", data_change=False)]),
+]
+
+
+@pytest.mark.parametrize(("operation", "actions"), UNTOLD)
+def test_where_totals_are_not_known_there_is_no_checksum(large: DeltaLog, table: Path, operation: str, actions: list) -> None:
+    assert not commit(large, 2, *actions, operation=operation)
+    assert not commit(large, 3, tables.add("later"))
+    assert not crc_path(table, 3).exists()
+
+
+@pytest.mark.parametrize(("operation", "actions"), UNTOLD)
+def test_few_files_are_followed_one_by_one(log: DeltaLog, table: Path, operation: str, actions: list) -> None:
+    assert commit(log, 1, tables.add("f1"), tables.add("f2"))
+    assert commit(log, 2, *actions, operation=operation)
+    assert log.snapshot.validate_checksum()
+    assert crc(table, 2)["numFiles"] == DeltaLog.for_table(str(table)).snapshot.files().num_rows
+
+
 @pytest.mark.parametrize(
-    ("operation", "actions"),
-    [("WRITE", [tables.remove("a", size=None)]), ("Manual Update", [tables.add("z")]), ("COMPUTE STATS", [tables.add("a")])],
+    ("operation", "actions", "files"),
+    [
+        ("COMPUTE STATS", [tables.add("f1", stats='{"numRecords":1}', data_change=False)], 61),
+        ("ROW TRACKING BACKFILL", [tables.add("f1", base_row_id=1, data_change=False)], 61),
+        ("ROW TRACKING UNBACKFILL", [tables.add("f1", data_change=False)], 61),
+        ("DROP FEATURE", [tables.add("f1", data_change=False)], 61),
+        ("Deletion Vector Tombstones", [tables.remove("deletion_vector_x.bin", size=7)], 61),
+        ("OPTIMIZE", [tables.add("z", size=200, data_change=False), tables.remove("f1"), tables.remove("f2")], 60),
+    ],
 )
-def test_where_totals_are_not_known_there_is_no_checksum(log: DeltaLog, table: Path, operation: str, actions: list) -> None:
-    assert not commit(log, 1, *actions, operation=operation)
-    assert not commit(log, 2, tables.add("later"))
+def test_operations_that_repeat_files(large: DeltaLog, table: Path, operation: str, actions: list, files: int) -> None:
+    assert commit(large, 2, *actions, operation=operation)
+    content = crc(table, 2)
+    assert (content["numFiles"], content["tableSizeBytes"]) == (files, 6_010)
+    assert "allFiles" not in content
+    assert large.snapshot.validate_checksum()
+
+
+@pytest.mark.parametrize("again", [tables.add("a", size=10), tables.add("a", size=30, tags={"x": "y"})])
+def test_a_live_file_that_is_added_again_counts_once(log: DeltaLog, table: Path, again) -> None:
+    assert commit(log, 1, again)
+    content = crc(table, 1)
+    assert (content["numFiles"], content["tableSizeBytes"]) == (1, again.size)
+    assert [file["path"] for file in content["allFiles"]] == ["a"]
+    assert log.snapshot.validate_checksum()
+
+
+def test_removing_what_is_not_there_changes_nothing_while_all_files_are_known(log: DeltaLog, table: Path) -> None:
+    assert commit(log, 1, tables.remove("x"), tables.remove("y"))
+    assert crc(table, 1)["numFiles"] == 1
+
+
+def test_removing_more_than_there_is_ends_the_chain(large: DeltaLog, table: Path) -> None:
+    assert not commit(large, 2, *(tables.remove(f"x{number}") for number in range(62)))
     assert not crc_path(table, 2).exists()
 
 
-def test_removing_what_is_not_there_ends_the_chain(log: DeltaLog, table: Path) -> None:
-    assert not commit(log, 1, tables.remove("x"), tables.remove("y"))
-    assert not crc_path(table, 1).exists()
+def test_a_table_that_becomes_empty_lists_no_files(large: DeltaLog, table: Path) -> None:
+    assert "allFiles" not in crc(table, 1)
+    assert commit(large, 2, tables.remove("a", size=10), *(tables.remove(f"f{number}") for number in range(60)))
+    assert (crc(table, 2)["numFiles"], crc(table, 2)["allFiles"]) == (0, [])
+    assert commit(large, 3, tables.add("new"))
+    assert [file["path"] for file in crc(table, 3)["allFiles"]] == ["new"]
+
+
+def test_a_wrong_sum_is_found_and_put_right_by_a_checkpoint(large: DeltaLog, table: Path) -> None:
+    assert commit(large, 2, tables.add("f1"))  # it is there already: nothing in the commit tells
+    assert crc(table, 2)["numFiles"] == 62
+    with pytest.raises(DeltaChecksumMismatchException):
+        large.snapshot.validate_checksum()
+    large.checkpoint()
+    assert crc(table, 2)["numFiles"] == 61
+    assert DeltaLog.for_table(str(table)).snapshot.validate_checksum()
+    assert commit(large, 3, tables.add("z"))
+    assert large.snapshot.validate_checksum()
+
+
+def test_files_stand_in_the_bins_of_their_sizes(log: DeltaLog, table: Path) -> None:
+    sizes = [0, 8_191, 8_192, 4 << 20, 128 << 20, (132 << 20) - 1, 1 << 40]
+    assert commit(log, 1, *(tables.add(f"s{size}", size=size) for size in sizes))
+    histogram = crc(table, 1)["fileSizeHistogram"]
+    found = {
+        bound: (files, total)
+        for bound, files, total in zip(
+            *(histogram[key] for key in ("sortedBinBoundaries", "fileCounts", "totalBytes")), strict=True
+        )
+        if files
+    }
+    assert found == {
+        0: (3, 10 + 8_191),
+        8_192: (1, 8_192),
+        4 << 20: (1, 4 << 20),
+        128 << 20: (2, (260 << 20) - 1),
+        256 << 30: (1, 1 << 40),
+    }
+    assert log.snapshot.validate_checksum()
+
+
+def test_deletion_vectors_are_counted(table: Path) -> None:
+    def vector(number: int, cardinality: int) -> DeletionVectorDescriptor:
+        return DeletionVectorDescriptor(
+            storage_type="u", path_or_inline_dv=f"ab{number}", offset=1, size_in_bytes=40, cardinality=cardinality
+        )
+
+    log = DeltaLog.for_table(str(table), {"durable": "false"})
+    features = {"reader_features": ["deletionVectors"], "writer_features": ["deletionVectors"]}
+    files = [tables.add(f"f{number}", deletion_vector=vector(number, 10**number)) for number in range(5)]
+    assert commit(log, 0, tables.protocol(3, 7, **features), tables.metadata(), *files, tables.add("whole"))
+    content = crc(table, 0)
+    assert (content["numDeletedRecordsOpt"], content["numDeletionVectorsOpt"]) == (11_111, 5)
+    assert content["deletedRecordCountsHistogramOpt"] == {"deletedRecordCounts": [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]}
+    before = files[4]
+    after = msgspec.structs.replace(before, deletion_vector=vector(9, 20_000))
+    assert commit(log, 1, before.remove(1), after, operation="DELETE")
+    content = crc(table, 1)
+    assert (content["numFiles"], content["numDeletedRecordsOpt"], content["numDeletionVectorsOpt"]) == (6, 21_111, 5)
+    fresh = DeltaLog.for_table(str(table)).snapshot
+    assert fresh.validate_checksum()
+    # beyond the files that are listed, too
+    assert commit(log, 2, *(tables.add(f"g{number}") for number in range(60)))
+    assert commit(DeltaLog.for_table(str(table)), 3, after.remove(1), operation="OPTIMIZE")
+    content = crc(table, 3)
+    assert (content["numFiles"], content["numDeletedRecordsOpt"], content["numDeletionVectorsOpt"]) == (65, 1_111, 4)
+    assert content["deletedRecordCountsHistogramOpt"]["deletedRecordCounts"][0] == 61
+    assert DeltaLog.for_table(str(table)).snapshot.validate_checksum()
+    log.update()
+    log.checkpoint()
+    assert DeltaLog.for_table(str(table)).snapshot.validate_checksum()
+
+
+def test_a_histogram_under_its_older_key_is_carried_on(large: DeltaLog, table: Path) -> None:
+    content = crc(table, 1)
+    content["histogramOpt"] = content.pop("fileSizeHistogram")
+    crc_path(table, 1).write_text(json.dumps(content))
+    assert commit(DeltaLog.for_table(str(table)), 2, tables.add("z"))
+    assert crc(table, 2)["fileSizeHistogram"]["fileCounts"][0] == 62
+
+
+@pytest.mark.parametrize(
+    "histogram",
+    [
+        None,
+        {"sortedBinBoundaries": [0, 10], "fileCounts": [61, 0], "totalBytes": [6_010, 0]},
+        {"sortedBinBoundaries": list(FILE_SIZE_BINS), "fileCounts": [3] + [0] * 94, "totalBytes": [6_010] + [0] * 94},
+        "nonsense",
+    ],
+)
+def test_a_histogram_that_cannot_be_carried_on_is_left_out_until_files_are_counted(
+    large: DeltaLog, table: Path, histogram: object
+) -> None:
+    crc_path(table, 1).write_text(json.dumps({**crc(table, 1), "fileSizeHistogram": histogram}))
+    other = DeltaLog.for_table(str(table))
+    assert commit(other, 2, tables.add("z"))
+    assert "fileSizeHistogram" not in crc(table, 2)
+    for version in range(3, 10):
+        assert commit(other, version)
+    assert not commit(other, 10)  # its checkpoint is due
+    other.checkpoint()
+    assert crc(table, 10)["fileSizeHistogram"]["fileCounts"][0] == 62
+    assert other.snapshot.validate_checksum()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        None,
+        "nonsense",
+        [],
+        [{"path": "a"}],
+        [{"path": "b", "partitionValues": {}, "size": 9, "modificationTime": 1, "dataChange": False}],
+    ],
+)
+def test_a_list_of_files_that_does_not_fit_is_not_built_on(log: DeltaLog, table: Path, files: object) -> None:
+    crc_path(table, 0).write_text(json.dumps({**crc(table, 0), "allFiles": files}))
+    assert commit(DeltaLog.for_table(str(table)), 1, tables.add("b", size=5))
+    content = crc(table, 1)
+    assert (content["numFiles"], content["tableSizeBytes"], "allFiles" in content) == (2, 15, False)
+
+
+def test_many_statistics_are_not_rewritten_with_every_commit(log: DeltaLog, table: Path) -> None:
+    assert commit(log, 1, *(tables.add(f"f{number}", stats="{" + "x" * 4_000 + "}") for number in range(40)))
+    assert "allFiles" not in crc(table, 1)
+    assert crc(table, 1)["numFiles"] == 41
+
+
+def test_another_writers_commits_in_between(log: DeltaLog, table: Path) -> None:
+    tables.write_commit(table, 1, tables.add("b", size=1), tables.info("WRITE", in_commit_timestamp=7))
+    tables.commit_path(table, 2).write_bytes(encode_actions([tables.remove("a", size=10)]))  # no commitInfo at all
+    assert log.write_checksum(log.update())
+    content = crc(table, 2)
+    assert (content["numFiles"], content["tableSizeBytes"], "txnId" in content) == (1, 1, False)
+    assert "inCommitTimestampOpt" not in content
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------
@@ -177,3 +395,20 @@ def test_a_transaction_expires_while_it_stands_in_the_checksum(log: DeltaLog, ta
     content = crc_path(table, 1).read_text().replace(str(now + 60_000), str(now - 60_000))
     crc_path(table, 1).write_text(content)
     assert DeltaLog.for_table(str(table)).snapshot.transactions == {}
+
+
+@pytest.mark.parametrize("changed", ["interval 365 days", None])
+def test_an_expired_transaction_counts_again_when_the_retention_is_changed(
+    log: DeltaLog, table: Path, changed: str | None
+) -> None:
+    now = int(time.time() * 1000)
+    retention = tables.metadata(configuration={"delta.setTransactionRetentionDuration": "interval 1 days"})
+    commit(log, 1, retention, tables.txn("old", 1, now - 2 * 86_400_000), tables.txn("young", 2, now))
+    commit(log, 2, tables.add("b"))
+    assert DeltaLog.for_table(str(table)).snapshot.transactions == {"young": 2}
+    after = tables.metadata(configuration={"delta.setTransactionRetentionDuration": changed} if changed else {})
+    commit(log, 3, after)
+    commit(log, 4, tables.add("c"))
+    for snapshot in (log.snapshot, DeltaLog.for_table(str(table)).snapshot):
+        assert snapshot.transactions == {"old": 1, "young": 2}
+        assert snapshot.transaction_version("old") == 1

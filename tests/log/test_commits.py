@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions import AddFile, encode_actions
-from airflow_delta.log.commits import CommitFile, decode_commit, file_totals, read_commit_info, read_small_state
+from airflow_delta.log.commits import (
+    CommitFile,
+    CommitHead,
+    decode_commit,
+    decode_file_changes,
+    read_commit_info,
+    read_small_state,
+)
 from support import tables
 
 TABLE = "s3://lake/t"
@@ -109,19 +118,40 @@ def test_the_commit_info_may_stand_anywhere_or_be_missing() -> None:
     assert read_commit_info(3, encode_actions([tables.add("a")]), table=TABLE) is None
 
 
-def totals(*actions) -> tuple[int, int] | None:
-    return file_totals([CommitFile(1, encode_actions(actions))], table=TABLE)
+def test_file_changes_without_what_totals_do_not_need() -> None:
+    actions = [tables.info(), tables.add("a", size=10, stats="{}"), tables.add("b", size=5), tables.remove("c", size=7)]
+    file = CommitFile(1, encode_actions(actions))
+    whole = decode_file_changes(file, table=TABLE, whole_adds_up_to=2)
+    assert (whole.whole, whole.adds, whole.removes) == (True, actions[1:3], actions[3:])
+    sized = decode_file_changes(file, table=TABLE, whole_adds_up_to=1)
+    assert (sized.whole, [(add.path, add.size) for add in sized.adds], sized.removes) == (
+        False,
+        [("a", 10), ("b", 5)],
+        actions[3:],
+    )
+    assert whole.head == sized.head
+    assert (whole.head.operation, whole.head.txn_id, whole.head.in_commit_timestamp) == ("WRITE", actions[0].txn_id, None)
 
 
-def test_totals_follow_the_actions() -> None:
-    assert totals(tables.info(), tables.add("a", size=10), tables.add("b", size=5), tables.remove("c", size=7)) == (1, 8)
-    assert totals(tables.info(), tables.metadata()) == (0, 0)
+def test_a_line_with_several_actions_is_the_first_of_them_in_deltas_order() -> None:
+    add = b'"add":{"path":"a","partitionValues":{},"size":1,"modificationTime":2,"dataChange":true}'
+    remove = b'"remove":{"path":"b","dataChange":true}'
+    txn, domain = b'"txn":{"appId":"app","version":1}', b'"domainMetadata":{"domain":"d","configuration":"","removed":false}'
+    cdc = b'"cdc":{"path":"c","partitionValues":{},"size":1,"dataChange":false}'
+    lines = [[txn, add], [txn, remove], [domain, cdc], [b'"commitInfo":{"operation":"x"}', add]]
+    data = b"".join(b"{" + b",".join(line) + b"}\n" for line in lines)
+    commit = decode_commit(3, data, table=TABLE)
+    assert (len(commit.adds), len(commit.removes), len(commit.cdcs), commit.txns, commit.domains) == (2, 1, 1, [], [])
+    assert commit.commit_info is None
+    state = read_small_state([CommitFile(3, data)], table=TABLE)
+    assert (state.transactions, state.domains) == ({}, {})
 
 
-def test_totals_that_the_log_does_not_tell() -> None:
-    assert totals(tables.info(), tables.remove("c", size=None)) is None
-    assert totals(tables.info("COMPUTE STATS"), tables.add("a")) is None
-    assert totals(tables.info("Manual Update"), tables.add("a")) is None
+def test_a_foreign_commit_info_may_hold_anything() -> None:
+    info = {"operation": 5, "txnId": [1], "inCommitTimestamp": True, "lastManifestCommit": {"version": 1}, "timestamp": "now"}
+    data = json.dumps({"commitInfo": info}).encode() + b"\n" + encode_actions([tables.add("a")])
+    assert read_commit_info(1, data, table=TABLE) == info
+    assert decode_file_changes(CommitFile(1, data), table=TABLE, whole_adds_up_to=1).head == CommitHead()
 
 
 def test_an_add_of_another_writer_with_null_stats_and_extra_fields() -> None:

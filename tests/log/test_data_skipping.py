@@ -65,7 +65,13 @@ def stats(name="i", low=None, high=None, nulls=0, rows=10, **more):
         ("i <=> null", stats(nulls=0), False),
         ("i = null", stats(low=1, high=2), False),
         ("x > 9", stats("x", 1.0, 2.0), True),  # NaN may be there
-        ("x < 1", stats("x", 1.0, 2.0), False),
+        ("x < 1", stats("x", 1.0, 2.0), True),  # the shortest text of a float that lies a little below
+        ("x = 1.100000023841858D", stats("x", 1.1, 1.1), True),
+        ("x < 1", stats("x", 1.1, 2.0), False),
+        ("i + 1 = 5", stats(low=6, high=7), True),
+        ("i + 1 = 5 and i = 5", stats(low=6, high=7), False),
+        ("not (i + 1 = 5 or i = 5)", stats(low=5, high=5), False),
+        ("i > st.y", stats(nulls=10), True),
         ("x = 3", stats("x", 1.0, 2.0), False),
         ("x = 3", stats("x", "-Infinity", "NaN"), True),
         ("s = 'b'", stats("s", "c", "d"), False),
@@ -210,3 +216,43 @@ def test_a_file_with_a_matching_row_is_never_skipped(text, rows):
     matching = any(predicate.evaluate({(name,): value for name, value in row.items()}) for row in rows)
     mask = skipping_mask(predicate, pa.array([statistics_of(rows)])).to_pylist()
     assert mask[0] or not matching
+
+
+def test_partition_values_in_a_disjunction_with_data_columns():
+    schema = StructType((*SCHEMA.fields, StructField("p", PrimitiveType("integer")), StructField("q", PrimitiveType("string"))))
+    predicate = Predicate.parse("(p = 1 and i > 5) or (p = 2 and i < 5) or (q is null and i = 5)", schema, ["p", "q"])
+    assert predicate.partition_part is None
+    files = pa.array([json.dumps(stats(low=1, high=4)), json.dumps(stats(low=6, high=9)), None, json.dumps(stats(low=5, high=5))])
+    for p, q, expected in (
+        ("1", "a", [False, True, True, False]),
+        ("2", "a", [True, False, True, False]),
+        ("3", "a", [False, False, False, False]),
+        (None, "a", [False, False, False, False]),
+        ("3", None, [False, False, True, True]),
+    ):
+        texts = {"p": pa.array([p] * 4, pa.string()), "q": pa.array([q] * 4, pa.string())}
+        assert skipping_mask(predicate.data_part, files, texts.__getitem__).to_pylist() == expected
+        assert skipping_mask(predicate.data_part, files).to_pylist()[2]
+
+
+def test_statistics_from_before_a_type_was_widened():
+    assert kept("t = '2024-01-02'", stats("t", "2024-01-01", "2024-01-02")) == [True]
+    assert kept("t > '2024-01-03'", stats("t", "2024-01-01", "2024-01-02")) == [False]
+    assert kept("n = 5", stats("n", 4, 6), stats("n", 6, 7)) == [True, False]
+    bounds = pa.struct([("i", pa.int16()), ("n", pa.int32()), ("t", pa.date32())])
+    parsed = pa.array(
+        [
+            {"numRecords": 2, "minValues": row, "maxValues": row, "nullCount": {"i": 0, "n": 0, "t": 0}}
+            for row in ({"i": 1, "n": 1, "t": dt.date(2024, 1, 1)}, {"i": 5, "n": 5, "t": dt.date(2024, 1, 5)})
+        ],
+        pa.struct(
+            [
+                ("numRecords", pa.int64()),
+                ("minValues", bounds),
+                ("maxValues", bounds),
+                ("nullCount", pa.struct([(name, pa.int64()) for name in ("i", "n", "t")])),
+            ]
+        ),
+    )
+    for text in ("i = 5", "n = 5", "n > 4.5", "t = '2024-01-05'", "t > '2024-01-01 12:00:00'"):
+        assert skipping_mask(Predicate.parse(text, SCHEMA, []).data_part, parsed).to_pylist() == [False, True], text

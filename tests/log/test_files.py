@@ -249,9 +249,9 @@ def test_partition_pruning(table: Path, form: str, type_: str, predicate: str) -
 
 
 def test_row_groups_of_other_partitions_are_not_read(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_delta.log import checkpoint_writer
+    from airflow_delta.log import checkpoint_files
 
-    monkeypatch.setattr(checkpoint_writer, "ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr(checkpoint_files, "ROW_GROUP_ROWS", 10)
     create_table(table, *(add(f"{n}", part=f"p{n % 10}") for n in range(100)), partition_columns=["part"])
     write_checkpoint(snapshot_of(table))
     kept: list[bool] = []

@@ -76,6 +76,6 @@ def test_bad_input(table: Path) -> None:
     tables.create_table(table)
     with pytest.raises(DeltaIllegalArgumentException, match="negative"):
         DeltaLog.for_table(str(table)).history(-1)
-    tables.commit_path(table, 1).write_bytes(b'{"commitInfo":{"operation":"x"}}\n{"add":}\n')
-    with pytest.raises(DeltaLogCorruptedException, match="line 2"):
+    tables.commit_path(table, 1).write_bytes(b'{"commitInfo":{"operation":}}\n{"add":{}}\n')
+    with pytest.raises(DeltaLogCorruptedException, match="line 1"):
         DeltaLog.for_table(str(table)).history()

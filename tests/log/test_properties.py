@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.properties import DAY, HOUR, PROPERTIES, TableProperties, parse_interval, validate
+from airflow_delta.log.properties import DAY, HOUR, PROPERTIES, TableProperties, check_together, parse_interval, validate
 
 
 def test_defaults_are_deltas():
@@ -65,8 +65,13 @@ def test_keys_get_deltas_spelling_and_free_keys_stay():
         ("delta.logRetentionDuration", "interval 1 month", "months"),
         ("delta.isolationLevel", "WriteSerializable", "may be set to Serializable only"),
         ("delta.isolationLevel", "Chaos", "none of"),
-        ("delta.columnMapping.maxColumnId", "3", "cannot be set"),
-        ("delta.constraints.c", "a > 1", "ADD CONSTRAINT"),
+        ("delta.columnMapping.maxColumnId", "3", "cannot be set.*DELTA_CANNOT_MODIFY_TABLE_PROPERTY"),
+        ("delta.columnMapping.mode", "foo", "none of none, id, name"),
+        ("delta.constraints.c", "a > 1", "ADD CONSTRAINT.*DELTA_ADD_CONSTRAINTS"),
+        ("delta.parquet.format.version", "9", "may be set to 1.0.0"),
+        ("delta.autoOptimize.autoCompact", "auto", "may be set to true or false only"),
+        ("delta.universalFormat.enabledFormats", "iceberg,foo", "foo is no format"),
+        ("delta.coordinatedCommits.tableConf-preview", "[]", "not a JSON object"),
         ("delta.feature.x", "on", "'supported' or 'enabled'"),
         ("delta.appendOnly", True, "properties are text"),
     ],
@@ -79,3 +84,36 @@ def test_refused_by_name(key, value, said):
 def test_a_key_in_two_spellings_is_refused():
     with pytest.raises(DeltaIllegalArgumentException, match="twice"):
         validate({"delta.appendOnly": "true", "delta.appendonly": "false"})
+
+
+def test_a_new_table_may_come_with_constraints():
+    assert validate({"Delta.Constraints.c": "a > 1"}, new_table=True) == {"delta.constraints.c": "a > 1"}
+
+
+def test_what_other_engines_set_is_honoured_on_reading():
+    p = TableProperties({"delta.autoOptimize.autoCompact": "auto", "delta.isolationLevel": "SnapshotIsolation"})
+    assert (p.get("autoOptimize.autoCompact"), p.isolation_level) == ("auto", "SnapshotIsolation")
+
+
+@pytest.mark.parametrize(
+    ("configuration", "changed", "said"),
+    [
+        (
+            {"delta.logRetentionDuration": "1 day"},
+            ["delta.logRetentionDuration"],
+            r"\(1 days\) must not be shorter than .* \(7 days\)",
+        ),
+        ({"delta.deletedFileRetentionDuration": "60 days"}, ["delta.deletedFileRetentionDuration"], r"\(30 days\) must not be"),
+        ({"delta.enableRowTracking": "true", "delta.rowTrackingSuspended": "true"}, [], "ILLEGAL_PROPERTY_COMBINATION"),
+    ],
+)
+def test_properties_that_contradict_each_other(configuration, changed, said):
+    with pytest.raises(DeltaIllegalArgumentException, match=said):
+        check_together(configuration, changed, table="s3://t")
+
+
+def test_what_was_there_before_is_not_checked_together():
+    check_together({"delta.logRetentionDuration": "1 day", "x": "y"}, ["x"])
+    check_together(
+        {"delta.logRetentionDuration": "60 days", "delta.deletedFileRetentionDuration": "60 days"}, ["delta.logRetentionDuration"]
+    )

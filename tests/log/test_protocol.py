@@ -12,11 +12,15 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions import Metadata, Protocol
 from airflow_delta.log.protocol import (
+    FEATURES,
     apply_feature_properties,
     check_can_read,
     check_can_write,
+    check_feature_drop,
+    check_form,
     check_transition,
     features,
+    needs_manual_enablement,
     required_protocol,
     upgraded,
 )
@@ -45,25 +49,67 @@ def test_legacy_versions_are_written_while_their_features_are_not_used(versions)
 
 
 @pytest.mark.parametrize(
-    ("table", "meta", "feature"),
+    ("table", "meta", "feature", "said"),
     [
-        (protocol(1, 3), metadata(constraints__c="a > 1"), "checkConstraints"),
-        (protocol(1, 4), metadata(enableChangeDataFeed="true"), "changeDataFeed"),
-        (protocol(1, 4), metadata(field_metadata='{"delta.generationExpression":"b"}'), "generatedColumns"),
-        (protocol(2, 5), metadata(columnMapping__mode="name"), "columnMapping"),
-        (protocol(1, 6), metadata(field_metadata='{"delta.identity.start":1}'), "identityColumns"),
-        (protocol(1, 2), metadata(field_metadata='{"delta.invariants":"{}"}'), "invariants"),
-        (protocol(1, 7, None, ["rowTracking", "domainMetadata"]), PLAIN, "rowTracking"),
-        (protocol(1, 7, None, ["sparkles"]), PLAIN, "sparkles"),
-        (protocol(3, 7, ["catalogManaged"], ["catalogManaged"]), PLAIN, "catalogManaged"),
-        (protocol(3, 7, ["v2Checkpoint"], ["v2Checkpoint"]), PLAIN, "v2Checkpoint"),
+        (
+            protocol(1, 7, None, ["icebergCompatV1"]),
+            PLAIN,
+            "icebergCompatV1",
+            "icebergCompatV1: this provider does not write the Parq",
+        ),
+        (protocol(2, 7, None, ["columnMapping", "icebergCompatV2"]), PLAIN, "icebergCompatV2", "Iceberg readers need"),
+        (protocol(1, 2), metadata(enableIcebergCompatV3="true"), "icebergCompatV3", "Iceberg readers need"),
+        (protocol(3, 7, ["variantType"], ["variantType"]), metadata("variant"), "variantType", "DELTA_UNSUPPORTED_FEATURES_FOR_"),
+        (protocol(1, 7, None, ["coordinatedCommits-preview"]), PLAIN, "coordinatedCommits-preview", "commit coordinator"),
+        (protocol(3, 7, ["catalogManaged"], ["catalogManaged"]), PLAIN, "catalogManaged", "the log on storage is not the truth"),
+        (
+            protocol(1, 7, None, ["redirectWriterOnly-preview"]),
+            PLAIN,
+            "redirectWriterOnly-preview",
+            "DELTA_UNSUPPORTED_FEATURES_FOR_WR",
+        ),
+        (protocol(1, 7, None, ["sparkles"]), PLAIN, "sparkles", "does not support the table feature sparkles"),
     ],
 )
-def test_features_in_use_are_refused_by_name(table, meta, feature):
-    with pytest.raises(DeltaUnsupportedTableFeatureException, match=feature) as caught:
+def test_features_are_refused_by_name_and_with_the_reason(table, meta, feature, said):
+    with pytest.raises(DeltaUnsupportedTableFeatureException, match=said) as caught:
         check_can_write(table, meta, "s3://t", 9)
     assert feature in caught.value.features
     assert "s3://t at version 9" in str(caught.value)
+
+
+# Delta's own, by running it: DeltaProtocolTransitionsSuite and the attributes of TableFeature.
+REQUIRES = {
+    "rowTracking": {"domainMetadata"},
+    "clustering": {"domainMetadata"},
+    "icebergCompatV3": {"columnMapping", "rowTracking"},
+    "variantShredding": {"variantType"},
+    "coordinatedCommits-preview": {"inCommitTimestamp", "vacuumProtocolCheck"},
+    "catalogManaged": {"inCommitTimestamp", "vacuumProtocolCheck"},
+}
+TOLERANT_OF_UPGRADES = {
+    *("appendOnly", "changeDataFeed", "columnMapping", "timestampNtz", "deletionVectors", "rowTracking", "domainMetadata"),
+    *("icebergCompatV1", "icebergCompatV2", "icebergCompatV3", "v2Checkpoint", "catalogManaged", "inCommitTimestamp"),
+    "vacuumProtocolCheck",
+}
+
+
+def test_the_table_of_features_says_what_deltas_does():
+    assert {name: set(FEATURES[name].requires) for name in REQUIRES} == REQUIRES
+    assert {n for n, f in FEATURES.items() if not f.fail_concurrent_transactions_at_upgrade} == TOLERANT_OF_UPGRADES
+    legacy = {n: f.legacy for n, f in FEATURES.items() if f.legacy}
+    assert legacy == {
+        "appendOnly": (1, 2),
+        "invariants": (1, 2),
+        "checkConstraints": (1, 3),
+        "changeDataFeed": (1, 4),
+        "generatedColumns": (1, 4),
+        "columnMapping": (2, 5),
+        "identityColumns": (1, 6),
+    }
+    assert all(f.tolerated for f in FEATURES.values() if f.supported)
+    assert all(f.readable for f in FEATURES.values() if f.tolerated)
+    assert all(required in FEATURES for f in FEATURES.values() for required in f.requires)
 
 
 def test_supported_features_and_writer_only_features_of_readers():
@@ -87,6 +133,67 @@ def test_required_protocol_is_the_weakest():
     assert upgraded(protocol(1, 2), protocol(1, 2)) == protocol(1, 2)
     assert upgraded(protocol(1, 2), NTZ) == NTZ
     assert features(upgraded(protocol(2, 5), NTZ)) == features(protocol(2, 5)) | {"timestampNtz"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (protocol(3, 5, ["columnMapping"]), "needs writer version 7"),
+        (protocol(3, 7, None, ["deletionVectors"]), "lists reader features exactly when"),
+        (protocol(1, 7, ["deletionVectors"], ["deletionVectors"]), "lists reader features exactly when"),
+        (protocol(1, 7), "lists writer features exactly when"),
+        (protocol(1, 2, None, ["appendOnly"]), "lists writer features exactly when"),
+        (protocol(3, 7, ["deletionVectors"], ["appendOnly"]), "lists deletionVectors for readers but not for writers"),
+        (protocol(0, 2), "positive versions"),
+    ],
+)
+def test_versions_and_lists_of_features_must_fit_each_other(bad, said):
+    with pytest.raises(DeltaIllegalArgumentException, match=said):
+        check_form(bad, "s3://t")
+
+
+@pytest.mark.parametrize(
+    "good", [protocol(1, 1), protocol(2, 6), protocol(1, 7, None, []), protocol(2, 7, None, ["columnMapping"]), NTZ]
+)
+def test_protocols_of_every_form(good):
+    check_form(good, "s3://t")
+
+
+def test_a_preview_feature_stands_in_for_the_one_it_became():
+    preview = protocol(3, 7, ["typeWidening-preview"], ["typeWidening-preview"])
+    assert apply_feature_properties(metadata(enableTypeWidening="true"), preview)[1] == preview
+    assert needs_manual_enablement(preview, metadata(enableTypeWidening="true")) == ()
+    assert features(required_protocol(metadata("variant"))) >= {"variantType"}
+
+
+@pytest.mark.parametrize(
+    ("current", "new", "dropped"),
+    [
+        (NTZ, protocol(1, 2), "timestampNtz"),
+        (NTZ, protocol(1, 7, None, ["appendOnly", "invariants", "checkpointProtection"]), "timestampNtz"),
+        (protocol(1, 3), protocol(1, 2), "checkConstraints"),
+    ],
+)
+def test_one_feature_is_dropped_at_a_time(current, new, dropped):
+    assert check_feature_drop(current, new, "s3://t", 1) == dropped
+
+
+@pytest.mark.parametrize(
+    ("current", "new", "said"),
+    [
+        (NTZ, NTZ, "would drop nothing"),
+        (protocol(1, 4), protocol(1, 2), "changeDataFeed, checkConstraints, generatedColumns, and features are dropped one"),
+        (NTZ, protocol(1, 7, None, ["appendOnly", "invariants", "domainMetadata"]), "would also add domainMetadata"),
+        (
+            protocol(1, 7, None, ["rowTracking", "domainMetadata"]),
+            protocol(1, 7, None, ["rowTracking"]),
+            "DROP_DEPENDENT_FEATURE",
+        ),
+    ],
+)
+def test_drops_that_are_refused(current, new, said):
+    with pytest.raises(ProtocolDowngradeException, match=said):
+        check_feature_drop(current, new, "s3://t", 1)
 
 
 def test_a_protocol_may_not_lose_a_feature():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
-from airflow_delta.log.actions import Metadata
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException, SchemaMismatchException
+from airflow_delta.log.actions import Format, Metadata
 from airflow_delta.log.schema import (
     DATE,
     DOUBLE,
@@ -153,7 +154,18 @@ def metadata(schema: StructType, partition_columns=(), **configuration) -> Metad
         (metadata(struct(a=LONG, b=LONG), ["a", "a"]), "twice"),
         (metadata(struct(a=LONG, b=LONG), ["a"], dataSkippingStatsColumns="a"), "partition column a"),
         (metadata(struct(a=LONG, b=LONG), [], dataSkippingStatsColumns="z"), "names z"),
-        (metadata(struct(_change_type=LONG), [], enableChangeDataFeed="true"), "reserved"),
+        (metadata(struct(a=DecimalType(5, 6))), r"decimal\(5,6\).*DELTA_UNSUPPORTED_DATA_TYPES"),
+        (metadata(struct(a=LONG, b=LONG, m=MapType(LONG, LONG)), [], dataSkippingStatsColumns="m"), "NOT_SUPPORTED_TYPE"),
+        (metadata(struct(a=LONG, b=PrimitiveType("binary")), [], dataSkippingStatsColumns="b"), "binary, which has no bounds"),
+        (
+            metadata(struct(a=LONG), enableDeletionVectors="true", **{"compatibility.symlinkFormatManifest.enabled": "true"}),
+            "PERSISTENT_DELETION_VECTORS_WITH_INCREMENTAL_MANIFEST_GENERATION",
+        ),
+        (
+            msgspec.structs.replace(metadata(struct(a=LONG), enableDeletionVectors="true"), format=Format(provider="orc")),
+            "PERSISTENT_DELETION_VECTORS_IN_NON_PARQUET_TABLE",
+        ),
+        (metadata(struct(row=LONG), **{"rowTracking.materializedRowIdColumnName": "row"}), "INTERNAL_NAME_FAILED"),
         (metadata(struct(s=StructType((StructField("x", LONG, nullable=False),)))), "cannot be enforced"),
     ],
 )
@@ -162,6 +174,17 @@ def test_bad_metadata_is_refused(bad, said):
         check_metadata(bad)
 
 
+def test_the_columns_of_the_change_data_feed_are_reserved():
+    with pytest.raises(DeltaIllegalStateException, match="DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS"):
+        check_metadata(metadata(struct(_change_type=LONG), [], enableChangeDataFeed="true"))
+
+
+def test_a_table_without_columns_stays_one():
+    empty = metadata(StructType())
+    check_metadata(empty, empty)
+
+
 def test_good_metadata_passes():
+    check_metadata(metadata(struct(a=LONG, b=struct(c=PrimitiveType("binary"))), [], dataSkippingStatsColumns="b,a,A"))
     check_metadata(metadata(struct(a=LONG, b=struct(c=STRING)), ["a"], dataSkippingStatsColumns="b, `b`.`c`"))
     assert json.loads(to_json(TABLE))["fields"][0]["nullable"] is False

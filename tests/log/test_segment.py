@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.exceptions import (
-    DeltaUnsupportedTableFeatureException,
-    VersionNotFoundException,
-    VersionsNotContiguousException,
-)
+from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log.segment import LogSegment, load_segment
 from airflow_delta.log.store import LogStore, store_for
 from support import tables
@@ -149,12 +145,60 @@ def test_a_gap_below_the_checkpoint_does_not_matter(make) -> None:
     assert summary(segment(make({**commits(0, 1, 7, 11), **checkpoint(10)}))) == (11, 10, [11])
 
 
-def test_a_table_with_only_a_v2_checkpoint_is_refused_by_name(make) -> None:
-    name = f"{10:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
-    store = make({**commits(11), name: b"{}"})
-    with pytest.raises(DeltaUnsupportedTableFeatureException, match="V2 checkpoint") as caught:
-        load_segment(store)
-    assert caught.value.features == ("v2Checkpoint",)
+UUIDS = ["80a083e8-7026-4e79-81be-64bd76c43a11", "90a083e8-7026-4e79-81be-64bd76c43a11"]
+
+
+def manifest(version: int, extension: str = "json", content: bytes = b"x", unique: str = UUIDS[0]) -> dict[str, bytes]:
+    return {f"{version:020d}.checkpoint.{unique}.{extension}": content}
+
+
+def compacted(*runs: tuple[int, int]) -> dict[str, bytes]:
+    return {f"{first:020d}.{last:020d}.compacted.json": b"{}" for first, last in runs}
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (manifest(10), UUIDS[0]),
+        ({**manifest(10, "parquet"), **checkpoint(10)}, UUIDS[0]),
+        ({**manifest(10), **checkpoint(10), **parts(10, [1, 2], 2)}, UUIDS[0]),
+        ({**checkpoint(10), **parts(10, [1, 2], 2)}, "0000000002"),
+        ({**parts(10, [1, 2], 2), **parts(10, [1, 2, 3], 3)}, "0000000003"),
+        ({**checkpoint(10), **parts(10, [1], 2)}, "checkpoint.parquet"),
+        ({**manifest(10), **manifest(10, unique=UUIDS[1])}, UUIDS[1]),
+        ({**manifest(10, content=b""), **checkpoint(10)}, "checkpoint.parquet"),
+        ({**manifest(10), **checkpoint(9)}, UUIDS[0]),
+        ({**manifest(9), **checkpoint(10)}, "checkpoint.parquet"),
+    ],
+)
+@pytest.mark.parametrize("tail", [commits(11, 12), LONG])
+def test_which_checkpoint_of_several(make, names: dict[str, bytes], chosen: str, tail: dict[str, bytes]) -> None:
+    """Delta's CheckpointInstance: the later version, then SINGLE < WITH_PARTS < V2."""
+    found = segment(make({**tail, **names}))
+    assert found.version == 12
+    assert found.checkpoint is not None
+    assert chosen in found.checkpoint.parts[-1].name
+
+
+@pytest.mark.parametrize(
+    ("files", "version", "chosen"),
+    [
+        (compacted((1, 4)), None, [(1, 4)]),
+        (compacted((11, 12)), None, [(11, 12)]),
+        (compacted((1, 4), (5, 8)), None, [(1, 4), (5, 8)]),
+        (compacted((1, 4), (4, 8), (5, 6)), None, [(1, 4), (5, 6)]),
+        (compacted((1, 4), (1, 6)), None, [(1, 4)]),
+        (compacted((1, 13)), None, []),
+        (compacted((5, 12)), 8, []),
+        ({**compacted((9, 11), (11, 12)), **checkpoint(10)}, None, [(11, 12)]),
+        (compacted((4, 1)), None, []),
+    ],
+)
+def test_which_compaction_files(make, files: dict[str, bytes], version: int | None, chosen: list[tuple[int, int]]) -> None:
+    """Delta's ``useCompactedDeltasForLogSegment``; commits stay in the segment."""
+    found = segment(make({**LONG, **files}), version)
+    assert [(run.first, run.last) for run in found.compactions] == chosen
+    assert found.commit_versions.stop == found.version + 1
 
 
 def test_checksums_are_listed_newest_first_from_the_checkpoint_on(make) -> None:

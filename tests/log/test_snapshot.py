@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.exceptions import DeltaTableNotFoundException
+from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException
 from airflow_delta.log import DeltaLog, DomainMetadata, Snapshot
 from support import tables
 
@@ -138,6 +139,47 @@ def test_an_in_commit_timestamp_goes_before(table: Path) -> None:
     tables.create_table(table, configuration=configuration)
     tables.write_commit(table, 1, tables.info(in_commit_timestamp=1_660_000_000_000), tables.add("a"), at=1_650_000_000_123)
     assert snapshot(table).timestamp == 1_660_000_000_000
+
+
+def row_tracking(mark: object, *, removed: bool = False) -> DomainMetadata:
+    return DomainMetadata(
+        domain="delta.rowTracking",
+        configuration=json.dumps({"rowIdHighWaterMark": mark, "domainName": "delta.rowTracking"}),
+        removed=removed,
+    )
+
+
+def test_row_id_high_water_mark(table: Path) -> None:
+    assert snapshot(table).row_id_high_water_mark is None
+    tables.create_table(table, row_tracking(9))
+    tables.write_checkpoint_by_hand(table, 0, [tables.protocol(), tables.metadata(), row_tracking(9)])
+    assert snapshot(table).row_id_high_water_mark == 9
+    tables.append(table, 1)
+    assert snapshot(table).row_id_high_water_mark == 9
+    tables.write_commit(table, 2, row_tracking(41))
+    # Told by a commit, no checkpoint is opened for it.
+    tables.log_path(table, f"{0:020d}.checkpoint.parquet").write_bytes(b"not to be read")
+    assert snapshot(table).row_id_high_water_mark == 41
+    log = DeltaLog.for_table(str(table))
+    tables.write_commit(table, 3, row_tracking(41, removed=True))
+    assert log.update().row_id_high_water_mark is None
+    assert log.snapshot.domain("delta.rowTracking") is None
+
+
+def test_row_id_high_water_mark_comes_from_a_checksum(table: Path) -> None:
+    tables.create_table(table, row_tracking(9))
+    log = DeltaLog.for_table(str(table))
+    assert log.write_checksum(log.snapshot)
+    tables.write_checkpoint_by_hand(table, 0, [tables.protocol(), tables.metadata()])  # says nothing of it
+    assert snapshot(table).row_id_high_water_mark == 9
+
+
+@pytest.mark.parametrize("configuration", ["", "{}", '{"rowIdHighWaterMark":"x"}'])
+def test_a_row_tracking_domain_without_its_mark(table: Path, configuration: str) -> None:
+    tables.create_table(table, DomainMetadata(domain="delta.rowTracking", configuration=configuration, removed=False))
+    with pytest.raises(DeltaLogCorruptedException, match="no row id high water mark") as caught:
+        _ = snapshot(table).row_id_high_water_mark
+    assert (caught.value.table, caught.value.version) == (str(table), 0)
 
 
 STARTS = """

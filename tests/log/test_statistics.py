@@ -106,7 +106,31 @@ def test_no_statistics_in_the_footer_means_no_claims(tmp_path):
     ],
 )
 def test_indexed_columns(tmp_path, properties, columns):
-    assert set(statistics(tmp_path / "f.parquet", properties=properties)["nullCount"]) == columns
+    found = statistics(tmp_path / "f.parquet", properties=properties)
+    assert set(found.get("nullCount", ())) == columns
+    assert found["numRecords"] == 4
+
+
+def test_lists_and_maps_have_null_counts_where_the_footer_is_certain(tmp_path):
+    """Below a list, the footer counts empty lists and null elements like null lists."""
+    table = pa.table(
+        {
+            "full": [[1], [2, 3]],
+            "holes": [[1], [None]],
+            "empty": [[1], []],
+            "pairs": pa.array([{"a": 1}, {"b": None}], pa.map_(pa.string(), pa.int32())),
+            "deep": [{"list": [[1]]}, {"list": [[2], [3]]}],
+        }
+    )
+    assert statistics(tmp_path / "f.parquet", table)["nullCount"] == {"full": 0, "pairs": 0, "deep": {"list": 0}}
+
+
+def test_tight_bounds(tmp_path):
+    pq.write_table(TABLE, tmp_path / "f.parquet")
+    footer = pq.read_metadata(tmp_path / "f.parquet")
+    schema = from_arrow(TABLE.schema)
+    assert "tightBounds" not in json.loads(stats_from_footer(footer, schema, TableProperties({})))
+    assert json.loads(stats_from_footer(footer, schema, TableProperties({}), tight_bounds=True))["tightBounds"] is True
 
 
 def test_string_prefix_length(tmp_path):

@@ -104,6 +104,13 @@ def write_commit(table: Path | str, version: int, *actions: Action, at: int | No
     return path
 
 
+def write_compaction(table: Path | str, first: int, last: int, *actions: Action) -> Path:
+    """Write a log compaction file."""
+    path = log_path(table, f"{first:020d}.{last:020d}.compacted.json")
+    path.write_bytes(encode_actions(actions))
+    return path
+
+
 def create_table(table: Path | str, *actions: Action, configuration: dict[str, str] | None = None, **changes: Any) -> Path:
     """Write commit 0: protocol, metadata and further actions."""
     return write_commit(table, 0, protocol(), metadata(configuration=configuration or {}, **changes), *actions)

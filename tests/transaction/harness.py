@@ -139,6 +139,7 @@ class Race:
     :param ours: actions of our commit.
     :param expected: exception of our commit, ``None`` when it must succeed.
     :param partition: the exception's partition hint.
+    :param delta_partition: Delta's hint, where it is another one.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Race:
     ours: Sequence[Action] = ()
     expected: type[DeltaConcurrentModificationException] | None = None
     partition: str | None = None
+    delta_partition: str | None = None
     operation: Operation = field(default_factory=Operation.truncate)
     winner_operation: Operation = field(default_factory=Operation.truncate)
     configuration: dict[str, str] = field(default_factory=dict)

@@ -65,3 +65,46 @@ def test_threads_do_not_see_each_other(table: Table) -> None:
         assert seen == [None, 1, 1]
         assert transaction.commit([add("a")], Operation.write()) == 2
     assert last_commit_version_in_session() == 2
+
+
+def test_with_active_restores_what_was_active(table: Table) -> None:
+    log = table.open()
+    outer, inner = log.start_transaction(), log.start_transaction()
+    with OptimisticTransaction.with_active(outer) as active:
+        assert active is outer is OptimisticTransaction.get_active()
+        with OptimisticTransaction.with_active(outer):
+            assert OptimisticTransaction.get_active() is outer
+        assert OptimisticTransaction.get_active() is outer, "setting it again changes nothing"
+        with (
+            pytest.raises(DeltaIllegalStateException, match="DELTA_ACTIVE_TRANSACTION_ALREADY_SET"),
+            OptimisticTransaction.with_active(inner),
+        ):
+            pytest.fail("two active transactions")
+        with OptimisticTransaction.with_active(inner, override_existing=True):
+            assert OptimisticTransaction.get_active() is inner
+        assert OptimisticTransaction.get_active() is outer
+    assert OptimisticTransaction.get_active() is None
+
+
+def test_with_active_restores_after_an_error(table: Table) -> None:
+    outer, inner = table.open().start_transaction(), table.open().start_transaction()
+
+    def fail() -> None:
+        with OptimisticTransaction.with_active(inner, override_existing=True):
+            raise ValueError("stop")
+
+    with OptimisticTransaction.with_active(outer):
+        with pytest.raises(ValueError, match="stop"):
+            fail()
+        assert OptimisticTransaction.get_active() is outer
+
+
+def test_two_tables_in_one_thread(table: Table, tmp_path: Path) -> None:
+    other = Table(tmp_path, "other")
+    other.create()
+    with table.open().with_new_transaction() as first:
+        second = other.open().start_transaction()
+        assert second.commit([add("b")], Operation.write()) == 1
+        assert OptimisticTransaction.get_active() is first
+        assert first.commit([add("a")], Operation.write()) == 1
+    assert last_commit_version_in_session() == 1

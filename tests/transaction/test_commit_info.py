@@ -154,3 +154,11 @@ def test_which_operations_change_data_and_partitioning() -> None:
     assert Operation.replace_table().may_change_partition_columns
     assert not Operation.update("x = 1").may_change_partition_columns
     assert Operation.write().with_metrics({"numFiles": 2}).encoded_metrics() == {"numFiles": "2"}
+
+
+def test_the_clock_can_be_given(table: Table) -> None:
+    transaction = table.open().start_transaction(clock=lambda: 1_234)
+    transaction.commit([add("a", part=1)], Operation.write())
+    assert table.info(1)["timestamp"] == 1_234
+    assert transaction.outcome is not None
+    assert transaction.outcome.timestamp == 1_234

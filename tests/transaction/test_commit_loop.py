@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_delta.exceptions import (
     CommitCancelledException,
@@ -302,10 +303,10 @@ def test_log_lines(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     checked = [text for level, text in lines if level == "INFO" and text.startswith("Completed checking for conflicts")]
     assert [text.split()[5] for text in checked] == ["1", "2"]
     assert all(" Attempt: " in text and text.endswith(" ms") for text in checked)
-    stats = next(record.commit_stats for record in caplog.records if hasattr(record, "commit_stats"))
-    assert stats["commit_version"] == 3
-    assert stats["num_add"] == 1
-    assert stats["versions_checked"] == 2
+    stats = next(r.delta_data for r in caplog.records if getattr(r, "delta_event", "") == "delta.commit.stats")
+    assert stats["commitVersion"] == 3
+    assert stats["numAdd"] == 1
+    assert stats["versionsChecked"] == 2
 
 
 def test_phases_of_a_commit(table: Table) -> None:
@@ -387,3 +388,63 @@ def test_pauses_stay_within_their_bounds() -> None:
         for waited in (0.0, 0.1, 1.0, 10.0):
             assert 0.01 <= pause(losses, waited, 0.01, 0.1) <= 0.1
     assert max(pause(20, 5.0, 0.0, 0.25) for _ in range(100)) < 0.001, "who has waited long goes first"
+
+
+@pytest.mark.parametrize("tracked", [False, True], ids=["plain", "row ids and timestamps"])
+def test_a_thousand_winners_cost_next_to_nothing(tmp_path: Path, tracked: bool) -> None:
+    table = Table(tmp_path, "crowded")
+    features = {"delta.feature.rowTracking": "supported", "delta.enableInCommitTimestamps": "true"}
+    table.create(("part",), configuration=features if tracked else {})
+    transaction = table.open().start_transaction(policy=CommitPolicy(checkpoint="off", checksum=False))
+    transaction.filter_files("part = 1")
+    for version in range(1, 1001):
+        new = {"path": f"w{version}", "partitionValues": {"part": str(version % 50 + 2)}, "size": 1, "modificationTime": 1}
+        new |= {"dataChange": True, "baseRowId": version, "defaultRowCommitVersion": version}
+        mark = {"domain": "delta.rowTracking", "configuration": f'{{"rowIdHighWaterMark":{version}}}', "removed": False}
+        info = foreign_info(isBlindAppend=True, inCommitTimestamp=version)
+        table.put_foreign(version, info, {"add": new}, *([{"domainMetadata": mark}] if tracked else []))
+    started = time.process_time()  # other processes of the machine do not count
+    assert transaction.commit([replace(add("o", part=1), stats='{"numRecords":5}')], Operation.write()) == 1001
+    assert time.process_time() - started < 0.2
+    lines = table.lines(1001)
+    assert lines[-1]["add"].get("baseRowId") == (1001 if tracked else None)
+
+
+class ListingStore(LocalStore):
+    """A store that is asked by listing, as object stores are; counts what is asked."""
+
+    probes = False
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root), FAST)
+        self.listings = 0
+        self.batches: list[int] = []
+        self.single: list[str] = []
+
+    def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[Any]:
+        self.listings += 1
+        return super().list_from(directory, start_name, stat=stat)
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        self.batches.append(len(paths))
+        return [super(ListingStore, self).read(path) for path in paths]
+
+    def read(self, path: str) -> bytes:
+        self.single.append(path)
+        return super().read(path)
+
+
+def test_a_hundred_winners_cost_one_listing_and_are_read_together(table: Table) -> None:
+    class Watch(TransactionObserver):
+        def before_put(self, version: int, attempt: int) -> None:
+            asked.append((version, store.listings, list(store.batches), list(store.single)))
+
+    asked: list[tuple[int, int, list[int], list[str]]] = []
+    store = ListingStore(table.root)
+    transaction = loser(table, store, observer=Watch())
+    for index in range(100):
+        table.commit(add(f"w{index}"))
+    store.listings, store.batches, store.single = 0, [], []
+    assert transaction.commit([add("a")], Operation.write()) == 101
+    assert transaction.outcome.versions_checked == 100
+    assert asked == [(101, 1, [100], [])]

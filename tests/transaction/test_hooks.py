@@ -153,3 +153,58 @@ def test_the_open_log_stands_on_the_new_version_without_reading(table: Table, mo
     monkeypatch.undo()
     assert log.update() is log.snapshot
     assert set(log.snapshot.files()["path"].to_pylist()) == {"a", "other"}
+
+
+class Deaf(Recorder):
+    """Decides for itself that its failure does not matter."""
+
+    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+        self.calls.append(f"handled {error} {version}")
+
+
+def test_a_hook_decides_what_its_error_means(table: Table) -> None:
+    calls: list[str] = []
+    transaction = table.open().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
+    transaction.register_post_commit_hook(Deaf("deaf", calls, ValueError("boom")))
+    transaction.register_post_commit_hook(Recorder("good", calls))
+    assert transaction.commit([add("a")], Operation.write()) == 1
+    assert calls == ["deaf 1", "handled boom 1", "good 1"]
+
+
+def test_hooks_can_be_run_again_after_the_commit(table: Table) -> None:
+    calls: list[str] = []
+    transaction = table.open().start_transaction()
+    transaction.register_post_commit_hook(Recorder("h", calls))
+    version = transaction.commit([add("a")], Operation.write())
+    assert transaction.outcome is not None
+    transaction.run_post_commit_hooks(version, [transaction.outcome.commit_info, add("a")])
+    assert calls == ["h 1", "h 1"]
+
+
+def test_no_hook_runs_for_a_commit_that_is_left_out(table: Table) -> None:
+    calls: list[str] = []
+    transaction = table.open().start_transaction()
+    transaction.register_post_commit_hook(Recorder("h", calls))
+    assert transaction.commit_if_needed([], Operation.delete()) is None
+    assert calls == []
+
+
+def test_the_order_in_which_delta_registers(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create(
+        configuration={
+            "delta.compatibility.symlinkFormatManifest.enabled": "true",
+            "delta.autoOptimize.autoCompact": "true",
+        }
+    )
+    calls: list[str] = []
+    transaction = table.open().start_transaction()
+    transaction.register_post_commit_hook(Recorder("own", calls))
+    transaction.commit([add("a")], Operation.write())
+    assert [hook.name for hook in transaction.post_commit_hooks] == [
+        "Post commit checksum",
+        "Post commit checkpoint trigger",
+        "own",
+        "Auto Compact",
+        "Generate Symlink Format Manifest",
+    ]

@@ -44,7 +44,7 @@ def kinds(table: Table, version: int) -> list[str]:
 
 def test_order_of_actions(table: Table) -> None:
     table.create()
-    assert kinds(table, 0) == ["commitInfo", "protocol", "metaData"], "the first commit starts with the protocol"
+    assert kinds(table, 0) == ["commitInfo", "metaData", "protocol"]
     protocol = Protocol(min_reader_version=1, min_writer_version=2)
     transaction = table.open().start_transaction()
     transaction.update_set_transaction(txn("own", 1))
@@ -57,8 +57,22 @@ def test_prepare_commit_returns_the_final_actions(table: Table) -> None:
     transaction = table.open().start_transaction()
     transaction.update_metadata(metadata())
     final = transaction.prepare_commit([add("a")], MANUAL)
-    assert [type(action).__name__ for action in final] == ["Protocol", "Metadata", "AddFile"]
+    assert [type(action).__name__ for action in final] == ["Metadata", "Protocol", "AddFile"]
     assert table.root.exists() is False
+
+
+def test_a_protocol_that_nobody_asked_for_comes_first(table: Table) -> None:
+    table.open().start_transaction().commit([metadata(), add("a")], MANUAL)
+    assert kinds(table, 0) == ["commitInfo", "protocol", "metaData", "add"]
+
+
+def test_implicit_and_explicit_protocol_are_two(table: Table) -> None:
+    mapped = metadata(configuration={"delta.enableChangeDataFeed": "true"})
+    given = Protocol(min_reader_version=1, min_writer_version=7, writer_features=["appendOnly", "invariants", "changeDataFeed"])
+    with pytest.raises(DeltaAssertionError, match="Cannot change the protocol more than once"):
+        table.open().start_transaction().commit([mapped, given], MANUAL)
+    table.open().start_transaction().commit([metadata(), given], MANUAL)
+    assert kinds(table, 0) == ["commitInfo", "metaData", "protocol"]
 
 
 def test_first_commit_without_metadata(table: Table) -> None:

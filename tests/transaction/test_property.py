@@ -12,20 +12,29 @@ import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException
-from airflow_delta.log.actions import Action, SetTransaction
+from airflow_delta.log.actions import Action, AddFile, SetTransaction
 from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from transaction.harness import FAST, Table, add, remove
 
 PARTS = (1, 2, 3)
 QUIET = CommitPolicy(checkpoint="off", checksum=False)
+FEATURES = {"delta.feature.rowTracking": "supported", "delta.enableInCommitTimestamps": "true"}
+ROWS = 3
+
+
+def rows(path: str, part: int) -> AddFile:
+    return replace(add(path, part=part), stats=f'{{"numRecords":{ROWS}}}')
+
 
 # -- the oracle ---------------------------------------------------------------------------------------------------------------
 
@@ -37,6 +46,9 @@ class State:
     files: dict[str, int] = field(default_factory=dict)
     apps: dict[str, int] = field(default_factory=dict)
     level: str = ""
+    timestamp: int = 0
+    row_ids: dict[str, int] = field(default_factory=dict)
+    high_water_mark: int = -1
 
 
 def replay(root: Path) -> list[State]:
@@ -44,6 +56,8 @@ def replay(root: Path) -> list[State]:
     states: list[State] = []
     files: dict[str, int] = {}
     apps: dict[str, int] = {}
+    row_ids: dict[str, int] = {}
+    mark = -1
     for version, path in enumerate(sorted((root / "_delta_log").glob("*.json"))):
         assert int(path.stem) == version, "versions are contiguous"
         actions = [json.loads(line) for line in path.read_text().splitlines()]
@@ -56,9 +70,14 @@ def replay(root: Path) -> list[State]:
             if "add" in action:
                 assert action["add"]["path"] not in files, f"version {version} adds a file that is there"
                 files[action["add"]["path"]] = int(action["add"]["partitionValues"]["part"])
+                row_ids[action["add"]["path"]] = action["add"]["baseRowId"]
+                assert action["add"]["defaultRowCommitVersion"] == version
+            if "domainMetadata" in action:
+                mark = json.loads(action["domainMetadata"]["configuration"])["rowIdHighWaterMark"]
             if "txn" in action:
                 apps[action["txn"]["appId"]] = action["txn"]["version"]
-        states.append(State(dict(files), dict(apps), actions[0]["commitInfo"]["isolationLevel"]))
+        info = actions[0]["commitInfo"]
+        states.append(State(dict(files), dict(apps), info["isolationLevel"], info["inCommitTimestamp"], dict(row_ids), mark))
     return states
 
 
@@ -99,12 +118,12 @@ class Client:
 
     def work(self, part_of: dict[str, int]) -> None:
         """Read, and decide on actions that follow from what was read."""
-        new = add(f"f{self.number}", part=self.part)
+        new = rows(f"f{self.number}", self.part)
         if self.kind == "append":
             self.actions = [new]
         elif self.kind == "read partition, write":
             self._filter(self.part)
-            self.actions = [add(f"f{self.number}", part=self.part % len(PARTS) + 1)]
+            self.actions = [rows(f"f{self.number}", self.part % len(PARTS) + 1)]
         elif self.kind == "delete":
             self.actions = [remove(path, part=self.part) for path in self._filter(self.part)[:1]]
         elif self.kind == "overwrite partition":
@@ -154,8 +173,8 @@ STEPS = st.lists(
 def run(root: Path, steps: list[tuple[str, Any, int]]) -> list[Client]:
     """Carry the steps out on a fresh table, then commit what is still open; return the clients that were committed."""
     table = Table(root)
-    table.create(("part",))
-    table.commit(*[add(f"s{part}", part=part) for part in PARTS], operation=Operation.write())
+    table.create(("part",), configuration=FEATURES)
+    table.commit(*[rows(f"s{part}", part) for part in PARTS], operation=Operation.write())
     opened: list[Client] = []
     done: list[Client] = []
 
@@ -181,6 +200,11 @@ def judge(root: Path, committed: list[Client]) -> None:
     """Raise unless the committed transactions, in commit order, are a serial order of what happened."""
     states = replay(root)
     assert len({client.version for client in committed}) == len(committed)
+    stamps = [state.timestamp for state in states]
+    assert stamps == sorted(set(stamps)), "every version is later than the one before"
+    given = sorted(states[-1].row_ids.values())
+    assert all(later - earlier >= ROWS for earlier, later in pairwise(given)), "no row id is given twice"
+    assert states[-1].high_water_mark == given[-1] + ROWS - 1
     assert sorted(client.version for client in committed) == list(range(2, len(states)))  # type: ignore[type-var]
     for client in committed:
         assert client.version is not None

@@ -156,6 +156,7 @@ SCENARIOS = [
         winner=[remove("f")],
         ours=[remove("f", a=1, b=2), add("o", a=2, b=1)],
         expected=ConcurrentDeleteDeleteException,
+        partition="[a=1, b=2]",
     ),
     legacy(
         "L17 full scan, the winner's remove has no partition values",
@@ -165,6 +166,7 @@ SCENARIOS = [
         winner=[remove("f")],
         ours=[add("o", a=2, b=1)],
         expected=ConcurrentDeleteReadException,
+        delta_partition="[a=1, b=2]",
     ),
     legacy(
         "L18 full scan, winner removes and adds: the add is checked first",

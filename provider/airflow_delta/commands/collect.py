@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.partitions import partition_values, time_zone_of, url_encode
+from airflow_delta.commands.rules import check_finished_files, table_rules
 from airflow_delta.commands.table import check_new_schema, parse_predicate, read_snapshot
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
@@ -16,7 +17,7 @@ from airflow_delta.exceptions import (
     StagedFileException,
     StagingException,
 )
-from airflow_delta.log.actions import Action, AddFile, RemoveFile, encode_action
+from airflow_delta.log.actions import Action, AddCDCFile, AddFile, RemoveFile, encode_action
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
 from airflow_delta.staging.manifest import INLINE_LIMIT, decode_actions, encode_manifest, manifest_ref
 from airflow_delta.staging.paths import MANIFEST_NAME, attempt_directory, is_hidden, stage_key, transaction_directory
@@ -26,7 +27,7 @@ from airflow_delta.staging.schema import parse_struct
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
     from airflow_delta.log.predicates import Predicate
-    from airflow_delta.log.schema import StructType
+    from airflow_delta.log.schema import StructField, StructType
     from airflow_delta.log.store import FileStatus
 
 _CONCURRENCY = 16
@@ -34,10 +35,14 @@ _CONCURRENCY = 16
 
 @dataclass(slots=True)
 class _Collected:
-    """Data files of a stage, as actions."""
+    """Data files of a stage, as actions.
+
+    :param marks: last values of the identity columns that were asked for.
+    """
 
     adds: list[AddFile] = field(default_factory=list)
     rows: int = 0
+    marks: dict[str, int] = field(default_factory=dict)
 
 
 def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport) -> StagedWrite:
@@ -51,14 +56,26 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
     """
     _check_report(handle, request, report)
     if not (request.overwrite_schema or handle.schema_string is None):
-        _check_schema(log, handle, report.schema_string, merge=request.merge_schema)
+        _check_schema(log, handle, report.schema_string, merge=request.merge_schema, widen=request.rules.type_widening)
     else:
         check_new_schema(report.schema_string, report.partition_columns, handle.configuration, table=log.uri)
-    footers = _Footers(log, handle, report.schema_string, report.partition_columns, report.time_zone)
-    new, copied = _Collected(), _Collected()
-    for directories, into in ((report.directories, new), (report.copied_directories, copied)):
+    footers = _Footers(
+        log,
+        handle,
+        report.schema_string,
+        report.partition_columns,
+        report.time_zone,
+        known=None if request.overwrite_schema else handle.schema_string,
+    )
+    new, copied, changed = _Collected(), _Collected(), _Collected()
+    for directories, into in (
+        (report.directories, new),
+        (report.copied_directories, copied),
+        (report.change_directories, changed),
+    ):
         for name in directories:
-            footers.collect(f"{request.directory}/{name}", into)
+            identities = report.identities if into is new else ()
+            footers.collect(f"{request.directory}/{name}", into, identities=identities)
     if request.replace_where is not None:
         predicate = _predicate(log, handle, request.replace_where, report.schema_string, report.partition_columns)
         _check_inside_predicate(log, handle, predicate, new.adds)
@@ -80,6 +97,8 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
         new,
         copied,
         removes,
+        [AddCDCFile(path=add.path, partition_values=add.partition_values, size=add.size) for add in changed.adds],
+        identity_high_water_marks=new.marks,
         stage=request.stage,
         task_id=request.task_id,
         map_index=request.map_index,
@@ -108,6 +127,7 @@ def collect_files(
     overwrite_schema: bool = False,
     partition_by: Sequence[str] = (),
     time_zone: str = "UTC",
+    rows_checked: bool = False,
 ) -> StagedWrite:
     """Turn Parquet that any job left under the transaction's staging path into staged actions.
 
@@ -116,6 +136,8 @@ def collect_files(
 
     :param path: directory that the job wrote, an URI or relative to the handle's staging path; default: all of it.
     :param time_zone: time zone of timestamps in the names of partition directories.
+    :param rows_checked: the job that wrote the files has checked the constraints of the table, which only rows tell of.
+    :raises DeltaIllegalArgumentException: the table has rules that finished files cannot be checked for.
     :raises StagingException: the path is not under the staging path of the transaction.
     """
     from airflow_delta.commands.write import check_write_options
@@ -124,27 +146,34 @@ def collect_files(
         handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
     )
     directory = _inside_staging(handle, path)
-    from airflow_delta.commands.footers import schema_of_files
+    from airflow_delta.commands.footers import mapped_schema_of_files, schema_of_files
 
     statuses = _data_files(log, directory)
     known = None if overwrite_schema else handle.schema_string
-    schema_string = schema_of_files(log, statuses, known, partition_columns)
+    rules = table_rules(handle, overwrite_schema=overwrite_schema)
+    if rules.column_mapping != "none":
+        schema_string = mapped_schema_of_files(log, handle, statuses, known, partition_columns, rules)
+    else:
+        schema_string = schema_of_files(log, statuses, known, partition_columns)
     if known is not None:
-        _check_schema(log, handle, schema_string, merge=merge_schema)
-        _refuse_casts(log, handle, schema_string)
+        _check_schema(log, handle, schema_string, merge=merge_schema, widen=rules.type_widening)
+        _refuse_casts(log, handle, schema_string, widen=merge_schema and rules.type_widening)
     else:
         check_new_schema(schema_string, partition_columns, handle.configuration, table=log.uri)
+    columns = [f["name"] for f in parse_struct(schema_string)["fields"]]
+    check_finished_files(handle, rules, columns, rows_checked=rows_checked, table=log.uri)
     predicate = None if replace_where is None else _predicate(log, handle, replace_where, schema_string, partition_columns)
     if predicate is not None:
         _refuse_data_predicate(handle, predicate)
     new = _Collected()
-    _Footers(log, handle, schema_string, partition_columns, time_zone).collect(directory, new, statuses)
+    _Footers(log, handle, schema_string, partition_columns, time_zone, known=known).collect(directory, new, statuses)
     _check_inside_predicate(log, handle, predicate, new.adds)
     return _staged_write(
         log,
         handle,
         new,
         _Collected(),
+        [],
         [],
         stage=stage_key(task_id, map_index),
         task_id=task_id,
@@ -169,28 +198,34 @@ def _check_report(handle: TransactionHandle, request: StageRequest, report: Stag
                 table=handle.table,
                 version=handle.read_version,
             )
-    if any("/" in name or name.startswith(".") for name in (*report.directories, *report.copied_directories)):
+    names = (*report.directories, *report.copied_directories, *report.change_directories)
+    if any("/" in name or name.startswith(".") for name in names):
         raise StagingException(f"The report of stage {request.stage} names directories outside its attempt", table=handle.table)
 
 
-def _check_schema(log: DeltaLog, handle: TransactionHandle, schema_string: str, *, merge: bool) -> StructType:
-    from airflow_delta.log.schema import merge_schema, parse_schema
+def _check_schema(log: DeltaLog, handle: TransactionHandle, schema_string: str, *, merge: bool, widen: bool) -> StructType:
+    from airflow_delta.log.schema import parse_schema
+    from airflow_delta.log.schema_merge import merge_schema
 
     return merge_schema(
         parse_schema(handle.schema_string or ""),
         parse_schema(schema_string),
         merge=merge,
+        widen=merge and widen,
         table=log.uri,
         version=handle.read_version,
     )
 
 
-def _refuse_casts(log: DeltaLog, handle: TransactionHandle, schema_string: str) -> None:
+def _refuse_casts(log: DeltaLog, handle: TransactionHandle, schema_string: str, *, widen: bool) -> None:
     """Refuse finished files whose types are only near the table's: nobody casts their rows any more."""
     from airflow_delta.log.schema import parse_schema
-    from airflow_delta.log.schema_merge import write_casts
+    from airflow_delta.log.schema_merge import merge_schema, write_casts
 
-    casts = write_casts(parse_schema(handle.schema_string or ""), parse_schema(schema_string))
+    table, data = parse_schema(handle.schema_string or ""), parse_schema(schema_string)
+    if widen:
+        table = merge_schema(table, data, merge=True, widen=True)
+    casts = write_casts(table, data)
     if casts:
         listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
         raise SchemaMismatchException(
@@ -270,35 +305,56 @@ class _Footers:
     """Turns Parquet files into ``add`` actions."""
 
     def __init__(
-        self, log: DeltaLog, handle: TransactionHandle, schema_string: str, partition_columns: Sequence[str], time_zone: str
+        self,
+        log: DeltaLog,
+        handle: TransactionHandle,
+        schema_string: str,
+        partition_columns: Sequence[str],
+        time_zone: str,
+        *,
+        known: str | None,
     ) -> None:
         self._log = log
+        from airflow_delta.log.properties import TableProperties
         from airflow_delta.log.schema import parse_schema
 
         self._schema = parse_schema(schema_string)
-        fields = [(name, self._schema.find(name)) for name in partition_columns]
-        self._types = {name: f.data_type for name, f in fields if f is not None}
+        self._properties = TableProperties(dict(handle.configuration))
+        fields = [self._schema.find(name) for name in partition_columns]
+        # Partition values are known by physical names, as statistics are.
+        self._types = {self._stored_name(f): f.data_type for f in fields if f is not None}
+        self._partition_columns = [f.name for f in fields if f is not None]
         self._zone = time_zone_of(time_zone)
-        self._configuration: Mapping[str, str] = handle.configuration
-        self._not_null = _not_null_columns(handle.schema_string)
+        self._not_null = self._not_null_columns(known)
+        # Delta says so where a deletion vector may loosen the bounds later.
+        self._tight_bounds = "deletionVectors" in handle.features
         self._handle = handle
 
-    def collect(self, directory: str, into: _Collected, statuses: Sequence[FileStatus] | None = None) -> None:
-        """Add the files of a directory with at least one row."""
+    def collect(
+        self,
+        directory: str,
+        into: _Collected,
+        statuses: Sequence[FileStatus] | None = None,
+        *,
+        identities: Sequence[str] = (),
+    ) -> None:
+        """Add the files of a directory with at least one row.
+
+        :param identities: columns whose last value is wanted.
+        """
         statuses = _data_files(self._log, directory) if statuses is None else statuses
         if not statuses:
             return
-        from airflow_delta.log.properties import TableProperties
         from airflow_delta.log.statistics import read_footers, stats_from_footer
 
-        schema = self._schema.without(list(self._types))
-        properties = TableProperties(dict(self._configuration))
+        schema = self._schema.without(self._partition_columns)
         for status, footer in zip(statuses, read_footers(self._log.store, statuses, _CONCURRENCY), strict=True):
             if footer.num_rows == 0:
                 continue
             relative = status.path.removeprefix(f"{directory}/").rpartition("/")[0]
             values = partition_values(relative, self._types, self._zone, table=self._log.uri)
             self._check_not_null(status.path, footer, values)
+            self._note_identities(status.path, footer, identities, into)
             into.rows += footer.num_rows
             into.adds.append(
                 AddFile(
@@ -307,9 +363,41 @@ class _Footers:
                     size=status.size,
                     modification_time=status.modification_time,
                     data_change=True,
-                    stats=stats_from_footer(footer, schema, properties),
+                    stats=stats_from_footer(footer, schema, self._properties, tight_bounds=self._tight_bounds),
                 )
             )
+
+    def _note_identities(self, path: str, footer: Any, identities: Sequence[str], into: _Collected) -> None:
+        if not identities:
+            return
+        from airflow_delta.commands.footers import bounds_of_column
+        from airflow_delta.log.identity_columns import identity_columns
+
+        steps = {column.name: column.step for column in identity_columns(self._schema)}
+        for name in identities:
+            field = self._schema.find(name)
+            bounds = None if field is None else bounds_of_column(footer, self._stored_name(field))
+            if bounds is None:
+                raise StagedFileException(
+                    f"The footer of {path} of table {self._log.uri} does not say which values its identity column {name} has. "
+                    "Leave statistics on in Spark's Parquet writer.",
+                    table=self._log.uri,
+                )
+            low, high = bounds
+            last = high if steps[name] > 0 else low
+            pick = max if steps[name] > 0 else min
+            into.marks[name] = pick(into.marks.get(name, last), last)
+
+    def _stored_name(self, field: StructField) -> str:
+        return field.physical_name if self._properties.column_mapping_mode != "none" else field.name
+
+    def _not_null_columns(self, schema_string: str | None) -> list[str]:
+        """Return the NOT NULL columns of the table as files name them."""
+        if schema_string is None:
+            return []
+        from airflow_delta.log.schema import parse_schema
+
+        return [self._stored_name(f) for f in parse_schema(schema_string).fields if not f.nullable]
 
     def _check_not_null(self, path: str, footer: Any, values: Mapping[str, str | None]) -> None:
         if not self._not_null:
@@ -327,12 +415,6 @@ class _Footers:
                     table=self._log.uri,
                     version=self._handle.read_version,
                 )
-
-
-def _not_null_columns(schema_string: str | None) -> list[str]:
-    if schema_string is None:
-        return []
-    return [f["name"] for f in parse_struct(schema_string)["fields"] if not f.get("nullable", True)]
 
 
 def _check_inside_predicate(
@@ -377,10 +459,11 @@ def _staged_write(
     new: _Collected,
     copied: _Collected,
     removes: Sequence[RemoveFile],
+    changes: Sequence[AddCDCFile],
     **staged: Any,
 ) -> StagedWrite:
     adds = [*new.adds, *copied.adds]
-    actions: list[Action] = [*removes, *adds]
+    actions: list[Action] = [*removes, *adds, *changes]
     lines = [encode_action(action) for action in actions]
     data = encode_manifest(lines)
     totals: dict[str, Any] = {
@@ -388,6 +471,7 @@ def _staged_write(
         "num_removed_files": len(removes),
         "num_records": new.rows,
         "num_copied_records": copied.rows,
+        "num_change_files": len(changes),
         "num_bytes": sum(add.size for add in adds),
     }
     if len(data) <= INLINE_LIMIT:

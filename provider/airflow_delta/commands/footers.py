@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import SchemaMismatchException, StagedFileException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StagedFileException
 from airflow_delta.log.statistics import read_footers
-from airflow_delta.staging.contract import Json
+from airflow_delta.staging.contract import Json, TransactionHandle
+from airflow_delta.staging.rules import TableRules
 from airflow_delta.staging.schema import find_field, nullable, parse_struct, same_type, type_name
 
 if TYPE_CHECKING:
@@ -61,6 +62,63 @@ def schema_of_files(
         data_type = "string" if known_field is None else known_field["type"]
         fields.append({"name": name, "type": data_type, "nullable": True, "metadata": {}})
     return json.dumps(nullable({"type": "struct", "fields": fields}), separators=(",", ":"), ensure_ascii=False)
+
+
+def mapped_schema_of_files(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    statuses: Sequence[FileStatus],
+    table_schema: str | None,
+    partition_columns: Sequence[str],
+    rules: TableRules,
+) -> str:
+    """Return the schema, under logical names, of Parquet files that have the physical names of a table with column mapping.
+
+    :raises DeltaIllegalArgumentException: the files cannot have been written with names and ids that the table knows.
+    :raises SchemaMismatchException: a file has a column that is no physical name of the table.
+    """
+    if table_schema is None or rules.column_mapping != "name":
+        raise DeltaIllegalArgumentException(
+            f"Finished files cannot be staged into table {log.uri} version {handle.read_version}: with column mapping mode "
+            f"{rules.column_mapping!r}, names and ids of columns are given before files are written. Stage the rows with "
+            "@task.delta_stage or DeltaStageSparkSubmitOperator, which write them under those.",
+            table=log.uri,
+            version=handle.read_version,
+        )
+    from airflow_delta.log.column_mapping import physical_schema
+    from airflow_delta.log.schema import StructType, merge_schema, parse_schema, to_json
+    from airflow_delta.log.schema_merge import write_casts
+
+    logical = parse_schema(table_schema)
+    physical = physical_schema(logical, rules.column_mapping)
+    partitions = [field.physical_name for field in logical.select(partition_columns)]
+    found = parse_schema(schema_of_files(log, statuses, to_json(physical), partitions))
+    merge_schema(physical, found, merge=False, table=log.uri, version=handle.read_version)
+    if casts := write_casts(physical, found):
+        listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
+        raise SchemaMismatchException(
+            f"The staged files do not have the types of table {log.uri} version {handle.read_version}: {listed}. "
+            "Have the job cast them.",
+            table=log.uri,
+            version=handle.read_version,
+        )
+    return to_json(StructType(tuple(f for f in logical.fields if found.find(f.physical_name) is not None)))
+
+
+def bounds_of_column(footer: pq.FileMetaData, name: str) -> tuple[int, int] | None:
+    """Return lowest and highest value of a top-level column of whole numbers, ``None`` when the footer does not tell."""
+    index = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == name), None)
+    if index is None:
+        return None
+    low: list[int] = []
+    high: list[int] = []
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(index).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        low.append(int(statistics.min_raw))
+        high.append(int(statistics.max_raw))
+    return (min(low), max(high)) if low else None
 
 
 def null_counts(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, int]:

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StageConflictException
 from airflow_delta.log.actions import Metadata
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
@@ -23,10 +25,17 @@ def new_metadata(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence
     :raises StageConflictException: they disagree on the partitioning, or on whether to replace the schema.
     """
     if snapshot.version < 0:
-        return _of_new_table(handle, writes)
-    if not any(w.merge_schema or w.overwrite_schema for w in writes):
-        return None
+        return _mapped(handle, _of_new_table(handle, writes), None, writes)
     current = snapshot.metadata
+    changed = _evolved(handle, snapshot, writes)
+    return None if changed is current else _mapped(handle, changed, current, writes)
+
+
+def _evolved(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence[StagedWrite]) -> Metadata:
+    """Return the metadata with the columns that the stages bring; the table's own when those are all there."""
+    current = snapshot.metadata
+    if not any(w.merge_schema or w.overwrite_schema for w in writes):
+        return current
     if any(w.overwrite_schema for w in writes):
         if not all(w.overwrite_schema for w in writes):
             raise StageConflictException(
@@ -42,17 +51,43 @@ def new_metadata(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence
     from airflow_delta.log.schema import to_json
 
     if schema == snapshot.schema and partition_columns == current.partition_columns:
-        return None
-    return Metadata(
-        id=current.id,
-        name=current.name,
-        description=current.description,
-        format=current.format,
-        schema_string=to_json(schema),
-        partition_columns=partition_columns,
-        configuration=current.configuration,
-        created_time=current.created_time,
-    )
+        return current
+    return msgspec.structs.replace(current, schema_string=to_json(schema), partition_columns=partition_columns)
+
+
+def _mapped(handle: TransactionHandle, metadata: Metadata, current: Metadata | None, writes: Sequence[StagedWrite]) -> Metadata:
+    """Return the metadata with the highest column id that column mapping has given, the stages' new columns included.
+
+    :raises StageConflictException: two stages gave one id to different new columns.
+    """
+    from airflow_delta.log import column_mapping
+
+    if column_mapping.mode(metadata.configuration) == "none":
+        return metadata
+    _check_column_ids(handle, writes)
+    return column_mapping.assign(metadata, current, overwrites_schema=any(w.overwrite_schema for w in writes))
+
+
+def _check_column_ids(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
+    from airflow_delta.log.column_mapping import field_id
+    from airflow_delta.log.schema import parse_schema
+    from airflow_delta.log.schema_walk import dotted, walk_fields
+
+    known: dict[int, tuple[str, str]] = {}
+    for write in writes:
+        for path, field in walk_fields(parse_schema(write.schema_string)):
+            identity = field_id(field)
+            if identity is None:
+                continue
+            other, stage = known.setdefault(identity, (dotted(path), write.stage))
+            if other.lower() != dotted(path).lower():
+                raise StageConflictException(
+                    f"Stage {stage} adds column {other} to table {handle.table}, stage {write.stage} column {dotted(path)}, and "
+                    "both have given it the same id of column mapping. Have every stage write all new columns in one order, or "
+                    "add them in transactions of their own.",
+                    table=handle.table,
+                    version=handle.read_version,
+                )
 
 
 def _of_new_table(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> Metadata:
@@ -77,15 +112,25 @@ def _of_new_table(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> M
 
 
 def _union(handle: TransactionHandle, base: StructType | None, writes: Sequence[StagedWrite]) -> StructType:
-    from airflow_delta.log.schema import merge_schema, parse_schema
+    from airflow_delta.log.properties import TableProperties
+    from airflow_delta.log.schema import parse_schema
+    from airflow_delta.log.schema_merge import merge_schema
 
+    widens = handle.read_version >= 0 and bool(TableProperties(dict(handle.configuration)).get("enableTypeWidening"))
     schema = base
     for write in writes:
         staged = parse_schema(write.schema_string)
         if schema is None:
             schema = staged
         else:
-            schema = merge_schema(schema, staged, merge=write.merge_schema, table=handle.table, version=handle.read_version)
+            schema = merge_schema(
+                schema,
+                staged,
+                merge=write.merge_schema,
+                widen=write.merge_schema and widens,
+                table=handle.table,
+                version=handle.read_version,
+            )
     if schema is None:
         raise SchemaMismatchException(f"No stage has written a schema for table {handle.table}", table=handle.table)
     return schema

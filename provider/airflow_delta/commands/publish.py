@@ -15,6 +15,7 @@ import msgspec
 
 from airflow_delta.commands.committed import find_commit, num_records, result_without_commit, touched_partitions
 from airflow_delta.commands.created import adopt_created_table, check_nothing_replaced
+from airflow_delta.commands.feature_commits import changes_to_commit, feature_tags, identity_marks
 from airflow_delta.commands.metadata import new_metadata
 from airflow_delta.commands.replaced import Replaced, find_replaced
 from airflow_delta.commands.staged import StageActions, check_files, load_actions, parse_staged
@@ -164,18 +165,25 @@ def _attempt(
         txn.register_post_commit_hook(hook)
     # The key was looked up by start: a concurrent commit of the same key is a conflict.
     txn.txn_version(handle.app_id)
-    if metadata is not None:
-        txn.update_metadata_for_new_table(metadata) if snapshot.version < 0 else txn.update_metadata(metadata)
+    if metadata is not None and snapshot.version < 0:
+        txn.update_metadata_for_new_table(metadata)
+    elif metadata is not None and any(stage.write.overwrite_schema for stage in stages):
+        txn.update_metadata_for_table_overwrite(metadata)
+    elif metadata is not None:
+        txn.update_metadata(metadata)
+    txn.update_identity_high_water_marks(identity_marks(handle, stages))
     if created:
         check_nothing_replaced(txn, handle, stages)
     replaced = find_replaced(log, txn, handle, stages)
     now = int(time.time() * 1000)
     removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
     adds = [add for stage in stages for add in stage.adds]
+    changes = changes_to_commit(handle, stages, replaced)
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
-    actions: list[Action] = [key, *adds, *removes]
+    actions: list[Action] = [key, *adds, *removes, *changes]
     operation = _operation(txn, stages, adds, replaced)
-    txn.commit(actions, operation, tags={**(tags or {}), "airflow.appId": handle.app_id}, user_metadata=user_metadata)
+    all_tags = {**(tags or {}), **feature_tags(txn, stages), "airflow.appId": handle.app_id}
+    txn.commit(actions, operation, tags=all_tags, user_metadata=user_metadata)
     return _result(log, handle, txn, stages, adds, len(removes), operation)
 
 
@@ -226,6 +234,7 @@ def _operation(
     if predicates:
         deleted = [num_records(remove.stats) for remove in replaced.removes]
         metrics["numCopiedRows"] = copied
+        metrics["numAddedChangeFiles"] = sum(len(stage.changes) for stage in stages)
         if not any(count is None for count in deleted):
             metrics["numDeletedRows"] = sum(count or 0 for count in deleted) - copied
     return Operation.write(

@@ -19,7 +19,7 @@ from airflow_delta.exceptions import (
     StagedFileException,
     StagingException,
 )
-from airflow_delta.log.actions import AddFile, RemoveFile
+from airflow_delta.log.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.manifest import check_manifest
 from airflow_delta.staging.paths import transaction_directory
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 class _Line(msgspec.Struct):
     add: AddFile | None = None
     remove: RemoveFile | None = None
+    cdc: AddCDCFile | None = None
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -44,6 +45,7 @@ class StageActions:
     write: StagedWrite
     adds: list[AddFile] = field(default_factory=list)
     removes: list[RemoveFile] = field(default_factory=list)
+    changes: list[AddCDCFile] = field(default_factory=list)
 
 
 def parse_staged(
@@ -104,18 +106,21 @@ def load_actions(log: DeltaLog, handle: TransactionHandle, writes: Sequence[Stag
     for write in writes:
         stage = StageActions(write)
         for line in _lines(log, handle, write):
-            if (line.add is None) == (line.remove is None):
-                raise _not_staged(handle, write, "an action is neither an add nor a remove")
+            if sum(action is not None for action in (line.add, line.remove, line.cdc)) != 1:
+                raise _not_staged(handle, write, "an action is not one of add, remove and cdc")
             if line.add is not None:
                 stage.adds.append(line.add)
             elif line.remove is not None:
                 stage.removes.append(line.remove)
-        if (len(stage.adds), len(stage.removes)) != (write.num_files, write.num_removed_files):
+            elif line.cdc is not None:
+                stage.changes.append(line.cdc)
+        found = (len(stage.adds), len(stage.removes), len(stage.changes))
+        counted = (write.num_files, write.num_removed_files, write.num_change_files)
+        if found != counted:
             raise _not_staged(
                 handle,
                 write,
-                f"it lists {len(stage.adds)} added and {len(stage.removes)} removed files, and counts {write.num_files} and "
-                f"{write.num_removed_files}",
+                "it lists {} added, {} removed and {} change data files, and counts {}, {} and {}".format(*found, *counted),
             )
         loaded.append(stage)
     _check_no_conflict(handle, loaded)
@@ -153,7 +158,7 @@ def _not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> Sta
 
 def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
     """Refuse a file that two stages add, or that two stages rewrite."""
-    for what, kind in (("staged", "adds"), ("rewritten", "removes")):
+    for what, kind in (("staged", "adds"), ("rewritten", "removes"), ("staged", "changes")):
         owners: dict[str, str] = {}
         for stage in stages:
             for action in getattr(stage, kind):
@@ -177,6 +182,7 @@ def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[Sta
     """
     root = f"{transaction_directory(handle.transaction_id)}/"
     sizes = {unquote(add.path): (add.size, stage.write) for stage in stages for add in stage.adds}
+    sizes |= {unquote(change.path): (change.size, stage.write) for stage in stages for change in stage.changes}
     for path, (_, write) in sizes.items():
         if not path.startswith(root) or ".." in path.split("/"):
             raise _not_staged(handle, write, f"{path} is not under its staging path {root}")

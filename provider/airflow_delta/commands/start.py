@@ -104,7 +104,10 @@ def begin(
     )
     if snapshot.version < 0:
         return _of_new_table(handle, partition_by, schema, configuration, name, description, isolation_level)
-    handle = _of_table(handle, snapshot, partition_by, isolation_level)
+    handle = replace(
+        _of_table(handle, snapshot, partition_by, isolation_level),
+        features=tuple(sorted(protocol.features(snapshot.protocol))),
+    )
     is_new = last is None or (identity.txn_version is not None and last < identity.txn_version)
     if is_new or last is None or rerun_policy in ("append", "replace"):
         return handle
@@ -205,15 +208,27 @@ def _of_new_table(
 
     given = validate({**DEFAULT_CONFIGURATION, **(configuration or {})}, table=handle.table)
     if schema is not None:
-        from airflow_delta.commands.table import check_new_schema
+        from airflow_delta.commands.table import check_new_schema, with_column_mapping
 
         schema = check_new_schema(schema, partition_by, given, table=handle.table)
+        # Every stage writes files under the names that the commit gives the table.
+        schema, given = with_column_mapping(schema, given)
     return replace(
         handle,
         schema_string=schema,
         partition_columns=tuple(partition_by),
         configuration=given,
+        features=_features_of_new_table(schema, given),
         name=name,
         description=description,
         isolation_level=isolation_level or given.get("delta.isolationLevel", ISOLATION_LEVELS[0]),
     )
+
+
+def _features_of_new_table(schema: str | None, configuration: Mapping[str, str]) -> tuple[str, ...]:
+    from airflow_delta.log import protocol
+    from airflow_delta.log.actions import Metadata
+
+    nothing = '{"type":"struct","fields":[]}'
+    metadata = Metadata(id="", schema_string=schema or nothing, configuration=dict(configuration))
+    return tuple(sorted(protocol.features(protocol.apply_feature_properties(metadata, None)[1])))

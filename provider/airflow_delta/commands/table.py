@@ -70,6 +70,18 @@ def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Ma
     from airflow_delta.log.schema import check_metadata, parse_schema, to_json
 
     schema = to_json(parse_schema(schema))
-    metadata = Metadata(id=table, schema_string=schema, partition_columns=list(partition_by), configuration=dict(configuration))
-    check_metadata(metadata)
+    mapped, properties = with_column_mapping(schema, configuration)
+    check_metadata(Metadata(id=table, schema_string=mapped, partition_columns=list(partition_by), configuration=properties))
     return schema
+
+
+def with_column_mapping(schema: str, configuration: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return schema and properties of a new table with the ids and physical names that its column mapping mode asks for."""
+    from airflow_delta.log import column_mapping
+    from airflow_delta.log.actions import Metadata
+
+    given = Metadata(id="", schema_string=schema, configuration=dict(configuration))
+    if column_mapping.mode(configuration) == "none":
+        return schema, given.configuration
+    assigned = column_mapping.assign(given, None)
+    return assigned.schema_string, assigned.configuration

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 from airflow_delta import exceptions
 from airflow_delta.commands.collect import collect_files, collect_stage
-from airflow_delta.commands.table import parse_predicate, read_snapshot
+from airflow_delta.commands.rules import table_rules
+from airflow_delta.commands.scan import plan_scan, spark_table
+from airflow_delta.commands.table import parse_predicate
 from airflow_delta.exceptions import (
     AppendOnlyException,
     DeltaError,
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
-    DeltaTableNotFoundException,
-    DeltaUnsupportedTableFeatureException,
     StagingException,
 )
-from airflow_delta.staging.contract import ScanFile, ScanPlan, StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, attempt_directory, stage_key
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.log import AddFile, DeltaLog
+    from airflow_delta.log import DeltaLog
 
 __all__ = ["MODES", "collect_files", "collect_stage", "plan_scan", "plan_stage", "put_request", "read_report", "skip_stage"]
 
@@ -94,6 +94,7 @@ def plan_stage(
         options={key: str(value) for key, value in (options or {}).items()},
         scan=scan,
         rewrite=rewrite,
+        rules=table_rules(handle, overwrite_schema=overwrite_schema),
     )
 
 
@@ -142,45 +143,6 @@ def check_write_options(
     if mode == "dynamic" and not columns:
         raise refuse("mode='dynamic' overwrites partitions, and the table has no partition columns; use mode='overwrite'")
     return columns
-
-
-def plan_scan(
-    log: DeltaLog, handle: TransactionHandle, predicate: str | None = None, *, spark_table_uri: str | None = None
-) -> ScanPlan:
-    """Plan a read of the table at the version that the transaction reads.
-
-    Partitions are pruned and files skipped by statistics here, in the worker.
-
-    :raises DeltaTableNotFoundException: the table does not exist yet.
-    :raises VersionNotFoundException: the log no longer holds the version.
-    :raises DeltaUnsupportedTableFeatureException: a file has a deletion vector.
-    """
-    if handle.read_version < 0:
-        raise DeltaTableNotFoundException(
-            f"Table {handle.table} did not exist when the transaction began, so there is nothing to read. Ask "
-            "transaction.readVersion >= 0 first.",
-            table=handle.table,
-        )
-    snapshot = read_snapshot(log, handle)
-    parsed = None if predicate is None else parse_predicate(log, handle, predicate)
-    files = snapshot.add_files(parsed)
-    _refuse_deletion_vectors(log, files, handle.read_version)
-    return ScanPlan(
-        transaction_id=handle.transaction_id,
-        table=spark_table(log, spark_table_uri),
-        read_version=handle.read_version,
-        schema_string=snapshot.metadata.schema_string,
-        partition_columns=tuple(snapshot.metadata.partition_columns),
-        predicate=None if parsed is None else parsed.text,
-        files=tuple(ScanFile(path=f.path, partition_values=dict(f.partition_values), size=f.size) for f in files),
-    )
-
-
-def spark_table(log: DeltaLog, given: str | None = None) -> str:
-    """Return the URI of the table as Spark reaches it, not URL-encoded."""
-    if given is not None:
-        return given.rstrip("/")
-    return f"file://{log.store.local_root}" if log.store.local_root is not None else log.uri
 
 
 def put_request(log: DeltaLog, request: StageRequest) -> str:
@@ -262,16 +224,3 @@ def skip_stage(
         num_bytes=committed.num_bytes if committed else 0,
         already_committed=True,
     )
-
-
-def _refuse_deletion_vectors(log: DeltaLog, files: Sequence[AddFile], version: int) -> None:
-    marked = [f.path for f in files if f.deletion_vector is not None]
-    if marked:
-        raise DeltaUnsupportedTableFeatureException(
-            f"{len(marked)} files of table {log.uri} version {version} have deletion vectors ({marked[0]}, ...), which "
-            "this version "
-            "does not apply when it reads rows. Rewrite them (REORG TABLE ... APPLY (PURGE)), or select other partitions.",
-            features=("deletionVectors",),
-            table=log.uri,
-            version=version,
-        )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RemoveFile,
         SetTransaction,
     )
+    from airflow_delta.log.checksum_validation import ChecksumValidation
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.history import CommitRecord
     from airflow_delta.log.snapshot import Snapshot
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AddCDCFile": "actions",
     "AddFile": "actions",
+    "ChecksumValidation": "checksum_validation",
     "CommitInfo": "actions",
     "CommitRecord": "history",
     "DeletionVectorDescriptor": "actions",
@@ -44,6 +46,7 @@ _HOMES = {
 __all__ = [
     "AddCDCFile",
     "AddFile",
+    "ChecksumValidation",
     "CommitInfo",
     "CommitRecord",
     "DeletionVectorDescriptor",

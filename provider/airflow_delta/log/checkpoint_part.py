@@ -24,6 +24,7 @@ MARKERS = {
     "txn": "txn.appId",
     "domainMetadata": "domainMetadata.domain",
     "sidecar": "sidecar.path",
+    "checkpointMetadata": "checkpointMetadata.version",
 }
 
 
@@ -41,6 +42,8 @@ class InputStore(TypingProtocol):
     """What the reader needs of a log store."""
 
     def open_input(self, path: str) -> Any: ...
+
+    def read(self, path: str) -> bytes: ...
 
 
 class RowGroup:
@@ -123,6 +126,10 @@ class CheckpointPart:
             table=self._table,
             version=self._version,
         )
+
+    def read(self) -> bytes:
+        """Return the whole file, which need not be Parquet."""
+        return self._store.read(self.path)
 
     def _open(self, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
         source = self._store.open_input(self.path)

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from airflow_delta.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.checkpoint_manifest import CheckpointMetadata, SidecarFile
 from airflow_delta.log.checkpoint_schema import (
+    CHECKPOINT_METADATA,
     DELETION_VECTOR,
     DOMAIN_METADATA,
     METADATA,
     PROTOCOL,
     REMOVE,
+    SIDECAR,
     TXN,
     CheckpointSchema,
 )
 from airflow_delta.log.checkpoint_sort import PartitionTyper
 from airflow_delta.log.checkpoint_stats import parse_stats
+from airflow_delta.log.files_columns import FILE_SCHEMA
 
 
 class AddRows:
-    """Turns batches of files into the checkpoint's column ``add``.
+    """Turns batches of files into the checkpoint's column ``add``; columns that the batches lack are null.
 
     :param schema: what the checkpoint holds.
     :param typer: types partition values.
@@ -41,8 +45,11 @@ class AddRows:
     def _column(self, files: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name == "dataChange":
             return pa.repeat(pa.scalar(False), files.num_rows)
+        name = _snake(field.name)
+        if name in FILE_SCHEMA.names and name not in files.schema.names:
+            return pa.nulls(files.num_rows, field.type)
         if field.name == "deletionVector":
-            return renamed_vectors(files.column("deletion_vector"))
+            return renamed_vectors(files.column(name))
         if field.name == "partitionValues_parsed":
             typed = self._typer.typed(self._typer.texts(files.column("partition_values")))
             return pa.StructArray.from_arrays(typed, fields=list(field.type))
@@ -50,7 +57,19 @@ class AddRows:
             if "stats_parsed" in files.schema.names:
                 return files.column("stats_parsed")
             return parse_stats(files.column("stats"), field.type)
-        return files.column(_snake(field.name))
+        return files.column(name)
+
+
+def add_rows(files: pa.RecordBatch, add: pa.StructType) -> pa.StructArray:
+    """Return the column ``add`` for a batch of files, without typed columns.
+
+    :param add: type of the result.
+    """
+    arrays = [
+        renamed_vectors(files.column("deletion_vector")) if field.name == "deletionVector" else files.column(_snake(field.name))
+        for field in add
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(add))
 
 
 def renamed_vectors(vectors: pa.StructArray) -> pa.StructArray:
@@ -90,6 +109,17 @@ def state_rows(
     named = sorted(domains, key=lambda domain: domain.domain)
     if named:
         yield "domainMetadata", pa.array([_row(domain) for domain in named], DOMAIN_METADATA)
+
+
+def metadata_rows(about: CheckpointMetadata) -> pa.StructArray:
+    """Return the column ``checkpointMetadata``."""
+    tags = None if about.tags is None else list(about.tags.items())
+    return pa.array([{"version": about.version, "tags": tags}], CHECKPOINT_METADATA)
+
+
+def sidecar_rows(sidecars: Sequence[SidecarFile]) -> pa.StructArray:
+    """Return the column ``sidecar``."""
+    return pa.array([msgspec.to_builtins(sidecar) for sidecar in sidecars], SIDECAR)
 
 
 def _row(action: Protocol | Metadata | DomainMetadata) -> dict[str, Any]:

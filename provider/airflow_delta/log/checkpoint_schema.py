@@ -1,8 +1,10 @@
-"""The columns of a classic checkpoint as Delta Spark writes them (protocol, "Checkpoint Schema")."""
+"""The columns of a checkpoint as Delta Spark writes them (protocol, "Checkpoint Schema")."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -64,6 +66,9 @@ PROTOCOL = pa.struct(
 )
 DOMAIN_METADATA = pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())])
 
+CHECKPOINT_METADATA = pa.struct([("version", pa.int64()), ("tags", STRING_MAP)])
+SIDECAR = pa.struct([("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64()), ("tags", STRING_MAP)])
+
 _ADD = [
     pa.field("path", pa.string()),
     pa.field("partitionValues", STRING_MAP),
@@ -106,18 +111,32 @@ class CheckpointSchema:
         return pa.struct(fields)
 
     @property
-    def arrow(self) -> pa.Schema:
-        """Return the schema of the file."""
+    def files(self) -> pa.Schema:
+        """Return the schema of a sidecar."""
+        return pa.schema([("add", self.add), ("remove", REMOVE)])
+
+    @property
+    def classic(self) -> pa.Schema:
+        """Return the schema of a file of a classic checkpoint."""
         return pa.schema(
             [
                 ("txn", TXN),
-                ("add", self.add),
-                ("remove", REMOVE),
+                *self.files,
                 ("metaData", METADATA),
                 ("protocol", PROTOCOL),
                 ("domainMetadata", DOMAIN_METADATA),
             ]
         )
+
+
+MANIFEST = pa.schema(
+    [
+        *CheckpointSchema(stats_json=True, stats=None, partition=None).classic,
+        ("checkpointMetadata", CHECKPOINT_METADATA),
+        ("sidecar", SIDECAR),
+    ]
+)
+"""Schema of a manifest in Parquet: all kinds, although files are in sidecars, as Delta writes it."""
 
 
 def partition_type(partition_schema: StructType) -> pa.StructType | None:
@@ -127,8 +146,11 @@ def partition_type(partition_schema: StructType) -> pa.StructType | None:
     return pa.struct([(f.physical_name, arrow_type(f.data_type)) for f in partition_schema.fields])
 
 
-def stats_type(indexed: list[Leaf]) -> pa.StructType:
-    """Return the type of ``stats_parsed`` for the columns that have statistics (protocol, "Per-file Statistics")."""
+def stats_type(indexed: list[Leaf], *, tight_bounds: bool = False) -> pa.StructType:
+    """Return the type of ``stats_parsed`` for the columns that have statistics (protocol, "Per-file Statistics").
+
+    :param tight_bounds: whether files may say that their bounds are wide, as in tables with deletion vectors.
+    """
     members: list[tuple[str, pa.DataType]] = [("numRecords", pa.int64())]
     bounds = [(leaf, arrow_type(leaf.data_type)) for leaf in indexed if has_bounds(leaf.data_type)]
     if bounds:
@@ -136,6 +158,8 @@ def stats_type(indexed: list[Leaf]) -> pa.StructType:
         members += [("minValues", nested), ("maxValues", nested)]
     if indexed:
         members.append(("nullCount", _nested([(leaf, pa.int64()) for leaf in indexed])))
+    if tight_bounds:
+        members.append(("tightBounds", pa.bool_()))
     return pa.struct(members)
 
 
@@ -154,3 +178,44 @@ def _nested(leaves: list[tuple[Leaf, pa.DataType]], depth: int = 0) -> pa.Struct
             for name, below in fields.items()
         ]
     )
+
+
+_SPARK_NAMES = {
+    pa.string(): "string",
+    pa.int64(): "long",
+    pa.int32(): "integer",
+    pa.int16(): "short",
+    pa.int8(): "byte",
+    pa.float64(): "double",
+    pa.float32(): "float",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+}
+
+
+def spark_schema(fields: Iterable[pa.Field]) -> dict[str, Any]:
+    """Return columns in Spark's JSON form, all nullable, as Delta notes the schema of a checkpoint."""
+    return {
+        "type": "struct",
+        "fields": [{"name": f.name, "type": _spark_type(f.type), "nullable": True, "metadata": {}} for f in fields],
+    }
+
+
+def _spark_type(data_type: pa.DataType) -> Any:
+    if pa.types.is_struct(data_type):
+        return spark_schema(data_type)
+    if pa.types.is_map(data_type):
+        return {
+            "type": "map",
+            "keyType": _spark_type(data_type.key_type),
+            "valueType": _spark_type(data_type.item_type),
+            "valueContainsNull": True,
+        }
+    if pa.types.is_list(data_type):
+        return {"type": "array", "elementType": _spark_type(data_type.value_type), "containsNull": True}
+    if pa.types.is_timestamp(data_type):
+        return "timestamp" if data_type.tz is not None else "timestamp_ntz"
+    if pa.types.is_decimal(data_type):
+        return f"decimal({data_type.precision},{data_type.scale})"
+    return _SPARK_NAMES[data_type]

@@ -13,19 +13,29 @@ from airflow_delta.log.checkpoint_prefetch import prefetched
 from airflow_delta.log.checkpoint_rows import AddRows, state_rows, tombstone_rows
 from airflow_delta.log.checkpoint_schema import CheckpointSchema, partition_type, stats_type
 from airflow_delta.log.checkpoint_sort import Buckets, PartitionOrder, PartitionTyper, merged
-from airflow_delta.log.checkpoint_stats import parse_stats
+from airflow_delta.log.checkpoint_stats import parse_stats, with_moments
 from airflow_delta.log.files import live_batches, live_rows, tombstone_batches
 from airflow_delta.log.files_columns import FILE_SCHEMA, from_actions, projected, to_columns
 from airflow_delta.log.indexed_columns import indexed_leaves
+from airflow_delta.log.protocol import features
 
 if TYPE_CHECKING:
     from airflow_delta.log.checkpoint_reader import CheckpointReader
     from airflow_delta.log.files_tail import TailFiles
     from airflow_delta.log.snapshot import Snapshot
 
-BUCKET_ROWS = 40_000
+BUCKET_ROWS = 20_000
+TYPED_ROWS = 10_000
+"""Files whose statistics are typed at once: more, and new memory costs more than the work itself."""
 
-_HELD = pa.schema([field for field in FILE_SCHEMA if field.name != "data_change"])
+# Columns that most tables leave empty -> what tells so: a leaf of a checkpoint that is null throughout.
+_OFTEN_EMPTY = {
+    "tags": "add.tags.",
+    "deletion_vector": "add.deletionVector.storageType",
+    "base_row_id": "add.baseRowId",
+    "default_row_commit_version": "add.defaultRowCommitVersion",
+    "clustering_provider": "add.clusteringProvider",
+}
 
 
 class CheckpointSource:
@@ -45,7 +55,7 @@ class CheckpointSource:
         indexed = indexed_leaves(snapshot.schema, snapshot.metadata.partition_columns, properties)
         self.schema = CheckpointSchema(
             stats_json=properties.checkpoint_write_stats_as_json,
-            stats=stats_type(indexed) if as_struct else None,
+            stats=stats_type(indexed, tight_bounds="deletionVectors" in features(snapshot.protocol)) if as_struct else None,
             partition=partition_type(partition_schema) if as_struct else None,
         )
         self._typer = PartitionTyper(partition_schema)
@@ -55,13 +65,13 @@ class CheckpointSource:
     def adds(self) -> Iterator[pa.StructArray]:
         """Yield the live files, sorted by partition where the table is partitioned."""
         rows = AddRows(self.schema, self._typer)
-        if not self._typer.names:
-            for batch in self._files():
-                yield rows.of(batch)
-            return
-        order = PartitionOrder.of(self._partition_values(), self._typer, BUCKET_ROWS)
-        for batch in self._sorted(order):
-            yield rows.of(batch)
+        if self._typer.names:
+            batches = self._sorted(PartitionOrder.of(self._partition_values(), self._typer, BUCKET_ROWS))
+        else:
+            batches = self._files()
+        for batch in batches:
+            for start in range(0, batch.num_rows, TYPED_ROWS):
+                yield rows.of(batch.slice(start, TYPED_ROWS))
 
     def _sorted(self, order: PartitionOrder) -> Iterator[pa.RecordBatch]:
         if self._reader is not None and order.follows(self._checkpoint_values(), self._typer):
@@ -89,29 +99,43 @@ class CheckpointSource:
     def _checkpoint_files(self) -> Iterator[pa.RecordBatch]:
         if self._reader is None:
             return
-        for rows in live_rows(self._reader, self._tail, _HELD.names, stats_parsed=self._carried is not None):
-            batch = to_columns(rows, _HELD)
+        for rows in live_rows(self._reader, self._tail, self._held.names, stats_parsed=self._carried is not None):
+            batch = to_columns(rows, self._held)
             if self._carried is not None:
                 batch = batch.append_column("stats_parsed", rows.column("stats_parsed").cast(self._carried))
             yield batch
 
     def _tail_files(self) -> pa.RecordBatch:
-        batch = from_actions(self._tail.adds.values(), _HELD)
+        batch = from_actions(self._tail.adds.values(), self._held)
         if self._carried is not None:
             batch = batch.append_column("stats_parsed", parse_stats(batch.column("stats"), self._carried))
         return batch
+
+    @cached_property
+    def _held(self) -> pa.Schema:
+        """Return the columns of files that have to be moved: without those that have no value anywhere."""
+        empty = {name for name, leaf in _OFTEN_EMPTY.items() if not self._may_have(name, leaf)}
+        return pa.schema([field for field in FILE_SCHEMA if field.name != "data_change" and field.name not in empty])
+
+    def _may_have(self, name: str, leaf: str) -> bool:
+        if any(getattr(add, name) is not None for add in self._tail.adds.values()):
+            return True
+        if self._reader is None:
+            return False
+        leaves = {found for part in self._reader.parts for found in part.leaves if found.startswith(leaf)}
+        return any(self._reader.may_have_values(found) for found in leaves)
 
     @cached_property
     def _carried(self) -> pa.StructType | None:
         """Return the type of typed statistics when the checkpoint has them in the form to be written, so that none is parsed."""
         if self._reader is None or self.schema.stats is None:
             return None
-        for part in self._reader.parts:
+        for part in self._reader.file_parts:
             if not part.has("add.stats_parsed"):
                 return None
             fields = part.schema.field("add").type
             position = fields.get_field_index("stats_parsed")
-            if position < 0 or not _same_shape(fields.field(position).type, self.schema.stats):
+            if position < 0 or not _same_shape(with_moments(fields.field(position).type), self.schema.stats):
                 return None
         return self.schema.stats
 

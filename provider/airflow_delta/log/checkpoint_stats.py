@@ -12,6 +12,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.checkpoint_stats_uniform import NotUniform, parse_uniform
+
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _decoder = msgspec.json.Decoder()
 
@@ -32,23 +34,33 @@ def parse_stats(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
 
 
 def _parse_columns(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
+    present = stats.drop_null() if stats.null_count else stats
+    lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(present)], pa.int32()), present), "\n")
+    text = lines[0].as_buffer().to_pybytes()
+    lexical = _lexical(wanted)
+    try:
+        parsed = parse_uniform(text, _decoder.decode(present[0].as_py()), lexical, len(present))
+    except (NotUniform, pa.ArrowInvalid):
+        parsed = _parse_json(text, lexical, len(present))
+    typed = _typed(parsed, wanted)
+    if len(present) == len(stats):
+        return typed
+    present_rows = pc.if_else(stats.is_valid(), 1, 0)
+    return typed.take(pc.if_else(stats.is_valid(), pc.subtract(pc.cumulative_sum(present_rows), 1), None))
+
+
+def _parse_json(text: bytes, lexical: pa.StructType, rows: int) -> pa.StructArray:
     import pyarrow.json as arrow_json
 
-    filled = pc.fill_null(stats, "{}") if stats.null_count else stats
-    lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(filled)], pa.int32()), filled), "\n")
-    text = lines[0].as_buffer()
-    block = max(1 << 20, 4 * (text.size // len(stats) + 1))
+    block = max(1 << 20, 4 * (len(text) // rows + 1))
     table = arrow_json.read_json(
         pa.BufferReader(text),
-        read_options=arrow_json.ReadOptions(block_size=block),
-        parse_options=arrow_json.ParseOptions(
-            explicit_schema=pa.schema(list(_lexical(wanted))), unexpected_field_behavior="ignore"
-        ),
-    ).combine_chunks()
-    if table.num_rows != len(stats):
+        read_options=arrow_json.ReadOptions(block_size=block, use_threads=False),
+        parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(lexical)), unexpected_field_behavior="ignore"),
+    )
+    if table.num_rows != rows:
         raise ValueError("a text holds several lines")
-    columns = [_typed(_single(table.column(f.name)), f.type) for f in wanted]
-    return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=stats.is_null() if stats.null_count else None)
+    return pa.StructArray.from_arrays([_single(table.column(f.name)) for f in lexical], fields=list(lexical))
 
 
 def _single(column: pa.ChunkedArray) -> pa.Array:
@@ -112,7 +124,15 @@ def _moment(text: str, *, with_zone: bool) -> dt.datetime:
 
 def format_stats(parsed: pa.StructArray) -> pa.Array:
     """Return typed statistics as JSON texts, for checkpoints that hold no other form."""
-    return pa.array([None if row is None else _encoder.encode(_present(row)).decode() for row in parsed.to_pylist()], pa.string())
+    rows = parsed.cast(with_moments(parsed.type)).to_pylist()
+    return pa.array([None if row is None else _encoder.encode(_present(row)).decode() for row in rows], pa.string())
+
+
+def with_moments(data_type: pa.DataType) -> pa.DataType:
+    """Return a type with timestamps in place of Parquet's INT96, in which Spark writes them and which knows no time zone."""
+    if pa.types.is_struct(data_type):
+        return pa.struct([f.with_type(with_moments(f.type)) for f in data_type])
+    return pa.timestamp("us", "UTC") if data_type == pa.timestamp("ns") else data_type
 
 
 def _present(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,15 +10,19 @@ pruned at different times. The complete list then goes under a key of our own, w
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from airflow_delta.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.file_names import checksum_file, commit_file
+from airflow_delta.log.histograms import FILE_SIZE_BINS, DeletedRecordCountsHistogram, FileSizeHistogram
 from airflow_delta.log.store import LogStore
+from airflow_delta.log.totals import MAX_FILES, Deletions, SizeCounts, Totals
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_SET_TRANSACTIONS = 100
 """Delta's limit for ``setTransactions``."""
@@ -27,7 +31,11 @@ MAX_OWN_SET_TRANSACTIONS = 1_000
 MAX_DOMAINS = 10
 """Delta's limit for ``domainMetadata``."""
 
+MAX_FILES_BYTES = 128 * 1024
+"""The files are left out when they take more: their statistics are rewritten with every commit, and every start reads them."""
+
 _HEAD_BYTES = 16 * 1024
+_ABSENT = msgspec.Raw()
 
 
 class OwnState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -37,11 +45,16 @@ class OwnState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """State of the table at one version, without its list of files."""
+    """State of the table at one version. What a start does not need stays undecoded.
+
+    :param histogram_opt: the file size histogram, under the key that Delta Spark used before 4.4.
+    """
 
     txn_id: str | None = None
     table_size_bytes: int
     num_files: int
+    num_deleted_records_opt: int | None = None
+    num_deletion_vectors_opt: int | None = None
     num_metadata: int
     num_protocol: int
     in_commit_timestamp_opt: int | None = None
@@ -49,6 +62,10 @@ class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     domain_metadata: list[DomainMetadata] | None = None
     metadata: Metadata
     protocol: Protocol
+    file_size_histogram: msgspec.Raw = _ABSENT
+    histogram_opt: msgspec.Raw = _ABSENT
+    deleted_record_counts_histogram_opt: msgspec.Raw = _ABSENT
+    all_files: msgspec.Raw = _ABSENT
     airflow_delta: OwnState | None = None
 
     @property
@@ -58,7 +75,64 @@ class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
             return self.set_transactions
         return self.airflow_delta.set_transactions if self.airflow_delta is not None else None
 
+    def histogram(self) -> FileSizeHistogram | None:
+        """Return the file size histogram, or ``None`` when there is none.
 
+        :raises msgspec.ValidationError: it is malformed.
+        """
+        found = _part(_histograms, self.file_size_histogram)
+        return found if found is not None else _part(_histograms, self.histogram_opt)
+
+    def deleted_histogram(self) -> DeletedRecordCountsHistogram | None:
+        """Return the histogram of deleted rows; as :meth:`histogram`."""
+        return _part(_deleted_histograms, self.deleted_record_counts_histogram_opt)
+
+    def files(self) -> list[AddFile] | None:
+        """Return all files, or ``None`` when they are not listed; raises as :meth:`histogram` does."""
+        return _part(_files, self.all_files)
+
+    def totals(self) -> Totals:
+        """Return what it says about the files. Parts that are malformed, or do not fit the others, count as absent."""
+        try:
+            listed = self.files()
+            if listed is not None and (files := _keyed(listed)) is not None:
+                totals = Totals.of(files)
+                if (totals.num_files, totals.size_in_bytes) == (self.num_files, self.table_size_bytes):
+                    return totals
+        except msgspec.MsgspecError as error:
+            logger.warning("A list of files in a checksum is malformed and is left out: %s", error)
+        return Totals(self.num_files, self.table_size_bytes, self._size_counts(), self._deletions())
+
+    def _size_counts(self) -> SizeCounts | None:
+        try:
+            histogram = self.histogram()
+        except msgspec.MsgspecError:
+            return None
+        if histogram is None or not histogram.is_usable:
+            return None
+        counts = SizeCounts(tuple(histogram.file_counts), tuple(histogram.total_bytes))
+        fits = (sum(counts.files), sum(counts.size_in_bytes)) == (self.num_files, self.table_size_bytes)
+        return counts if fits else None
+
+    def _deletions(self) -> Deletions | None:
+        if not can_have_deletion_vectors(self.protocol):
+            return Totals(self.num_files, 0).without_deletions().deletions
+        if self.num_deleted_records_opt is None or self.num_deletion_vectors_opt is None:
+            return None
+        try:
+            histogram = self.deleted_histogram()
+        except msgspec.MsgspecError:
+            histogram = None
+        fits = histogram is not None and histogram.is_usable and sum(histogram.deleted_record_counts) == self.num_files
+        bins = tuple(histogram.deleted_record_counts) if histogram is not None and fits else None
+        return Deletions(self.num_deleted_records_opt, self.num_deletion_vectors_opt, bins)
+
+
+_histograms: msgspec.json.Decoder[FileSizeHistogram | None] = msgspec.json.Decoder(FileSizeHistogram | None)
+_deleted_histograms: msgspec.json.Decoder[DeletedRecordCountsHistogram | None] = msgspec.json.Decoder(
+    DeletedRecordCountsHistogram | None
+)
+_files: msgspec.json.Decoder[list[AddFile] | None] = msgspec.json.Decoder(list[AddFile] | None)
 _decoder = msgspec.json.Decoder(VersionChecksum)
 
 
@@ -72,17 +146,23 @@ def read_checksum(store: LogStore, version: int, *, verify: bool = True) -> Vers
         data = store.read(path)
     except FileNotFoundError:
         return None
-    try:
-        checksum = _decoder.decode(data)
-        problem = _contradiction(checksum)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        checksum, problem = None, str(error)
+    decoded = decode_checksum(data)
+    checksum = decoded if isinstance(decoded, VersionChecksum) else None
+    problem = decoded if isinstance(decoded, str) else _contradiction(decoded)
     if checksum is not None and problem is None and verify and checksum.txn_id is not None:
         problem = _foreign_commit(store, version, checksum.txn_id)
     if problem is not None:
         logger.warning("Table %s: the checksum file %s is ignored: %s", store.root, path, problem)
         return None
     return checksum
+
+
+def decode_checksum(data: bytes) -> VersionChecksum | str:
+    """Return the checksum that a file holds, or why it cannot be understood."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return str(error)
 
 
 def write_checksum(store: LogStore, version: int, checksum: VersionChecksum) -> bool:
@@ -101,6 +181,51 @@ def transaction_lists(transactions: list[SetTransaction], *, retention: bool) ->
     if len(transactions) <= MAX_OWN_SET_TRANSACTIONS:
         return {"airflow_delta": OwnState(set_transactions=transactions)}
     return {}
+
+
+def file_fields(totals: Totals, protocol: Protocol) -> dict[str, Any]:
+    """Return the fields of a checksum that tell about files."""
+    fields: dict[str, Any] = {"table_size_bytes": totals.size_in_bytes, "num_files": totals.num_files}
+    if totals.sizes is not None:
+        histogram = FileSizeHistogram(
+            sorted_bin_boundaries=FILE_SIZE_BINS, file_counts=totals.sizes.files, total_bytes=totals.sizes.size_in_bytes
+        )
+        fields["file_size_histogram"] = _raw(histogram)
+    if totals.deletions is not None and can_have_deletion_vectors(protocol):
+        fields["num_deleted_records_opt"] = totals.deletions.records
+        fields["num_deletion_vectors_opt"] = totals.deletions.vectors
+        if totals.deletions.files is not None:
+            deleted = DeletedRecordCountsHistogram(deleted_record_counts=totals.deletions.files)
+            fields["deleted_record_counts_histogram_opt"] = _raw(deleted)
+    if totals.files is not None and len(totals.files) <= MAX_FILES:
+        # As after replaying the log: none of them changes data any more.
+        settled = [msgspec.structs.replace(add, data_change=False) if add.data_change else add for add in totals.files.values()]
+        listed = _raw(settled)
+        if len(memoryview(listed)) <= MAX_FILES_BYTES:
+            fields["all_files"] = listed
+    return fields
+
+
+def can_have_deletion_vectors(protocol: Protocol) -> bool:
+    """Tell whether the protocol supports deletion vectors (Delta's deletionVectorsReadable)."""
+    return "deletionVectors" in (protocol.reader_features or ())
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _part(decoder: msgspec.json.Decoder[T | None], raw: msgspec.Raw) -> T | None:
+    data = memoryview(raw)
+    return decoder.decode(data) if len(data) else None
+
+
+def _keyed(files: list[AddFile]) -> dict[Any, AddFile] | None:
+    """Return the files by key, or ``None`` when one is listed twice."""
+    from airflow_delta.log.files_tail import file_key
+
+    keyed = {file_key(add): add for add in files}
+    return keyed if len(keyed) == len(files) else None
 
 
 def _contradiction(checksum: VersionChecksum) -> str | None:

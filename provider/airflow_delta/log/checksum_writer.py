@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_delta.log.checksum import MAX_DOMAINS, VersionChecksum, transaction_lists, write_checksum
-from airflow_delta.log.commits import read_commit_info
+from airflow_delta.log.checksum import MAX_DOMAINS, VersionChecksum, file_fields, transaction_lists, write_checksum
+from airflow_delta.log.commits import CommitHead, read_commit_info
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
@@ -17,33 +17,33 @@ logger = logging.getLogger(__name__)
 def write_snapshot_checksum(snapshot: Snapshot) -> bool:
     """Write the checksum of a snapshot; return ``False`` when it cannot be derived cheaply or is there already."""
     log = snapshot.log
-    totals = snapshot.derived_totals()
+    totals, head = snapshot.derive_totals()
     if totals is None:
         logger.debug("Table %s: no checksum of version %s, its totals are not known", log.uri, snapshot.version)
         return False
     state = snapshot.known_state
     complete = state is not None and state.base_transactions is not None
-    if not complete and snapshot.version > 0 and snapshot.version % snapshot.properties.checkpoint_interval == 0:
-        # A checkpoint of this version is due, which reads all transactions: it writes the checksum with them, so that a chain of
-        # checksums that once lacked them does not lack them for ever.
+    due = snapshot.version > 0 and snapshot.version % snapshot.properties.checkpoint_interval == 0
+    if due and not (complete and totals.is_complete):
+        # A checkpoint of this version is due, which reads all transactions and files: it writes the checksum with them, so that a
+        # chain of checksums that once lacked them does not lack them for ever.
         return False
-    info = read_commit_info(snapshot.version, log.read_commit(snapshot.version), table=log.uri) or {}
+    if head is None:
+        head = CommitHead.of(read_commit_info(snapshot.version, log.read_commit(snapshot.version), table=log.uri))
     retention = snapshot.properties.set_transaction_retention is not None
     domains = state.domains() if state is not None else None
-    txn_id, in_commit_timestamp = info.get("txnId"), info.get("inCommitTimestamp")
     return write_checksum(
         log.store,
         snapshot.version,
         VersionChecksum(
-            txn_id=txn_id if isinstance(txn_id, str) else None,
-            table_size_bytes=totals.size_in_bytes,
-            num_files=totals.num_files,
+            txn_id=head.txn_id,
             num_metadata=1,
             num_protocol=1,
-            in_commit_timestamp_opt=in_commit_timestamp if isinstance(in_commit_timestamp, int) else None,
+            in_commit_timestamp_opt=head.in_commit_timestamp,
             metadata=snapshot.metadata,
             protocol=snapshot.protocol,
             domain_metadata=list(domains.values()) if domains is not None and len(domains) <= MAX_DOMAINS else None,
+            **file_fields(totals, snapshot.protocol),
             **(transaction_lists(list(snapshot.set_transactions.values()), retention=retention) if complete else {}),
         ),
     )

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.checkpoint_protection import protected_before
 from airflow_delta.log.file_names import (
     CHECKPOINT_SUFFIX,
     CHECKSUM_SUFFIX,
     COMMIT_SUFFIX,
     LOG_DIRECTORY,
+    SIDECAR_DIRECTORY,
+    compaction_end,
     is_uuid_checkpoint,
     multi_part,
     split_version,
     version_prefix,
 )
+from airflow_delta.log.protocol import features
+from airflow_delta.log.segment import CheckpointFiles, LogListing
+from airflow_delta.log.time_travel import first_recorded_version, required_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from airflow_delta.log.snapshot import Snapshot
     from airflow_delta.log.store import FileStatus
 
@@ -32,45 +38,154 @@ DAY = 24 * 60 * 60 * 1000
 def clean_up_expired_logs(snapshot: Snapshot, *, now: int | None = None) -> list[str]:
     """Delete what no restorable version needs any more, and return the paths.
 
-    A file is expired when it is below the snapshot's checkpoint and its (monotonically adjusted) time is not after the midnight
-    (UTC) that precedes ``now - delta.logRetentionDuration``. Expired files are deleted only in runs that end right before a
-    complete checkpoint, so what is left starts with one. Nothing happens when ``delta.enableExpiredLogCleanup`` is false, or
-    when the table protects its checkpoints.
+    A file is expired when it is below the snapshot's checkpoint and its version is not after the midnight (UTC) that precedes
+    ``now - delta.logRetentionDuration``: by its in-commit timestamp where the table has them, else by the (monotonically
+    adjusted) time of its file. Expired files are deleted only in runs that end right before a complete checkpoint, so what is
+    left starts with one. Sidecars go when they are older than the same midnight and no checkpoint names them. Nothing happens
+    when ``delta.enableExpiredLogCleanup`` is false.
+
+    ``delta.requireCheckpointProtectionBeforeVersion`` needs no more than that: history may be cut off at any checkpoint that
+    exists, and no new one is made below that version (protocol, "Checkpoint Protection").
 
     :param now: milliseconds since the epoch; the present for ``None``.
     """
     properties = snapshot.properties
-    if not properties.enable_expired_log_cleanup:
-        return []
-    if snapshot.segment.checkpoint is None and not _own_checkpoint(snapshot):
-        return []
-    protected = "checkpointProtection" in (snapshot.protocol.writer_features or [])
-    if protected:
-        logger.info("Table %s: the log is not cleaned up, because the table protects its checkpoints", snapshot.log.uri)
+    if not properties.enable_expired_log_cleanup or snapshot.version < 0:
         return []
     present = int(time.time() * 1000) if now is None else now
     cutoff = (present - properties.log_retention) // DAY * DAY
-    versions = _by_version(snapshot.log.store.list_from(LOG_DIRECTORY, version_prefix(0)))
-    expired = expired_files(versions, newest_checkpoint(versions, snapshot.version), cutoff)
-    if expired:
-        paths = [status.path for status in expired]
-        snapshot.log.store.delete(paths)
-        logger.info(
-            "Table %s: deleted %s expired files of the log, up to version %s", snapshot.log.uri, len(paths), _version(expired[-1])
-        )
-        return paths
-    return []
+    store = snapshot.log.store
+    statuses = store.list_from(LOG_DIRECTORY, version_prefix(0))
+    restart = _RestartPoints(snapshot, LogListing.of(statuses))
+    versions = files_by_version(statuses, restart.usable)
+    newest = newest_checkpoint(versions, snapshot.version)
+    if newest < 0:
+        return []
+    expired = expired_files(versions, newest, cutoff, is_new=_later_commits(snapshot, versions, newest, cutoff))
+    if not expired:
+        return []
+    restart.keep_classic(newest)
+    paths = [status.path for status in expired]
+    store.delete(paths)
+    logger.info(
+        "Table %s: deleted %s expired files of the log, up to version %s", snapshot.log.uri, len(paths), _version(expired[-1])
+    )
+    if any(_is_checkpoint(status) for status in expired):
+        paths += restart.delete_unreferenced_sidecars(cutoff)
+    return paths
 
 
-def _own_checkpoint(snapshot: Snapshot) -> bool:
-    return newest_checkpoint(_by_version(snapshot.log.store.list_from(LOG_DIRECTORY, version_prefix(0))), snapshot.version) >= 0
+def _later_commits(
+    snapshot: Snapshot, versions: Mapping[int, VersionFiles], end: int, cutoff: int
+) -> Callable[[int], bool | None]:
+    """Return what tells of a version whether it was committed after ``cutoff``, ``None`` where no in-commit timestamp says so.
+
+    These timestamps rise from version to version, so that looking at a few commits is enough.
+
+    :param end: versions from here on do not matter.
+    """
+    first = first_recorded_version(snapshot)
+    if first is None:
+        return lambda _version: None
+    recorded = [v for v, files in versions.items() if first <= v < end and files.commit is not None]
+    low, high = 0, len(recorded)
+    while low < high:
+        middle = (low + high) // 2
+        version = recorded[middle]
+        if required_timestamp(version, snapshot.log.read_commit(version), table=snapshot.log.uri) <= cutoff:
+            low = middle + 1
+        else:
+            high = middle
+    old = frozenset(recorded[:low])
+    new = frozenset(recorded[low:])
+    return lambda version: False if version in old else (True if version in new else None)
+
+
+class _RestartPoints:
+    """The checkpoints of a log, with what a V2 checkpoint needs beside its manifest.
+
+    :param listing: the whole log.
+    """
+
+    def __init__(self, snapshot: Snapshot, listing: LogListing) -> None:
+        self._snapshot = snapshot
+        self._store = snapshot.log.store
+        self._listing = listing
+        self._has_sidecars = "v2Checkpoint" in features(snapshot.protocol) or bool(listing.v2)
+        self._sidecars: dict[str, FileStatus] | None = None
+
+    def usable(self, version: int) -> bool:
+        """Tell whether a version can be rebuilt from its checkpoint alone, sidecars included."""
+        checkpoint = self._listing.complete_checkpoint(self._store, version)
+        if checkpoint is None:
+            return False
+        if not self._has_sidecars:
+            return True
+        try:
+            needed = self._sidecars_of(checkpoint)
+        except DeltaLogCorruptedException:
+            return False
+        present = self._present()
+        return all(path in present and present[path].size == size for path, size in needed.items())
+
+    def _sidecars_of(self, checkpoint: CheckpointFiles) -> dict[str, int]:
+        from airflow_delta.log.checkpoint_reader import CheckpointReader
+
+        reader = CheckpointReader(self._store, checkpoint.parts, version=checkpoint.version, table=self._snapshot.log.uri)
+        return {sidecar.status.path: sidecar.size_in_bytes for sidecar in reader.sidecars}
+
+    def _present(self) -> dict[str, FileStatus]:
+        if self._sidecars is None:
+            self._sidecars = {status.path: status for status in self._store.list_from(SIDECAR_DIRECTORY, "")}
+        return self._sidecars
+
+    def keep_classic(self, version: int) -> None:
+        """Give a V2 checkpoint a twin with a classic name, for readers that would otherwise find no protocol to refuse.
+
+        Done before anything is deleted, when a table has only V2 checkpoints (Delta's compatibility checkpoint).
+        """
+        listing = self._listing
+        checkpoint = listing.complete_checkpoint(self._store, version)
+        protected = protected_before(self._snapshot)
+        if checkpoint is None or not is_uuid_checkpoint(checkpoint.parts[0].name[20:]) or version < protected:
+            return
+        if version in listing.single or version in listing.multi:
+            return
+        from airflow_delta.log.checkpoint_v2 import write_compatibility_checkpoint
+
+        write_compatibility_checkpoint(self._store, checkpoint, table=self._snapshot.log.uri)
+
+    def delete_unreferenced_sidecars(self, cutoff: int) -> list[str]:
+        """Delete sidecars older than ``cutoff`` that no checkpoint of the log names any more, and return their paths."""
+        old = [path for path, status in self._present().items() if status.modification_time < cutoff]
+        if not old:
+            return []
+        listing = LogListing.of(self._store.list_from(LOG_DIRECTORY, version_prefix(0)))
+        named: set[str] = set()
+        try:
+            for version in listing.checkpoint_versions():
+                top = [*listing.v2.get(version, ())]
+                if version in listing.single:
+                    top.append(listing.single[version])
+                for status in top:
+                    named.update(self._sidecars_of(CheckpointFiles(version, (status,))))
+        except DeltaLogCorruptedException as error:
+            logger.warning(
+                "Table %s: no sidecars are deleted, because it is not known which are needed: %s",
+                self._snapshot.log.uri,
+                error.message,
+            )
+            return []
+        unreferenced = [path for path in old if path not in named]
+        self._store.delete(unreferenced)
+        return unreferenced
 
 
 @dataclass(slots=True)
 class VersionFiles:
-    """The files of one version.
+    """The files of one version; a log compaction file counts for the first of its versions.
 
-    :param v2: a checkpoint under a UUID name exists; it restarts nothing for readers of classic checkpoints.
+    :param complete: the version can be rebuilt from its checkpoint.
     """
 
     commit: FileStatus | None = None
@@ -83,44 +198,52 @@ class VersionFiles:
         return [*self.others, *self.checkpoints, *([self.commit] if self.commit is not None else [])]
 
 
-def _by_version(statuses: Iterable[FileStatus]) -> dict[int, VersionFiles]:
+def files_by_version(statuses: Iterable[FileStatus], usable: Callable[[int], bool]) -> dict[int, VersionFiles]:
+    """Sort a listing by version.
+
+    :param usable: tells whether the checkpoint of a version that has files of one can be used.
+    """
     versions: dict[int, VersionFiles] = {}
-    parts: dict[tuple[int, int], int] = {}
     for status in statuses:
         split = split_version(status.name)
         if split is None:
             continue
         version, rest = split
         files = versions.setdefault(version, VersionFiles())
-        part = multi_part(rest)
         if rest == COMMIT_SUFFIX:
             files.commit = status
-        elif rest == CHECKSUM_SUFFIX:
+        elif _is_checkpoint(status):
+            files.checkpoints.append(status)
+        elif rest == CHECKSUM_SUFFIX or compaction_end(rest) is not None:
             files.others.append(status)
-        elif rest == CHECKPOINT_SUFFIX or is_uuid_checkpoint(rest):
-            files.checkpoints.append(status)
-            files.complete = files.complete or (rest == CHECKPOINT_SUFFIX and status.size != 0)
-        elif part is not None:
-            files.checkpoints.append(status)
-            if status.size != 0:
-                parts[version, part[1]] = parts.get((version, part[1]), 0) + 1
-    for (version, total), found in parts.items():
-        if found == total:
-            versions[version].complete = True
+    for version, files in versions.items():
+        files.complete = bool(files.checkpoints) and usable(version)
     return dict(sorted(versions.items()))
 
 
-def newest_checkpoint(versions: dict[int, VersionFiles], at_most: int) -> int:
-    """Return the newest version up to ``at_most`` with a complete classic checkpoint; -1 when there is none."""
+def _is_checkpoint(status: FileStatus) -> bool:
+    rest = status.name[20:]
+    return rest == CHECKPOINT_SUFFIX or is_uuid_checkpoint(rest) or multi_part(rest) is not None
+
+
+def newest_checkpoint(versions: Mapping[int, VersionFiles], at_most: int) -> int:
+    """Return the newest version up to ``at_most`` with a complete checkpoint; -1 when there is none."""
     return max((version for version, files in versions.items() if files.complete and version <= at_most), default=-1)
 
 
-def expired_files(versions: dict[int, VersionFiles], last_checkpoint: int, cutoff: int) -> list[FileStatus]:
+def expired_files(
+    versions: Mapping[int, VersionFiles],
+    last_checkpoint: int,
+    cutoff: int,
+    *,
+    is_new: Callable[[int], bool | None] = lambda _version: None,
+) -> list[FileStatus]:
     """Return the files to delete, oldest version first.
 
     :param versions: the log, by version, in order.
     :param last_checkpoint: version of the checkpoint that must stay.
     :param cutoff: milliseconds since the epoch; what is newer stays.
+    :param is_new: tells of a version whether it is newer, ``None`` where the times of its files decide.
     """
     expired: list[FileStatus] = []
     run: list[FileStatus] = []
@@ -133,7 +256,8 @@ def expired_files(versions: dict[int, VersionFiles], last_checkpoint: int, cutof
         time_of = max((status.modification_time for status in _timed(files)), default=previous)
         # A commit cannot be older than the one before it (Delta's BufferingLogDeletionIterator adjusts clocks alike).
         previous = max(time_of, previous + 1)
-        if version >= last_checkpoint or previous > cutoff:
+        recorded = is_new(version)
+        if version >= last_checkpoint or (previous > cutoff if recorded is None else recorded):
             break
         run += files.all()
     return expired

@@ -6,7 +6,7 @@ state, so it is not decoded at all; the others are joined and decoded in one cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions import (
     AddCDCFile,
     AddFile,
+    DeletionVectorDescriptor,
     DomainMetadata,
     Metadata,
     Protocol,
@@ -56,10 +57,17 @@ class _Line(msgspec.Struct, kw_only=True, rename="camel"):
     commit_info: dict[str, Any] | None = None
 
 
+class _Present(msgspec.Struct):
+    """Something whose content does not matter."""
+
+
 class _SmallLine(msgspec.Struct, kw_only=True, rename="camel"):
+    add: _Present | None = None
+    remove: _Present | None = None
     meta_data: Metadata | None = None
     txn: SetTransaction | None = None
     protocol: Protocol | None = None
+    cdc: _Present | None = None
     domain_metadata: DomainMetadata | None = None
 
 
@@ -67,37 +75,67 @@ class _InfoLine(msgspec.Struct, kw_only=True, rename="camel"):
     commit_info: dict[str, Any] | None = None
 
 
-class _Size(msgspec.Struct, kw_only=True):
-    size: int | None = None
-
-
-class _Operation(msgspec.Struct, kw_only=True):
+class _Operation(msgspec.Struct, kw_only=True, rename="camel"):
     operation: Any = None
+    txn_id: Any = None
+    in_commit_timestamp: Any = None
+
+
+class SizedFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A file action without what totals do not need."""
+
+    path: str
+    size: int
+    data_change: bool = True
+    deletion_vector: DeletionVectorDescriptor | None = None
+
+
+class _FileLine(msgspec.Struct, kw_only=True, rename="camel"):
+    add: AddFile | None = None
+    remove: RemoveFile | None = None
+    commit_info: _Operation | None = None
 
 
 class _SizeLine(msgspec.Struct, kw_only=True, rename="camel"):
-    add: _Size | None = None
-    remove: _Size | None = None
+    add: SizedFile | None = None
+    remove: RemoveFile | None = None
     commit_info: _Operation | None = None
 
 
 _lines = msgspec.json.Decoder(_Line)
 _small_lines = msgspec.json.Decoder(_SmallLine)
 _info_lines = msgspec.json.Decoder(_InfoLine)
+_file_lines = msgspec.json.Decoder(_FileLine)
 _size_lines = msgspec.json.Decoder(_SizeLine)
+_first_line = msgspec.json.Decoder(_InfoLine)
+_LINE_OF_THE_INFO = b'{"commitInfo":'
+_LINE_OF_AN_ADD = b'{"add":'
 
 
-_NOT_ADDITIVE = frozenset(
-    {
-        "Manual Update",
-        "COMPUTE STATS",
-        "ROW TRACKING BACKFILL",
-        "ROW TRACKING UNBACKFILL",
-        "DROP FEATURE",
-        "Deletion Vector Tombstones",
-    }
-)
-"""Operations whose file actions do not add up: they may repeat files that are there, or remove what is not (Delta's Checksum)."""
+class CommitHead(NamedTuple):
+    """What a commit says about itself, as far as a checksum needs it; ``None`` where it says nothing."""
+
+    operation: str | None = None
+    txn_id: str | None = None
+    in_commit_timestamp: int | None = None
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any] | None) -> CommitHead:
+        """Take it from a ``commitInfo``; values of another type than Delta's count as absent."""
+        info = info or {}
+        return _head(info.get("operation"), info.get("txnId"), info.get("inCommitTimestamp"))
+
+
+class FileChanges(NamedTuple):
+    """The file actions of a commit.
+
+    :param whole: ``adds`` are whole actions; else they have only what :class:`SizedFile` has.
+    """
+
+    head: CommitHead
+    adds: list[AddFile]
+    removes: list[RemoveFile]
+    whole: bool
 
 
 @dataclass(slots=True)
@@ -194,46 +232,65 @@ def read_small_state(files: Iterable[CommitFile], *, table: str) -> SmallState:
             relevant.append(file)
     state = SmallState()
     for line in _decode_joined(_small_lines, relevant, table=table):
+        if line.add is not None or line.remove is not None:
+            continue
         if line.meta_data is not None:
             state.metadata = line.meta_data
         elif line.txn is not None:
             state.transactions[line.txn.app_id] = line.txn
         elif line.protocol is not None:
             state.protocol = line.protocol
-        elif line.domain_metadata is not None:
+        elif line.domain_metadata is not None and line.cdc is None:
             state.domains[line.domain_metadata.domain] = line.domain_metadata
     return state
 
 
 def read_commit_info(version: int, data: bytes, *, table: str) -> dict[str, Any] | None:
-    """Return a commit's ``commitInfo`` without decoding its other actions."""
+    """Return a commit's ``commitInfo`` without decoding its other actions.
+
+    It is the first line where Delta or we wrote it, and must be on a table with in-commit timestamps; then no other line is read.
+    """
     check_complete(version, data, table=table)
+    first = data[: data.find(b"\n")] if data.startswith(_LINE_OF_THE_INFO) else b""
+    if first.endswith((b"}", b"}\r")):
+        try:
+            info: dict[str, Any] | None = _first_line.decode(first).commit_info
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            info = None  # decoded again below, which says what is wrong with it
+        if info is not None:
+            return info
     for line in _decode(_info_lines, version, data, table=table):
         if line.commit_info is not None:
             return dict(line.commit_info)
     return None
 
 
-def file_totals(files: Sequence[CommitFile], *, table: str) -> tuple[int, int] | None:
-    """Return by how many files and bytes these commits change the table, or ``None`` when the log does not say.
+def decode_file_changes(file: CommitFile, *, table: str, whole_adds_up_to: int) -> FileChanges:
+    """Decode a commit's file actions, change data files left out.
 
-    Not derivable, as in Delta's incremental checksum: a remove without a size, and operations that may repeat files.
+    :param whole_adds_up_to: when the commit has more adds, only what totals need is decoded of them.
+    :raises DeltaLogCorruptedException: the file is damaged.
     """
-    count = size = 0
-    for line in _decode_joined(_size_lines, [file for file in files if has_file_actions(file.data)], table=table):
-        if line.commit_info is not None and str(line.commit_info.operation) in _NOT_ADDITIVE:
-            return None
+    few = whole_adds_up_to > 0 and file.data.count(_LINE_OF_AN_ADD) <= whole_adds_up_to
+    check_complete(file.version, file.data, table=table)
+    changes = FileChanges(CommitHead(), [], [], few)
+    head = changes.head
+    for line in _decode(_file_lines if few else _size_lines, file.version, file.data, table=table):
         if line.add is not None:
-            if line.add.size is None:
-                return None
-            count += 1
-            size += line.add.size
+            changes.adds.append(line.add)
         elif line.remove is not None:
-            if line.remove.size is None:
-                return None
-            count -= 1
-            size -= line.remove.size
-    return count, size
+            changes.removes.append(line.remove)
+        elif line.commit_info is not None and head is changes.head:
+            head = _head(line.commit_info.operation, line.commit_info.txn_id, line.commit_info.in_commit_timestamp)
+    return changes._replace(head=head)
+
+
+def _head(operation: Any, txn_id: Any, in_commit_timestamp: Any) -> CommitHead:
+    return CommitHead(
+        operation if isinstance(operation, str) else None,
+        txn_id if isinstance(txn_id, str) else None,
+        in_commit_timestamp if isinstance(in_commit_timestamp, int) and not isinstance(in_commit_timestamp, bool) else None,
+    )
 
 
 def check_complete(version: int, data: bytes, *, table: str) -> None:

@@ -1,8 +1,8 @@
 """Which files cannot hold a row for which a predicate is true, by their statistics.
 
 A file is skipped only when its statistics prove that; whatever is missing or odd keeps it. Statistics may be wide
-(``tightBounds`` false),
-which changes nothing here: bounds still bound, and ``nullCount`` is relied on only where it is zero or equals ``numRecords``.
+(``tightBounds`` false, as those of files with a deletion vector), which changes nothing here: bounds still bound, and
+``nullCount`` is relied on only where it is zero or equals ``numRecords``, the number of rows before any was deleted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_delta.log import predicate_ast as ast
 from airflow_delta.log.schema import FLOATING, INTEGRAL, DecimalType, StructType
-from airflow_delta.log.stats_columns import Bounds, from_json, from_struct
+from airflow_delta.log.stats_columns import Bounds, from_json, from_partition_values, from_struct
 
 if TYPE_CHECKING:
     from airflow_delta.log.predicates import Predicate
@@ -28,13 +28,19 @@ _MAX_LISTED = 16
 _MILLISECOND = dt.timedelta(milliseconds=1)
 # Some writers put decimals into statistics by way of a double.
 _DECIMAL_MARGIN = 1e-14
+_FLOAT_MARGIN = 1.2e-7
 
 
 def needed_columns(predicate: Predicate | None) -> list[ast.Column]:
     """Return the columns whose statistics can decide about a predicate, each once."""
     if predicate is None:
         return []
-    return [c for c in predicate.columns if not c.is_partition and not isinstance(c.data_type, StructType)]
+    return [c for c in predicate.widened.columns if not c.is_partition and not isinstance(c.data_type, StructType)]
+
+
+def partition_columns(predicate: Predicate | None) -> list[ast.Column]:
+    """Return the partition columns that can help to decide: those of a disjunction with data columns."""
+    return [] if predicate is None else [c for c in predicate.widened.columns if c.is_partition]
 
 
 def has_bounds(column: ast.Column) -> bool:
@@ -53,12 +59,15 @@ def needed_stats(predicate: Predicate | None) -> list[str]:
     return result
 
 
-def skipping_mask(predicate: Predicate | None, stats: pa.Array | pa.ChunkedArray) -> pa.BooleanArray:
+def skipping_mask(
+    predicate: Predicate | None, stats: pa.Array | pa.ChunkedArray, partition_texts: Callable[[str], pa.Array] | None = None
+) -> pa.BooleanArray:
     """Return for each file whether it may hold rows that the predicate selects.
 
     :param predicate: the data part of a predicate (:attr:`airflow_delta.log.predicates.Predicate.data_part`).
     :param stats: statistics of the files: JSON texts, or the structs of ``stats_parsed`` (the leaves of :func:`needed_stats`,
         as far as the checkpoint has them).
+    :param partition_texts: gives the files' partition values by physical name; ``None``: they are not looked at.
     """
     if isinstance(stats, pa.ChunkedArray):
         stats = stats.combine_chunks() if stats.num_chunks != 1 else stats.chunk(0)
@@ -70,6 +79,9 @@ def skipping_mask(predicate: Predicate | None, stats: pa.Array | pa.ChunkedArray
     wanted = {column: has_bounds(column) for column in columns}
     read = from_struct if pa.types.is_struct(stats.type) else from_json
     known = read(stats, wanted)
+    if partition_texts is not None:
+        for column in partition_columns(predicate):
+            known[column] = from_partition_values(partition_texts(column.physical_path[0]), column, has_bounds(column))
     mask = _Rules(known, len(stats)).may_hold(ast.push_down_not(predicate.expression))
     return pc.fill_null(mask, True)
 
@@ -94,6 +106,8 @@ class _Rules:
                 return self._combine(parts, pc.or_kleene)
             case ast.Constant(value):
                 return _constant(bool(value), self.length)
+            case ast.Opaque() | ast.Not(ast.Opaque()):
+                return _constant(None, self.length)
             case ast.IsNull(column) if column in self.known:
                 return pc.greater(self.known[column].null_count, 0)
             case ast.Not(ast.IsNull(column)) if column in self.known:
@@ -194,8 +208,9 @@ def _limits(literal: ast.Literal, operator: str) -> tuple[pa.Scalar, pa.Scalar] 
     if name in INTEGRAL:
         return _integer_limits(value, operator)
     if name in FLOATING:
-        exact = pa.scalar(value, pa.float64())
-        return exact, exact
+        # Of a column that is, or was, of type float the shortest text is written; its value lies up to half a digit beside.
+        margin = abs(value) * _FLOAT_MARGIN if math.isfinite(value) else 0.0
+        return pa.scalar(value - margin, pa.float64()), pa.scalar(value + margin, pa.float64())
     if name in ("timestamp", "timestamp_ntz"):
         kind = pa.timestamp("us", "UTC") if name == "timestamp" else pa.timestamp("us")
         try:  # the maximum was cut to milliseconds

@@ -11,58 +11,70 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
+from airflow_delta.exceptions import (
+    InvalidCommittedVersionException,
+    VersionNotFoundException,
+    VersionsNotContiguousException,
+)
+from airflow_delta.log.commit_files import CommitFiles
 from airflow_delta.log.commits import CommitFile
-from airflow_delta.log.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, checksum_file, commit_file, commit_version, version_prefix
-from airflow_delta.log.segment import LogSegment, earliest_version, list_log, load_segment, missing_versions
+from airflow_delta.log.file_names import checksum_file, commit_file
+from airflow_delta.log.segment import LogSegment, load_segment
 from airflow_delta.log.snapshot import Snapshot
 from airflow_delta.log.store import UNKNOWN, FileStatus, LogStore, store_for
 
 if TYPE_CHECKING:
+    from airflow_delta.log.checksum_validation import ChecksumValidation
     from airflow_delta.log.history import CommitRecord
     from airflow_delta.transaction import OptimisticTransaction
 
 logger = logging.getLogger(__name__)
 
+_FORCED_VALIDATION_INTERVAL = 400
 _ANCHOR_INTERVAL = 100
 """After how many new commits a newer checkpoint is looked for."""
 _RECENT = 60.0
 """Seconds for which a listing proves that the latest version has not been cleaned up: retention is counted in days."""
-_OWN_COMMITS = 32
-_OWN_COMMIT_BYTES = 1 << 20
 
 
-class DeltaLog:
+class DeltaLog(CommitFiles):
     """The log of one table.
 
     :param store: storage of the table.
+    :param checksum_validation: when a transaction that starts verifies the state it reads; default: Delta's rule.
     """
 
-    def __init__(self, store: LogStore) -> None:
-        self.store = store
+    def __init__(self, store: LogStore, *, checksum_validation: ChecksumValidation | None = None) -> None:
+        super().__init__(store)
+        self._checksum_validation = checksum_validation
+        self._validated_at: int | None = None
         self._lock = threading.RLock()
         self._snapshot: Snapshot | None = None
         self._latest_status: FileStatus | None = None
-        self._own_commits: dict[int, bytes] = {}
         self._anchored_at = -1
         self._seen_at = 0.0
 
     @classmethod
-    def for_table(cls, table_uri: str, storage_options: Mapping[str, str] | None = None) -> DeltaLog:
+    def for_table(
+        cls,
+        table_uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        checksum_validation: ChecksumValidation | None = None,
+    ) -> DeltaLog:
         """Open the log of a table; nothing is read yet, and the table need not exist.
 
         :param table_uri: path or URI of the table.
         :param storage_options: see :func:`airflow_delta.log.store.store_for`.
+        :param checksum_validation: when a transaction that starts verifies the state it reads; default: Delta's rule.
         """
-        return cls(store_for(table_uri, storage_options))
+        return cls(store_for(table_uri, storage_options), checksum_validation=checksum_validation)
+
+    stale_listing_pauses: tuple[float, ...] = (1.0, 2.0, 4.0)
+    """Seconds before each further listing that must show our own commit (Delta's ``commit.inconsistentList.maxRetries``)."""
 
     def __repr__(self) -> str:
         return f"DeltaLog({self.uri!r})"
-
-    @property
-    def uri(self) -> str:
-        """Return the table's URI as it was given, without trailing slash."""
-        return self.store.root
 
     # -- snapshots ------------------------------------------------------------------------------------------------------------
 
@@ -92,6 +104,68 @@ class DeltaLog:
             self._snapshot = current.advanced(commits, self._later_segment(current, version, statuses))
             self._latest_status = statuses.get(version) or self.store.head(commit_file(version))
             return self._snapshot
+
+    def update_after_commit(self, version: int, commits: Sequence[CommitFile] = ()) -> Snapshot:
+        """Return a snapshot that is not older than a version that was just committed (Delta's ``updateAfterCommit``).
+
+        A listing that does not show the commit yet is asked for again, a few times with growing pauses.
+
+        :param version: the version that was put.
+        :param commits: commits that are known to be in the log, the new one last; with them nothing needs to be read.
+        :raises InvalidCommittedVersionException: the log still does not show it. The commit stays.
+        """
+        self.advance(commits)
+        current = self._snapshot
+        if current is not None and current.version >= version:
+            return current
+        pauses = iter(self.stale_listing_pauses)
+        while True:
+            problem: Exception | None = None
+            try:
+                found = self.update().version
+                if found >= version:
+                    return self.snapshot
+            except (OSError, VersionsNotContiguousException) as error:
+                found, problem = self._snapshot.version if self._snapshot is not None else -1, error
+            pause = next(pauses, None)
+            if pause is None:
+                raise self._not_listed(version, found, problem) from problem
+            logger.warning(
+                "Version %s of %s is committed, but the log shows %s as the latest; listing it again", version, self.uri, found
+            )
+            time.sleep(pause)
+
+    def _not_listed(self, version: int, found: int, problem: Exception | None) -> InvalidCommittedVersionException:
+        shown = f"shows version {found} as the latest" if found >= 0 else "shows no table"
+        return InvalidCommittedVersionException(
+            f"Version {version} of table {self.uri} IS committed and stays, but the log {shown}, also after listing it again"
+            + (f" ({problem})" if problem is not None else "")
+            + ". Do not commit the same again. The listing of the storage is stale or the log was changed: look whether "
+            f"{commit_file(version)} is there; checksum and checkpoint of the version were not written.",
+            table=self.uri,
+            version=version,
+        )
+
+    def validate_at_start(self, snapshot: Snapshot) -> None:
+        """Verify the state that a transaction is about to read against its checksum, when that is due (Delta's rule at start).
+
+        Where it is not, this costs no reading. A version once verified is not verified again by this log until the interval has
+        passed.
+
+        :raises DeltaChecksumMismatchException: they differ, and that is fatal.
+        """
+        validation = self._checksum_validation
+        if validation is None and snapshot.version < _FORCED_VALIDATION_INTERVAL:
+            return
+        from airflow_delta.log.checksum_validation import ChecksumValidation
+
+        validation = validation if validation is not None else ChecksumValidation()
+        verified = self._validated_at
+        recently = verified is not None and 0 <= snapshot.version - verified < validation.interval
+        if (validation.mode == "when_due" and recently) or not validation.is_due(snapshot):
+            return
+        snapshot.validate_checksum(fatal=validation.fatal)
+        self._validated_at = snapshot.version
 
     def advance(self, commits: Sequence[CommitFile]) -> None:
         """Take over commits that are known to be in the log, so that the cached snapshot needs no reading to be at the last one.
@@ -180,152 +254,13 @@ class DeltaLog:
             return None
         return self._read_listed(version + 1, statuses), statuses
 
-    # -- commits --------------------------------------------------------------------------------------------------------------
-
-    def read_commit(self, version: int) -> bytes:
-        """Return a commit's content.
-
-        :raises FileNotFoundError: it does not exist.
-        """
-        own = self._own_commits.get(version)
-        return own if own is not None else self.store.read(commit_file(version))
-
-    def read_commit_range(self, versions: range) -> list[CommitFile]:
-        """Return commits that are known to exist, concurrently on an object store.
-
-        :raises VersionsNotContiguousException: one of them is gone.
-        """
-        own = self._own_commits
-        wanted = [version for version in versions if version not in own]
-        try:
-            read = dict(zip(wanted, self.store.read_many([commit_file(version) for version in wanted]), strict=True))
-        except FileNotFoundError as error:
-            raise VersionsNotContiguousException(
-                f"A commit between {versions.start} and {versions.stop - 1} of table {self.uri} is gone ({error}). It was "
-                "deleted while it was needed; read the table again, and if it stays away restore it from a backup.",
-                table=self.uri,
-                version=versions.stop - 1,
-            ) from error
-        return [CommitFile(version, read[version] if version in read else own[version]) for version in versions]
-
-    def read_commits(self, start: int, end: int | None = None) -> list[CommitFile]:
-        """Return all commits from a version on, without a gap; empty when there is none yet.
-
-        :param end: last version wanted.
-        :raises VersionNotFoundException: ``start`` was there and has been cleaned up, so what was committed since is not known.
-        :raises VersionsNotContiguousException: a later commit exists and one before it is missing.
-        """
-        if self.store.probes:
-            commits = list(self._probe(start, end))
-            if not commits:
-                self._refuse_cleaned_up(start)
-            return commits
-        statuses = self._list_commits(max(start - 1, 0))
-        if start > 0 and statuses.pop(start - 1, None) is None:
-            self._refuse_cleaned_up(start)
-        if end is not None:
-            statuses = {version: status for version, status in statuses.items() if version <= end}
-        return self._read_listed(start, statuses)
-
-    def write_commit(self, version: int, data: bytes) -> None:
-        """Put a commit, unless its version is taken.
-
-        :raises FileExistsError: the version is taken.
-        :raises VersionNotFoundException: the commit before it is not in the log (any more); nothing was written.
-        :raises AmbiguousPutError: the store did not say whether it was written.
-        """
-        self._check_predecessor(version)
-        self.store.put_if_absent(commit_file(version), data)
-        if len(data) <= _OWN_COMMIT_BYTES:
-            self._own_commits[version] = data
-            while len(self._own_commits) > _OWN_COMMITS:
-                del self._own_commits[next(iter(self._own_commits))]
-
-    def _check_predecessor(self, version: int) -> None:
-        """Refuse a commit that would not follow the latest one: its place may be free only because the log was cleaned up.
-
-        A transaction may be open for days. Its version, deleted as expired since, could be put a second time, and nobody
-        would ever read it. Nor may a commit bring the log of a deleted table back to life.
-        """
-        if version == 0 or self._recently_latest(version - 1) or self.store.head(commit_file(version - 1)) is not None:
-            return
-        listing = list_log(self.store, version - 1)
-        if listing.latest() == version - 1:  # only its checkpoint is left
-            return
-        raise VersionNotFoundException(
-            f"Version {version} of table {self.uri} was not written: the version before, which it would follow, is not in its log"
-            + (f" (which goes on to version {listing.latest()})" if listing.latest() >= 0 else "")
-            + ". It was cleaned up or the table was deleted meanwhile. Start the transaction again.",
-            latest=listing.latest() if listing.latest() >= 0 else None,
-            table=self.uri,
-            version=version - 1,
-        )
-
     def _recently_latest(self, version: int) -> bool:
         """Tell whether an object store listed the version as the latest a moment ago; local files are simply asked for."""
         if self.store.probes or self._snapshot is None or self._snapshot.version != version:
             return False
         return time.monotonic() - self._seen_at < _RECENT
 
-    def _probe(self, start: int, end: int | None) -> Iterator[CommitFile]:
-        version = start
-        while end is None or version <= end:
-            try:
-                data = self.store.read(commit_file(version))
-            except FileNotFoundError:
-                if self.store.head(commit_file(version + 1)) is None:
-                    return
-                if self.store.head(commit_file(version)) is not None:  # both were put since
-                    continue
-                if version == start:
-                    self._refuse_cleaned_up(start)
-                raise self._gap(version, version + 1) from None
-            yield CommitFile(version, data)
-            version += 1
-
-    def _list_commits(self, start: int) -> dict[int, FileStatus]:
-        statuses = {}
-        for status in self.store.list_from(LOG_DIRECTORY, version_prefix(start) + COMMIT_SUFFIX):
-            version = commit_version(status.name)
-            if version is not None:
-                statuses[version] = status
-        return statuses
-
-    def _read_listed(self, start: int, statuses: Mapping[int, FileStatus]) -> list[CommitFile]:
-        versions = range(start, max(statuses, default=start - 1) + 1)
-        missing = missing_versions(statuses, start, versions.stop - 1)
-        if missing:
-            raise self._gap(missing[0], versions[-1])
-        commits = self.read_commit_range(versions)
-        return [commit._replace(modification_time=statuses[commit.version].modification_time) for commit in commits]
-
-    def _gap(self, missing: int, later: int) -> VersionsNotContiguousException:
-        return VersionsNotContiguousException(
-            f"Commit {missing} of table {self.uri} is missing, although commit {later} is there. Restore "
-            f"{commit_file(missing)} from a backup; nothing may be committed to the table until then.",
-            table=self.uri,
-            version=missing,
-        )
-
-    def _refuse_cleaned_up(self, start: int) -> None:
-        """Raise when nothing at ``start`` means that it has been deleted rather than not been written yet."""
-        if start > 0 and self.store.head(commit_file(start - 1)) is not None:
-            return
-        listing = list_log(self.store, start)
-        known = [*listing.commits, *listing.checkpoint_versions(), *listing.v2]
-        if start in listing.commits or not known:
-            return
-        full = list_log(self.store)
-        earliest = earliest_version(self.store, full)
-        raise VersionNotFoundException(
-            f"Commit {start} of table {self.uri} is no longer in its log, which goes on to version {max(known)}: it was cleaned "
-            "up, so what was committed since cannot be known. Start the transaction again; keep the log longer than the "
-            "longest transaction with the table property delta.logRetentionDuration.",
-            earliest=earliest,
-            latest=max(known),
-            table=self.uri,
-            version=start,
-        )
+    # -- history --------------------------------------------------------------------------------------------------------------
 
     def history(self, limit: int | None = None) -> list[CommitRecord]:
         """Return the commits that the log still holds, newest first; only as many as asked for are read.
@@ -362,14 +297,20 @@ class DeltaLog:
     # -- after a commit -------------------------------------------------------------------------------------------------------
 
     def checkpoint(self, snapshot: Snapshot | None = None) -> None:
-        """Write a classic checkpoint of a snapshot, and ``_last_checkpoint``.
+        """Write a checkpoint of a snapshot, classic or V2 as ``delta.checkpointPolicy`` says, and ``_last_checkpoint``.
 
         :param snapshot: default: the latest.
         """
         from airflow_delta.log.checkpoint_writer import write_checkpoint
 
         snapshot = snapshot if snapshot is not None else self.update()
+        believed = snapshot.derived_totals()
         write_checkpoint(snapshot)
+        counted = snapshot.derived_totals()
+        if believed is not None and counted is not None and counted.num_files != believed.num_files:
+            # A commit repeated or removed files so that the sums went wrong. Nobody is to build on that checksum.
+            self.store.delete([checksum_file(snapshot.version)])
+            snapshot.set_totals(snapshot.count_totals())
         # Where the chain of checksums was broken (another engine's commits), it starts anew here: the list of files has been
         # read anyway, so that the next start need not open the checkpoint.
         if not self.store.head(checksum_file(snapshot.version)):

@@ -6,6 +6,7 @@ import re
 
 LOG_DIRECTORY = "_delta_log"
 LAST_CHECKPOINT = f"{LOG_DIRECTORY}/_last_checkpoint"
+SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"
 
 VERSION_DIGITS = 20
 COMMIT_SUFFIX = ".json"
@@ -14,6 +15,7 @@ CHECKPOINT_SUFFIX = ".checkpoint.parquet"
 
 _MULTI_PART = re.compile(r"\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
 _UUID_CHECKPOINT = re.compile(r"\.checkpoint\.[0-9a-fA-F-]{36}\.(?:json|parquet)")
+_COMPACTION = re.compile(r"\.(\d{20})\.compacted\.json")
 
 
 def version_prefix(version: int) -> str:
@@ -41,6 +43,20 @@ def checkpoint_parts(version: int, parts: int) -> list[str]:
     return [f"{LOG_DIRECTORY}/{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)]
 
 
+def manifest_file(version: int, unique: str, extension: str) -> str:
+    """Return the path of a V2 checkpoint's manifest, relative to the table root.
+
+    :param unique: a UUID.
+    :param extension: ``json`` or ``parquet``.
+    """
+    return f"{LOG_DIRECTORY}/{version:020d}.checkpoint.{unique}.{extension}"
+
+
+def sidecar_file(version: int, part: int, parts: int, unique: str) -> str:
+    """Return the path of a sidecar of a V2 checkpoint, relative to the table root."""
+    return f"{SIDECAR_DIRECTORY}/{version:020d}.checkpoint.{part:010d}.{parts:010d}.{unique}.parquet"
+
+
 def split_version(name: str) -> tuple[int, str] | None:
     """Return the version and the rest of a file's bare name, or ``None`` for a name that does not start with a version."""
     digits = name[:VERSION_DIGITS]
@@ -58,6 +74,12 @@ def multi_part(rest: str) -> tuple[int, int] | None:
 def is_uuid_checkpoint(rest: str) -> bool:
     """Tell whether ``rest``, a name without its version, is the manifest of a V2 checkpoint."""
     return _UUID_CHECKPOINT.fullmatch(rest) is not None
+
+
+def compaction_end(rest: str) -> int | None:
+    """Return the last version when ``rest``, a name without its first version, is a log compaction file; else ``None``."""
+    match = _COMPACTION.fullmatch(rest)
+    return int(match[1]) if match else None
 
 
 def commit_version(path: str) -> int | None:

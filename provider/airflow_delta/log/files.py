@@ -77,7 +77,6 @@ def live_rows(
     :param columns: columns of :data:`FILE_SCHEMA`; others may come along.
     :param stats_parsed: bring the typed statistics along where the checkpoint has them.
     """
-    reader.check_no_sidecars()
     touched = TouchedFiles.of(tail, reader)
     names = [camel(name) for name in columns if name != "data_change"]
     wanted = list(dict.fromkeys([*names, *touched.columns])) or ["path"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,7 +12,7 @@ from airflow_delta.log import predicate_ast as ast
 from airflow_delta.log.actions import AddFile
 from airflow_delta.log.checkpoint_part import RowGroup
 from airflow_delta.log.checkpoint_reader import CheckpointReader
-from airflow_delta.log.data_skipping import needed_columns, needed_stats, skipping_mask
+from airflow_delta.log.data_skipping import needed_columns, needed_stats, partition_columns, skipping_mask
 from airflow_delta.log.files_columns import FILE_SCHEMA, from_actions
 from airflow_delta.log.files_ranges import Range, may_hold
 from airflow_delta.log.predicates import Predicate, partition_texts
@@ -47,13 +48,14 @@ class FileFilter:
         members = [f"stats_parsed.{name}" for name in needed_stats(self._predicate.data_part)]
         typed = all(reader.has_column(name) for name in members) or not reader.may_have_values("add.stats")
         column = "stats_parsed" if typed else "stats"
+        mixed = ["partitionValues"] if partition_columns(self._predicate.data_part) else []
 
         def evaluate(rows: pa.RecordBatch) -> pa.BooleanArray:
             if column not in rows.schema.names:
                 return pa.nulls(rows.num_rows, pa.bool_()).fill_null(True)
-            return skipping_mask(self._predicate.data_part, rows.column(column))
+            return self._statistics_mask(rows.column(column), rows.column("partitionValues") if mixed else None)
 
-        return (members if typed else ["stats"]), evaluate
+        return [*(members if typed else ["stats"]), *mixed], evaluate
 
     @property
     def steps(self) -> list[Step]:
@@ -72,9 +74,13 @@ class FileFilter:
             values = _column(adds, "partition_values")
             adds = _selected(adds, self._partition_mask(values))
         if adds and needed_columns(self._predicate.data_part):
-            stats = _column(adds, "stats")
-            adds = _selected(adds, skipping_mask(self._predicate.data_part, stats))
+            values = _column(adds, "partition_values") if partition_columns(self._predicate.data_part) else None
+            adds = _selected(adds, self._statistics_mask(_column(adds, "stats"), values))
         return adds
+
+    def _statistics_mask(self, stats: pa.Array, values: pa.MapArray | None) -> pa.BooleanArray:
+        texts = None if values is None else lambda name: partition_texts(values, name)
+        return skipping_mask(self._predicate.data_part, stats, texts)
 
     def _partition_mask(self, values: pa.MapArray) -> pa.BooleanArray:
         return self._predicate.partition_mask(lambda name: partition_texts(values, name), len(values))
@@ -94,7 +100,7 @@ def _range(group: RowGroup, column: ast.Column) -> Range | None:
     name = ".".join(column.physical_path)
     if column.is_partition:
         bounds = group.bounds(f"add.partitionValues_parsed.{name}")
-        return None if bounds is None else Range(*bounds)
+        return None if bounds is None else Range(*(_widened(bound, column) for bound in bounds))
     if isinstance(column.data_type, DecimalType):
         return None  # some writers round them
     least, greatest = f"add.stats_parsed.minValues.{name}", f"add.stats_parsed.maxValues.{name}"
@@ -105,4 +111,12 @@ def _range(group: RowGroup, column: ast.Column) -> Range | None:
     low, high = group.bounds(least), group.bounds(greatest)
     if low is None or high is None:
         return None
-    return Range(low[0], high[1] + _TRUNCATED if isinstance(high[1], dt.datetime) else high[1])
+    least, greatest = _widened(low[0], column), _widened(high[1], column)
+    return Range(least, greatest + _TRUNCATED if isinstance(greatest, dt.datetime) else greatest)
+
+
+def _widened(bound: Any, column: ast.Column) -> Any:
+    """Return a bound of a checkpoint that is older than the column's type: a day as the timestamp it has become."""
+    if column.data_type.name == "timestamp_ntz" and isinstance(bound, dt.date) and not isinstance(bound, dt.datetime):
+        return dt.datetime(bound.year, bound.month, bound.day)
+    return bound

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.commits import read_commit_info
 from airflow_delta.log.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
-from airflow_delta.log.time_travel import monotonic_timestamps, recorded_timestamp
+from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps, timestamp_of_info
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -92,25 +92,36 @@ def read_history(log: DeltaLog, limit: int | None) -> list[CommitRecord]:
     contiguous = _newest_run(versions)
     times = monotonic_timestamps(log, contiguous, listed)
     records: list[CommitRecord] = []
+    first_recorded: int | None = None
     wanted = [version for version in reversed(contiguous) if version >= lowest]
     for start in range(0, len(wanted), _CHUNK):
         chunk = wanted[start : start + _CHUNK]
-        try:
-            contents = log.store.read_many([commit_file(version) for version in chunk])
-        except FileNotFoundError:  # cleaned up while we read; what is older is gone as well
-            contents = []
-            for version in chunk:
-                try:
-                    contents.append(log.store.read(commit_file(version)))
-                except FileNotFoundError:
-                    break
-        for version, data in zip(chunk, contents, strict=False):
-            info = read_commit_info(version, data, table=log.uri) or {}
-            timestamp = recorded_timestamp(snapshot, version, info)
-            records.append(CommitRecord(version, times[version] if timestamp is None else timestamp, info))
+        contents = _read(log, chunk)
+        infos = [read_commit_info(version, data, table=log.uri) for version, data in zip(chunk, contents, strict=False)]
+        if first_recorded is None and any(info is not None and "inCommitTimestamp" in info for info in infos):
+            # Only then may the metadata say that times stand in the commits; reading it can mean reading the whole log.
+            first_recorded = first_recorded_version(snapshot)
+        for version, info in zip(chunk, infos, strict=False):
+            recorded = first_recorded is not None and version >= first_recorded
+            time = timestamp_of_info(version, info, table=log.uri) if recorded else times[version]
+            records.append(CommitRecord(version, time, info or {}))
         if len(contents) < len(chunk):
             break
     return records
+
+
+def _read(log: DeltaLog, versions: list[int]) -> list[bytes]:
+    """Return the contents of commits, newest first, as far as they have not been cleaned up meanwhile."""
+    try:
+        return log.store.read_many([commit_file(version) for version in versions])
+    except FileNotFoundError:
+        contents = []
+        for version in versions:
+            try:
+                contents.append(log.store.read(commit_file(version)))
+            except FileNotFoundError:  # what is older is gone as well
+                break
+        return contents
 
 
 def _newest_run(versions: list[int]) -> list[int]:

@@ -7,13 +7,15 @@ import errno
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.store import UNKNOWN, AmbiguousPutError, FileStatus, LogStore
 
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES}
 _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+
+_COPIED_AT_ONCE = 4 << 20
 
 
 def local_path(table_uri: str) -> str:
@@ -150,12 +152,19 @@ class LocalStore(LogStore):
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace a file by renaming a complete one over it."""
+        self._replace(path, (data,))
+
+    def put_file(self, path: str, file: BinaryIO) -> None:
+        """Create or replace a file with another's content, without holding all of it."""
+        self._replace(path, iter(lambda: file.read(_COPIED_AT_ONCE), b""))
+
+    def _replace(self, path: str, chunks: Iterable[bytes]) -> None:
         directory, name = os.path.split(self._absolute(path))
         folder = self._open_directory(directory)
         temporary = f".{name}.{uuid.uuid4().hex}.tmp"
         try:
             try:
-                self._write_new(folder, temporary, data, self._durable)
+                self._write_new(folder, temporary, chunks, self._durable)
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
@@ -219,7 +228,7 @@ class LocalStore(LogStore):
         """Put through a temporary file and a hard link."""
         temporary = f".{name}.{uuid.uuid4().hex}.tmp"
         try:
-            self._write_new(folder, temporary, data, durable)
+            self._write_new(folder, temporary, (data,), durable)
             try:
                 os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError as error:
@@ -237,10 +246,11 @@ class LocalStore(LogStore):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)
 
-    def _write_new(self, folder: int, name: str, data: bytes, durable: bool) -> None:
+    def _write_new(self, folder: int, name: str, chunks: Iterable[bytes], durable: bool) -> None:
         descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
         try:
-            _write_all(descriptor, data)
+            for chunk in chunks:
+                _write_all(descriptor, chunk)
             if durable:
                 os.fsync(descriptor)
         finally:

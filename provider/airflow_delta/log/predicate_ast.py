@@ -144,7 +144,22 @@ class Not:
         return f"NOT ({self.part})"
 
 
-Expression = Constant | Compare | In | IsNull | Like | And | Or | Not
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A condition that only Spark evaluates. Here it is unknown, and so rules nothing out.
+
+    :param text: Spark SQL, word for word as it was given.
+    :param uses: columns that it refers to.
+    """
+
+    text: str
+    uses: tuple[Column, ...]
+
+    def __str__(self) -> str:
+        return f"({self.text})"
+
+
+Expression = Constant | Compare | In | IsNull | Like | And | Or | Not | Opaque
 
 
 def _operand(part: Expression) -> str:
@@ -164,8 +179,22 @@ def columns(expression: Expression) -> Iterator[Column]:
             yield from columns(part)
         case Constant():
             return
+        case Opaque(_, uses):
+            yield from uses
         case _:
             yield expression.column
+
+
+def opaque(expression: Expression) -> Iterator[Opaque]:
+    """Yield the conditions that only Spark evaluates."""
+    match expression:
+        case Opaque():
+            yield expression
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from opaque(part)
+        case Not(part):
+            yield from opaque(part)
 
 
 def conjuncts(expression: Expression) -> list[Expression]:
@@ -198,6 +227,23 @@ def push_down_not(expression: Expression, negate: bool = False) -> Expression:
     return Not(expression)
 
 
+def widened(expression: Expression) -> Expression:
+    """Return an expression that is true wherever this one can be, without what only Spark evaluates.
+
+    As Delta widens conditions that it cannot repeat (``ConflictCheckerPredicateElimination``).
+    """
+    return _widened(push_down_not(expression))
+
+
+def _widened(expression: Expression) -> Expression:
+    match expression:
+        case And(parts) | Or(parts):
+            return type(expression)(tuple(_widened(part) for part in parts))
+        case Opaque() | Not(Opaque()):
+            return Constant(True)
+    return expression
+
+
 # -- evaluation ---------------------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +252,8 @@ def compile_expression(expression: Expression) -> Callable[[Row], Truth]:
     match expression:
         case Constant(value):
             return lambda _row: value
+        case Opaque():
+            return lambda _row: None
         case And(parts):
             return _all([compile_expression(part) for part in parts])
         case Or(parts):

@@ -1,8 +1,7 @@
 """Literals of a predicate, brought to the type of the column that they are compared with.
 
-Where Spark would convert the column instead (text compared with a number), the predicate is refused: it would mean one thing
-for the
-files that the worker picks and another for the rows that Spark reads.
+Where Spark would convert the column instead (text compared with a number), nothing is compared here: it would mean one thing for
+the files that the worker picks and another for the rows that Spark reads.
 """
 
 from __future__ import annotations
@@ -18,6 +17,10 @@ from airflow_delta.log.schema import FLOATING, INTEGRAL, DataType, DecimalType
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII)
 _TRUE = frozenset({"t", "true", "y", "yes", "1"})
 _FALSE = frozenset({"f", "false", "n", "no", "0"})
+
+
+class NotComparableError(ValueError):
+    """A literal is of a kind that is not compared here; Spark may."""
 
 
 class Constant(NamedTuple):
@@ -64,18 +67,18 @@ def coerce(constant: Constant, data_type: DataType) -> Any:
         "binary": _binary,
     }.get(name)
     if convert is None:
-        raise ValueError("columns of this type cannot be compared")
+        raise NotComparableError("columns of this type cannot be compared")
     return convert(value, kind)
 
 
 def _refuse(kind: str) -> Any:
-    raise ValueError(f"it cannot be compared with a {kind}")
+    raise NotComparableError(f"it cannot be compared with a {kind}")
 
 
 def _exact(value: Any, kind: str) -> Any:
     """Return an int where the number is whole, else a Decimal: both compare exactly with ints and Decimals."""
     if kind == "double":
-        raise ValueError("write the number without exponent or suffix D, for an exact comparison")
+        raise NotComparableError("write the number without exponent or suffix D, for an exact comparison")
     if kind not in ("integer", "decimal", "string"):
         return _refuse(kind)
     try:
@@ -95,7 +98,7 @@ def _floating(value: Any, kind: str) -> float:
 
 def _string(value: Any, kind: str) -> str:
     if kind != "string":
-        raise ValueError(f"it holds text; compare it with a quoted literal, not with a {kind}")
+        raise NotComparableError(f"it holds text; compare it with a quoted literal, not with a {kind}")
     return str(value)
 
 
@@ -171,4 +174,4 @@ def cast(constant: Constant, target: str) -> Constant:
         return Constant(_boolean(value, kind), target)
     if target == "string" and kind == "integer":
         return Constant(str(value), target)
-    raise ValueError(f"a {kind} is not converted to {target} here")
+    raise NotComparableError(f"a {kind} is not converted to {target} here")

@@ -19,26 +19,63 @@ from airflow_delta.log.predicate_ast import (
     Like,
     Literal,
     Not,
+    Opaque,
     Or,
 )
+from airflow_delta.log.predicate_text import bare, escape_doubled_quotes, split
 from airflow_delta.log.schema import StructField, StructType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HINT = (
-    "A predicate compares columns with literals (=, <>, <, <=, >, >=, <=>, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT); "
+    "A predicate is a condition on the columns of a row, the same whenever it is evaluated; "
     "compute values such as today's date in the Dag, with a template"
 )
+_CHANGING_FUNCTIONS = frozenset(
+    {
+        "rand",
+        "random",
+        "randn",
+        "randstr",
+        "uniform",
+        "uuid",
+        "shuffle",
+        "monotonically_increasing_id",
+        "spark_partition_id",
+        "input_file_name",
+        "input_file_block_start",
+        "input_file_block_length",
+        "now",
+        "curdate",
+        "current_date",
+        "current_timestamp",
+        "current_time",
+        "localtimestamp",
+        "current_user",
+        "user",
+        "session_user",
+        "current_catalog",
+        "current_database",
+        "current_schema",
+        "current_timezone",
+    }
+)
+_COLLATIONS = "__COLLATIONS"
 _MAX_LENGTH = 1 << 20
+
+
+class _UnsupportedError(PredicateException):
+    """A condition that is not evaluated here; Spark may."""
 
 
 def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Expression:
     """Return the tree of a predicate.
 
-    :raises PredicateException: it does not parse, names an unknown column, or holds an expression that is not supported.
+    What cannot be evaluated here is kept word for word (:class:`airflow_delta.log.predicate_ast.Opaque`).
+
+    :raises PredicateException: it does not parse, names an unknown column, or is no condition on the columns of a row.
     """
-    import sqlglot
     from sqlglot.errors import SqlglotError
 
     if not text.strip():
@@ -46,10 +83,9 @@ def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Ex
     if len(text) > _MAX_LENGTH:
         raise PredicateException(f"The predicate has {len(text)} characters; split it")
     try:
-        statements = sqlglot.parse(text, dialect="spark")
-        if len(statements) != 1 or statements[0] is None:
-            raise PredicateException(f"The predicate {text!r} is not one expression")
-        return _Parser(text, schema, partition_columns).condition(statements[0])
+        return _Parser(text, schema, partition_columns).expression(escape_doubled_quotes(text))
+    except _UnsupportedError as error:
+        raise PredicateException(error.message) from error
     except SqlglotError as error:
         reason = str(error).split("\n")[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
         raise PredicateException(f"The predicate {text!r} does not parse as Spark SQL: {reason}") from error
@@ -75,10 +111,50 @@ class _Parser:
             exp.NullSafeEQ: "<=>",
         }
 
-    def refuse(self, node: Any) -> PredicateException:
-        return PredicateException(
+    def refuse(self, node: Any) -> _UnsupportedError:
+        return _UnsupportedError(
             f"The predicate {self.text!r} holds {node.sql(dialect='spark')!r}, which is not supported. {_HINT}"
         )
+
+    def expression(self, text: str) -> Expression:
+        """Return the tree of a text; parts that are not understood stay as they are written."""
+        import sqlglot
+
+        statements = sqlglot.parse(text, dialect="spark")
+        if len(statements) != 1 or statements[0] is None:
+            raise PredicateException(f"The predicate {self.text!r} is not one expression")
+        try:
+            return self.condition(statements[0])
+        except _UnsupportedError:
+            pieces = split(text)
+            if pieces is None:
+                return self.opaque(bare(text), statements[0])
+        connective, parts = pieces
+        inner = tuple(self.expression(part) for part in parts)
+        return Not(inner[0]) if connective == "NOT" else And(inner) if connective == "AND" else Or(inner)
+
+    def opaque(self, text: str, node: Any) -> Opaque:
+        """Return a condition for Spark to evaluate.
+
+        :raises PredicateException: Spark could not: it is no condition, depends on more than the row, or changes from one
+            evaluation to the next.
+        """
+        exp, condition = self.exp, self.unwrap(node)
+        if not isinstance(
+            condition,
+            exp.Predicate | exp.Func | exp.Case | exp.Cast | exp.Not | exp.Column | exp.Dot | exp.Bracket | exp.Connector,
+        ):
+            raise self.refuse(node)
+        for part in node.walk():
+            name = str(part.name if isinstance(part, exp.Anonymous) else part.sql_name() if isinstance(part, exp.Func) else "")
+            changing = name.lower() in _CHANGING_FUNCTIONS or (name == "UNIX_TIMESTAMP" and not part.this)
+            if changing or isinstance(
+                part,
+                exp.Query | exp.AggFunc | exp.Window | exp.Placeholder | exp.Parameter | exp.Star | exp.UDTF | exp.Command,
+            ):
+                raise self.refuse(node)
+        uses = [self.resolve([part.name for part in column.parts], inside=True) for column in node.find_all(exp.Column)]
+        return Opaque(text, tuple(dict.fromkeys(uses)))
 
     def condition(self, node: Any) -> Expression:  # noqa: C901 - one branch for each kind of node
         exp = self.exp
@@ -93,7 +169,7 @@ class _Parser:
             return Constant(bool(node.this))
         if isinstance(node, exp.Null):
             return Constant(None)
-        if isinstance(node, exp.Column | exp.Dot):
+        if self.is_column(node):
             column = self.column(node)
             if column.data_type.name != "boolean":
                 raise PredicateException(
@@ -152,7 +228,10 @@ class _Parser:
         return node
 
     def is_column(self, node: Any) -> bool:
-        return isinstance(node, self.exp.Column | self.exp.Dot)
+        exp = self.exp
+        return isinstance(node, exp.Column) or (
+            isinstance(node, exp.Dot) and all(isinstance(part, exp.Identifier) for part in node.parts)
+        )
 
     def column(self, node: Any) -> Column:
         node = self.unwrap(node)
@@ -160,19 +239,27 @@ class _Parser:
             raise self.refuse(node)
         return self.resolve([part.name for part in node.parts])
 
-    def resolve(self, names: list[str]) -> Column:
+    def resolve(self, names: list[str], *, inside: bool = False) -> Column:
+        """Return the column of a path.
+
+        :param inside: the path may go on into lists and maps, where there are no statistics; the column then ends before.
+        """
         struct: Any = self.schema
         path: list[StructField] = []
         for depth, name in enumerate(names):
+            if inside and path and not isinstance(struct, StructType):
+                break
             found = struct.find(name) if isinstance(struct, StructType) else None
             if found is None:
-                inside = f"{'.'.join(names[:depth])} ({struct})" if depth else "the table"
+                where = f"{'.'.join(names[:depth])} ({struct})" if depth else "the table"
                 known = f"; it has {', '.join(struct.names)}" if isinstance(struct, StructType) else ""
                 raise PredicateException(
-                    f"The predicate {self.text!r} names the column {name!r}, which {inside} does not have{known}"
+                    f"The predicate {self.text!r} names the column {name!r}, which {where} does not have{known}"
                 )
             path.append(found)
             struct = found.data_type
+        if not inside and _COLLATIONS in path[-1].metadata:
+            raise _UnsupportedError(f"The predicate {self.text!r} compares {name!r}, whose text has an order of its own")
         return Column(
             tuple(f.name for f in path),
             tuple(f.physical_name for f in path),
@@ -184,6 +271,8 @@ class _Parser:
         constant = self.constant(node)
         try:
             return Literal(literals.coerce(constant, column.data_type), column.data_type)
+        except literals.NotComparableError as error:
+            raise self.refuse(node) from error
         except (ValueError, OverflowError) as error:
             raise PredicateException(
                 f"The predicate {self.text!r} compares column {column} ({column.data_type}) with "
@@ -210,9 +299,9 @@ class _Parser:
         if isinstance(node, exp.Cast):
             return self.cast(node)
         if isinstance(node, exp.Concat):
-            raise PredicateException(
-                f"The predicate {self.text!r} holds two string literals side by side; write a quote inside a literal as \\'"
-            )
+            parts = [self.constant(part) for part in node.expressions]
+            if all(part.kind == "string" for part in parts):
+                return literals.Constant("".join(part.value for part in parts), "string")
         raise self.refuse(node)
 
     def hexadecimal(self, node: Any) -> literals.Constant:
@@ -257,5 +346,7 @@ class _Parser:
             raise self.refuse(node)
         try:
             return literals.cast(self.constant(inner), target)
+        except literals.NotComparableError as error:
+            raise self.refuse(node) from error
         except (ValueError, OverflowError) as error:
             raise PredicateException(f"The predicate {self.text!r} holds {node.sql(dialect='spark')!r}: {error}") from error

@@ -1,8 +1,8 @@
 """Predicates over a table: which part prunes partitions, which part only data, and what they evaluate to.
 
 What counts as partition part follows Delta: a conjunct whose columns are all partition columns, or that has no columns; a
-disjunction
-that mixes partition and data columns is a data conjunct (Delta's ``DeltaTableUtils.splitMetadataAndDataPredicates``).
+disjunction that mixes partition and data columns is a data conjunct (Delta's ``DeltaTableUtils.splitMetadataAndDataPredicates``).
+Conditions that only Spark evaluates are unknown here: they keep every file, and every partition.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Predicate:
     def parse(cls, text: str, schema: StructType, partition_columns: Sequence[str] = ()) -> Predicate:
         """Return the predicate that a text of Spark SQL stands for. Timestamps without a zone are in UTC.
 
-        :raises PredicateException: it does not parse, names an unknown column, or holds an unsupported expression.
+        :raises PredicateException: it does not parse, names an unknown column, or is no condition on the columns of a row.
         """
         from airflow_delta.log.predicate_parser import parse
 
@@ -60,8 +60,13 @@ class Predicate:
 
     @property
     def partition_only(self) -> bool:
-        """Return whether partition values alone decide it."""
-        return all(column.is_partition for column in self.columns)
+        """Return whether partition values alone decide it, here, without Spark."""
+        return all(column.is_partition for column in self.columns) and not any(ast.opaque(self.expression))
+
+    @cached_property
+    def widened(self) -> Predicate:
+        """Return a predicate that is true wherever this one can be, without the conditions that only Spark evaluates."""
+        return Predicate(ast.widened(self.expression)) if any(ast.opaque(self.expression)) else self
 
     @cached_property
     def _parts(self) -> tuple[Predicate | None, Predicate | None]:
@@ -95,9 +100,9 @@ class Predicate:
         :param partition_values: texts by physical name, as in an ``add`` action; a missing one is null.
         :raises DeltaAnalysisException: a text is no value of its column's type.
         """
-        part = self.partition_part
-        if part is None:
+        if self.partition_part is None:
             return True
+        part = self.partition_part.widened
         row = {
             column.physical_path: parse_partition_value(partition_values.get(column.physical_path[0]), column.data_type)
             for column in part.columns
@@ -125,7 +130,7 @@ class Predicate:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        part = self.partition_part
+        part = None if self.partition_part is None else self.partition_part.widened
         if part is None or not part.columns:
             keep = part is None or part.evaluate({}) is True
             return pc.equal(pa.nulls(length, pa.bool_()).fill_null(keep), True)

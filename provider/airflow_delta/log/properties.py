@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -116,18 +116,32 @@ class Property:
     :param parse: gives the typed value, or raises :class:`ValueError`.
     :param default: typed value where the table does not set it.
     :param settable: a user may set it.
+    :param may_be_set_to: the typed values that may be set, where others are only honoured on reading.
     """
 
     key: str
     parse: Callable[[str], Any]
     default: Any = None
     settable: bool = True
+    may_be_set_to: tuple[Any, ...] | None = None
 
 
 def _text(text: str) -> str:
     return text
 
 
+def _formats(text: str) -> str:
+    unknown = sorted({part.strip().lower() for part in text.split(",") if part.strip()} - {"iceberg", "hudi"})
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)} is no format; known are iceberg and hudi")
+    return text
+
+
+def _folded_text(text: str) -> str:
+    return text.strip().lower()
+
+
+_PARQUET_VERSIONS = ("1.0.0", "2.0.0", "2.4.0", "2.6.0", "2.12.0")
 _PROPERTIES: tuple[Property, ...] = (
     Property("minReaderVersion", _integer(1), 1),
     Property("minWriterVersion", _integer(1), 2),
@@ -144,11 +158,11 @@ _PROPERTIES: tuple[Property, ...] = (
     Property("randomPrefixLength", _integer(1), 2),
     Property("appendOnly", _boolean, False),
     Property("enableDeletionVectors", _boolean, False),
-    Property("parquet.format.version", _text, "1.0.0"),
+    Property("parquet.format.version", _text, "1.0.0", may_be_set_to=_PARQUET_VERSIONS),
     Property("parquet.compression.codec", _text),
     Property("enableVariantShredding", _boolean, False),
     Property("autoOptimize", _boolean),
-    Property("autoOptimize.autoCompact", _text),
+    Property("autoOptimize.autoCompact", _folded_text, may_be_set_to=("true", "false")),
     Property("autoOptimize.optimizeWrite", _boolean),
     Property("targetFileSize", _text),
     Property("tuneFileSizesForRewrites", _boolean),
@@ -164,13 +178,13 @@ _PROPERTIES: tuple[Property, ...] = (
     Property("columnMapping.mode", _choice("none", "id", "name"), "none"),
     Property("columnMapping.maxColumnId", _integer(0), 0, settable=False),
     Property("setTransactionRetentionDuration", parse_interval),
-    Property("isolationLevel", _choice(*READABLE_ISOLATION_LEVELS), "Serializable"),
+    Property("isolationLevel", _choice(*READABLE_ISOLATION_LEVELS), "Serializable", may_be_set_to=SETTABLE_ISOLATION_LEVELS),
     Property("checkpointPolicy", _choice("classic", "v2"), "classic"),
     Property("enableRowTracking", _boolean, False),
     Property("rowTrackingSuspended", _boolean, False, settable=False),
     Property("rowTracking.materializedRowIdColumnName", _text, settable=False),
     Property("rowTracking.materializedRowCommitVersionColumnName", _text, settable=False),
-    Property("universalFormat.enabledFormats", _text, ""),
+    Property("universalFormat.enabledFormats", _formats, ""),
     Property("universalFormat.iceberg.atomicConversion.supported", _boolean, False),
     Property("enableIcebergCompatV1", _boolean),
     Property("enableIcebergCompatV2", _boolean),
@@ -192,7 +206,7 @@ _PROPERTIES: tuple[Property, ...] = (
     Property("lastUpdateVersion", _integer(0), settable=False),
     Property("lastCommitTimestamp", _integer(0), settable=False),
 )
-PROPERTIES: dict[str, Property] = {PREFIX + p.key: Property(PREFIX + p.key, p.parse, p.default, p.settable) for p in _PROPERTIES}
+PROPERTIES: dict[str, Property] = {PREFIX + p.key: replace(p, key=PREFIX + p.key) for p in _PROPERTIES}
 _BY_FOLDED_KEY = {key.lower(): key for key in PROPERTIES}
 
 # Not stored in the table's metadata: they only steer its protocol.
@@ -208,12 +222,14 @@ def normalise_key(key: str) -> str:
     return _BY_FOLDED_KEY.get(folded, key)
 
 
-def validate(configuration: Mapping[str, str], *, table: str | None = None) -> dict[str, str]:
+def validate(configuration: Mapping[str, str], *, table: str | None = None, new_table: bool = False) -> dict[str, str]:
     """Return the properties that a user sets with Delta's keys in Delta's spelling, or refuse them.
 
     Keys without the prefix ``delta.`` are free. ``delta.feature.*`` and the protocol versions are kept: see
-    :func:`airflow_delta.log.protocol.apply_feature_properties`.
+    :func:`airflow_delta.log.protocol.apply_feature_properties`. Rules that span several properties:
+    :func:`check_together`.
 
+    :param new_table: constraints may come with a table that has no rows yet.
     :raises DeltaIllegalArgumentException: an unknown ``delta.*`` key, a value of another type, or a key that users may not set.
     """
     where = f" for {table}" if table else ""
@@ -226,42 +242,76 @@ def validate(configuration: Mapping[str, str], *, table: str | None = None) -> d
             )
         if key in result:
             raise DeltaIllegalArgumentException(f"Table property {key}{where} is given twice, in two spellings", table=table)
-        _check(given, key, value, where, table)
+        _check(given, key, value, where, table, new_table)
         result[key] = value
     return result
 
 
-def _check(given: str, key: str, value: str, where: str, table: str | None) -> None:
+def _check(given: str, key: str, value: str, where: str, table: str | None, new_table: bool) -> None:
     if not key.lower().startswith(PREFIX):
         return
     if key.startswith(FEATURE_PREFIX):
         if value.lower() not in ("supported", "enabled"):
             raise DeltaIllegalArgumentException(
-                f"Table property {key}{where} has the value {value!r}, expected 'supported' or 'enabled'", table=table
+                f"Table property {key}{where} has the value {value!r}, expected 'supported' or 'enabled' "
+                "(DELTA_UNSUPPORTED_FEATURE_STATUS)",
+                table=table,
             )
         return
     if key.startswith(CONSTRAINT_PREFIX):
-        raise DeltaIllegalArgumentException(
-            f"Table property {key}{where} cannot be set: constraints are added with ALTER TABLE ADD CONSTRAINT, "
-            "which checks the rows that are there",
-            table=table,
-        )
+        if not new_table:
+            raise DeltaIllegalArgumentException(
+                f"Table property {key}{where} cannot be set: constraints are added with ALTER TABLE ADD CONSTRAINT, "
+                "which checks the rows that are there (DELTA_ADD_CONSTRAINTS)",
+                table=table,
+            )
+        return
     known = PROPERTIES.get(key)
     if known is None:
         import difflib
 
         close = difflib.get_close_matches(key.lower(), _BY_FOLDED_KEY, n=3, cutoff=0.7)
         hint = f"; did you mean {' or '.join(_BY_FOLDED_KEY[c] for c in close)}?" if close else ""
-        raise DeltaIllegalArgumentException(f"Unknown table property {given}{where}{hint}", table=table)
+        raise DeltaIllegalArgumentException(
+            f"Unknown table property {given}{where}{hint} (DELTA_UNKNOWN_CONFIGURATION)", table=table
+        )
     if not known.settable:
-        raise DeltaIllegalArgumentException(f"Table property {key}{where} is kept by Delta itself and cannot be set", table=table)
+        raise DeltaIllegalArgumentException(
+            f"Table property {key}{where} is kept by Delta itself and cannot be set (DELTA_CANNOT_MODIFY_TABLE_PROPERTY)",
+            table=table,
+        )
     try:
         parsed = known.parse(value)
     except ValueError as error:
         raise DeltaIllegalArgumentException(f"Table property {key}{where}: {error}", table=table) from error
-    if key == "delta.isolationLevel" and parsed not in SETTABLE_ISOLATION_LEVELS:
+    if known.may_be_set_to is not None and parsed not in known.may_be_set_to:
         raise DeltaIllegalArgumentException(
-            f"Table property {key}{where} may be set to {' or '.join(SETTABLE_ISOLATION_LEVELS)} only, got {value!r}", table=table
+            f"Table property {key}{where} may be set to {' or '.join(known.may_be_set_to)} only, got {value!r}", table=table
+        )
+
+
+def check_together(configuration: Mapping[str, str], changed: Collection[str], *, table: str | None = None) -> None:
+    """Check the rules that span several properties, where one of them is set.
+
+    :param configuration: all properties as the table will have them.
+    :param changed: the keys that are set, in Delta's spelling.
+    :raises DeltaIllegalArgumentException: commits would be kept for a shorter time than tombstones, or row tracking is enabled
+        and suspended at once (Delta: DELTA_ROW_TRACKING_ILLEGAL_PROPERTY_COMBINATION).
+    """
+    where = f" for {table}" if table else ""
+    properties = TableProperties(configuration)
+    log_key, file_key = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+    if {log_key, file_key} & set(changed) and properties.log_retention < properties.deleted_file_retention:
+        raise DeltaIllegalArgumentException(
+            f"Table property {log_key}{where} ({properties.log_retention // DAY} days) must not be shorter than {file_key} "
+            f"({properties.deleted_file_retention // DAY} days): time travel would find files whose commits are gone. Set both.",
+            table=table,
+        )
+    if properties.get("delta.enableRowTracking") and properties.get("delta.rowTrackingSuspended"):
+        raise DeltaIllegalArgumentException(
+            f"Table properties delta.enableRowTracking and delta.rowTrackingSuspended{where} are both true "
+            "(DELTA_ROW_TRACKING_ILLEGAL_PROPERTY_COMBINATION). Switch one of them off.",
+            table=table,
         )
 
 

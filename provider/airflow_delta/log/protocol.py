@@ -1,14 +1,13 @@
 """The table protocol: which tables this provider reads and writes, and which protocol a table needs.
 
 A feature that the protocol lists, or that a legacy version implies, does not hinder writing while the metadata leaves it inactive
-(Delta protocol, "Table Features").
+(Delta protocol, "Table Features"). The features themselves: :mod:`airflow_delta.log.features`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -19,154 +18,35 @@ from airflow_delta.exceptions import (
     ProtocolDowngradeException,
 )
 from airflow_delta.log.actions import Metadata, Protocol
-from airflow_delta.log.properties import (
-    CONSTRAINT_PREFIX,
-    FEATURE_PREFIX,
-    TableProperties,
-    normalise_key,
-    strip_protocol_properties,
-)
-from airflow_delta.log.schema import ArrayType, DataType, MapType, StructField, StructType, parse_schema
+from airflow_delta.log.features import FEATURES, Feature, active_features
+from airflow_delta.log.properties import FEATURE_PREFIX, TableProperties, normalise_key, strip_protocol_properties
+
+__all__ = [
+    "DEFAULT_VERSIONS",
+    "FEATURES",
+    "MAX_READER_VERSION",
+    "MAX_WRITER_VERSION",
+    "Feature",
+    "active_features",
+    "apply_feature_properties",
+    "can_upgrade_to",
+    "check_can_read",
+    "check_can_write",
+    "check_feature_drop",
+    "check_form",
+    "check_transition",
+    "features",
+    "needs_manual_enablement",
+    "required_protocol",
+    "upgraded",
+]
 
 MAX_READER_VERSION = 3
 MAX_WRITER_VERSION = 7
 DEFAULT_VERSIONS = (1, 2)
+CHECKPOINT_PROTECTION = "checkpointProtection"
 
-_INVARIANTS = "delta.invariants"
-_GENERATION = "delta.generationExpression"
-_IDENTITY = "delta.identity."
-
-
-class _Schema(NamedTuple):
-    """What the features need to know of a schema."""
-
-    fields: tuple[StructField, ...]
-    type_names: frozenset[str]
-
-
-def _examine(data_type: DataType) -> _Schema:
-    fields: list[StructField] = []
-    names: set[str] = set()
-
-    def walk(part: DataType) -> None:
-        names.add(part.name)
-        if isinstance(part, StructType):
-            for f in part.fields:
-                fields.append(f)
-                walk(f.data_type)
-        elif isinstance(part, ArrayType):
-            walk(part.element_type)
-        elif isinstance(part, MapType):
-            walk(part.key_type)
-            walk(part.value_type)
-
-    walk(data_type)
-    return _Schema(tuple(fields), frozenset(names))
-
-
-Active = Callable[[Metadata, TableProperties, _Schema], bool]
-
-
-def _has_metadata(*prefixes: str) -> Active:
-    return lambda _m, _p, schema: any(key.startswith(prefixes) for f in schema.fields for key in f.metadata)
-
-
-def _property(key: str) -> Active:
-    return lambda _m, properties, _s: bool(properties.get(key))
-
-
-def _never(_metadata: Metadata, _properties: TableProperties, _schema: _Schema) -> bool:
-    return False
-
-
-def _type(*names: str) -> Active:
-    return lambda _m, _p, schema: any(name in schema.type_names for name in names)
-
-
-def _invariants(_metadata: Metadata, _properties: TableProperties, schema: _Schema) -> bool:
-    return any(not f.nullable or _INVARIANTS in f.metadata for f in schema.fields)
-
-
-def _constraints(metadata: Metadata, _properties: TableProperties, _schema: _Schema) -> bool:
-    return any(key.lower().startswith(CONSTRAINT_PREFIX) for key in metadata.configuration)
-
-
-def _mapping(_metadata: Metadata, properties: TableProperties, _schema: _Schema) -> bool:
-    return properties.column_mapping_mode != "none"
-
-
-def _v2(_metadata: Metadata, properties: TableProperties, _schema: _Schema) -> bool:
-    return properties.checkpoint_policy == "v2"
-
-
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """A table feature.
-
-    :param reader: readers must know it too.
-    :param legacy: the first (reader, writer) versions that imply it, ``None`` when it exists by name only.
-    :param active: whether the metadata makes use of it.
-    :param supported: this provider writes tables that make use of it.
-    :param tolerated: this provider writes tables that list it without making use of it.
-    :param readable: this provider reads tables that list it.
-    :param automatic: a metadata change that needs it upgrades an existing table.
-    :param requires: other features that it brings along.
-    """
-
-    name: str
-    reader: bool = False
-    legacy: tuple[int, int] | None = None
-    active: Active = _never
-    supported: bool = False
-    tolerated: bool = False
-    readable: bool = True
-    automatic: bool = True
-    requires: tuple[str, ...] = ()
-
-
-_FEATURES = (
-    Feature("appendOnly", legacy=(1, 2), active=_property("appendOnly"), supported=True, tolerated=True),
-    Feature("invariants", legacy=(1, 2), active=_invariants, supported=True, tolerated=True),
-    Feature("checkConstraints", legacy=(1, 3), active=_constraints, tolerated=True),
-    Feature("changeDataFeed", legacy=(1, 4), active=lambda _m, p, _s: p.enable_change_data_feed, tolerated=True),
-    Feature("generatedColumns", legacy=(1, 4), active=_has_metadata(_GENERATION), tolerated=True),
-    # Listed but switched off: names in files are the names in the schema.
-    Feature("columnMapping", reader=True, legacy=(2, 5), active=_mapping, tolerated=True),
-    Feature("identityColumns", legacy=(1, 6), active=_has_metadata(_IDENTITY), tolerated=True),
-    Feature("timestampNtz", reader=True, active=_type("timestamp_ntz"), supported=True, tolerated=True, automatic=False),
-    # At the level of the log only: commands refuse to plan over files that carry a vector.
-    Feature("deletionVectors", reader=True, active=_property("enableDeletionVectors"), supported=True, tolerated=True),
-    Feature("domainMetadata", supported=True, tolerated=True),
-    Feature("vacuumProtocolCheck", reader=True, supported=True, tolerated=True),
-    Feature("rowTracking", active=_property("enableRowTracking"), requires=("domainMetadata",)),
-    Feature("clustering", requires=("domainMetadata",)),
-    Feature("allowColumnDefaults"),
-    Feature("v2Checkpoint", reader=True, active=_v2, readable=False),
-    Feature("inCommitTimestamp", active=_property("enableInCommitTimestamps")),
-    Feature("typeWidening", reader=True, active=_property("enableTypeWidening"), readable=False),
-    Feature("variantType", reader=True, active=_type("variant"), readable=False),
-    Feature(
-        "variantShredding",
-        reader=True,
-        active=_property("enableVariantShredding"),
-        readable=False,
-        requires=("variantType",),
-    ),
-    Feature("icebergCompatV1", active=_property("enableIcebergCompatV1"), requires=("columnMapping",)),
-    Feature("icebergCompatV2", active=_property("enableIcebergCompatV2"), requires=("columnMapping",)),
-    Feature("icebergCompatV3", active=_property("enableIcebergCompatV3"), requires=("columnMapping", "rowTracking")),
-    Feature(
-        "coordinatedCommits-preview",
-        active=_property("coordinatedCommits.commitCoordinator-preview"),
-        requires=("inCommitTimestamp", "vacuumProtocolCheck"),
-    ),
-    Feature("catalogManaged", reader=True, readable=False, requires=("inCommitTimestamp", "vacuumProtocolCheck")),
-    Feature("checkpointProtection"),
-    Feature("materializePartitionColumns", active=_property("enableMaterializePartitionColumnsFeature")),
-    Feature("redirectReaderWriter-preview", reader=True, active=_property("redirectReaderWriter-preview"), readable=False),
-    Feature("redirectWriterOnly-preview", active=_property("redirectWriterOnly-preview")),
-)
-FEATURES: dict[str, Feature] = {f.name: f for f in _FEATURES}
+_LEGACY_PAIRS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (1, 6), (2, 6))
 
 
 def features(protocol: Protocol) -> frozenset[str]:
@@ -178,7 +58,7 @@ def features(protocol: Protocol) -> frozenset[str]:
 def _implied(reader: int, writer: int) -> frozenset[str]:
     return frozenset(
         f.name
-        for f in _FEATURES
+        for f in FEATURES.values()
         if f.legacy and writer < MAX_WRITER_VERSION and writer >= f.legacy[1] and (not f.reader or reader >= f.legacy[0])
     )
 
@@ -192,6 +72,9 @@ def _describe(protocol: Protocol) -> str:
     text = f"reader version {protocol.min_reader_version}, writer version {protocol.min_writer_version}"
     listed = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
     return f"{text}, features {', '.join(listed)}" if listed else text
+
+
+# -- may we -------------------------------------------------------------------------------------------------------------------
 
 
 def check_can_read(protocol: Protocol, table: str, version: int) -> None:
@@ -233,45 +116,40 @@ def check_can_write(protocol: Protocol, metadata: Metadata | None, table: str, v
         refused |= {name for name in active_features(metadata) if not FEATURES[name].supported}
     if refused:
         raise _unsupported("write", sorted(refused), table, version)
-    if metadata is not None:
-        _refuse_expressions(metadata, table, version)
-
-
-def _refuse_expressions(metadata: Metadata, table: str, version: int) -> None:
-    for f in _examine(parse_schema(metadata.schema_string)).fields:
-        if _INVARIANTS in f.metadata:
-            raise DeltaUnsupportedTableFeatureException(
-                f"Cannot write to {table} at version {version}: column {f.name!r} has an expression of the feature "
-                f"invariants ({f.metadata[_INVARIANTS]}), which this provider does not evaluate. Write with Delta Spark, "
-                "or drop the invariant.",
-                features=("invariants",),
-                table=table,
-                version=version,
-            )
 
 
 def _unsupported(verb: str, names: list[str], table: str, version: int) -> DeltaUnsupportedTableFeatureException:
     plural = "features" if len(names) > 1 else "feature"
+    reasons = {reason: name for name in names if name in FEATURES and (reason := FEATURES[name].reason)}
+    because = "".join(f" {name}: {reason}." for reason, name in reasons.items())
     return DeltaUnsupportedTableFeatureException(
         f"Cannot {verb} {table} at version {version}: this provider does not support the table {plural} "
-        f"{', '.join(names)}. Use a newer airflow-provider-delta or Delta Spark for this table, "
-        f"or drop the {plural} (ALTER TABLE ... DROP FEATURE).",
+        f"{', '.join(names)} (DELTA_UNSUPPORTED_FEATURES_FOR_{verb.upper()}).{because} Use a newer airflow-provider-delta or "
+        f"Delta Spark for this table, or drop the {plural} (ALTER TABLE ... DROP FEATURE).",
         features=tuple(names),
         table=table,
         version=version,
     )
 
 
-def active_features(metadata: Metadata) -> frozenset[str]:
-    """Return the names of the features that the metadata makes use of."""
-    schema = _examine(parse_schema(metadata.schema_string))
-    properties = TableProperties(metadata.configuration)
-    return frozenset(f.name for f in _FEATURES if f.active(metadata, properties, schema))
+# -- which protocol a table needs ---------------------------------------------------------------------------------------------
 
 
 def required_protocol(metadata: Metadata) -> Protocol:
     """Return the weakest protocol of a new table with this metadata: (1, 2) and what the metadata makes use of."""
-    return _normalised(_implied(*DEFAULT_VERSIONS) | _closure(active_features(metadata)))
+    return _normalised(_implied(*DEFAULT_VERSIONS) | _closure(_brought_along(metadata, ())))
+
+
+def _brought_along(metadata: Metadata, present: Collection[str]) -> frozenset[str]:
+    """Return the features that the metadata make use of and bring along.
+
+    :param present: features that are there or asked for, which may stand in for others.
+    """
+    return frozenset(
+        name
+        for name in active_features(metadata)
+        if not FEATURES[name].by_name_only and (FEATURES[name].stand_in is None or FEATURES[name].stand_in not in present)
+    )
 
 
 def _closure(names: Iterable[str]) -> frozenset[str]:
@@ -287,7 +165,7 @@ def _closure(names: Iterable[str]) -> frozenset[str]:
 
 def _normalised(names: frozenset[str]) -> Protocol:
     """Return a legacy version pair when it implies exactly these features, else the features by name."""
-    for versions in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6)):
+    for versions in _LEGACY_PAIRS:
         if _implied(*versions) == names:
             return Protocol(min_reader_version=versions[0], min_writer_version=versions[1])
     by_name = sorted(names)
@@ -307,6 +185,134 @@ def upgraded(current: Protocol, required: Protocol) -> Protocol:
     """Return the weakest protocol with the features of both; ``current`` itself when it has them all."""
     have, need = features(current), features(required)
     return current if need <= have else _normalised(have | need)
+
+
+def apply_feature_properties(metadata: Metadata, protocol: Protocol | None) -> tuple[Metadata, Protocol]:
+    """Return the metadata without ``delta.feature.*`` and protocol versions, and the protocol that they and the metadata ask for.
+
+    A new table starts from (1, 2), unless versions are given or ``delta.ignoreProtocolDefaults`` is set. An existing table only
+    ever gains features; versions lower than its own are ignored, as in Delta.
+
+    :param protocol: the table's present protocol, ``None`` for a new table.
+    :raises DeltaIllegalArgumentException: a feature is unknown, or a version is none.
+    """
+    asked = _asked(metadata.configuration)
+    stripped = strip_protocol_properties(metadata.configuration)
+    kept = metadata if stripped == metadata.configuration else msgspec.structs.replace(metadata, configuration=stripped)
+    if protocol is None:
+        if asked.versions:
+            base = _implied(asked.versions.get(_READER, 1), asked.versions.get(_WRITER, DEFAULT_VERSIONS[1]))
+        else:
+            base = frozenset() if asked.ignores_defaults else _implied(*DEFAULT_VERSIONS)
+    else:
+        base = features(protocol)
+        if asked.versions:
+            reader, writer = asked.versions.get(_READER, 1), asked.versions.get(_WRITER, 1)
+            if reader >= MAX_READER_VERSION and writer < MAX_WRITER_VERSION:
+                raise DeltaIllegalArgumentException(
+                    f"Reader version {reader} needs writer version {MAX_WRITER_VERSION}, not {writer} "
+                    "(DELTA_READ_FEATURE_PROTOCOL_REQUIRES_WRITE). Ask for features by name instead: delta.feature.<name>."
+                )
+            asked.names |= _implied(reader, writer)
+    wanted = _closure(asked.names)
+    wanted |= _closure(_brought_along(kept, base | wanted))
+    if protocol is not None and wanted <= base:
+        return kept, protocol
+    return kept, _normalised(base | wanted)
+
+
+_READER, _WRITER = "delta.minReaderVersion", "delta.minWriterVersion"
+_HIGHEST = {_READER: MAX_READER_VERSION, _WRITER: MAX_WRITER_VERSION}
+
+
+@dataclass(slots=True)
+class _Asked:
+    names: frozenset[str]
+    versions: dict[str, int]
+    ignores_defaults: bool
+
+
+def _asked(configuration: Mapping[str, str]) -> _Asked:
+    versions: dict[str, int] = {}
+    for given, value in configuration.items():
+        key = normalise_key(given)
+        if key not in _HIGHEST:
+            continue
+        if not value.strip().isdecimal():
+            raise DeltaIllegalArgumentException(
+                f"Table property {given} needs to be a whole number, got {value!r} (DELTA_PROTOCOL_PROPERTY_NOT_INT)."
+            )
+        versions[key] = int(value)
+        if not 1 <= versions[key] <= _HIGHEST[key]:
+            raise DeltaIllegalArgumentException(f"Table property {given} is 1 to {_HIGHEST[key]}, got {value!r}.")
+    ignores = TableProperties(configuration).get("delta.ignoreProtocolDefaults")
+    return _Asked(asked_features(configuration), versions, bool(ignores))
+
+
+def asked_features(configuration: Mapping[str, str]) -> frozenset[str]:
+    """Return the features that properties ``delta.feature.<name>`` ask for.
+
+    :raises DeltaIllegalArgumentException: one is unknown, cannot be asked for, or its value is not ``supported``.
+    """
+    folded = {name.lower(): name for name in FEATURES}
+    names: set[str] = set()
+    for given, value in configuration.items():
+        key = normalise_key(given)
+        if not key.startswith(FEATURE_PREFIX):
+            continue
+        name = folded.get(key[len(FEATURE_PREFIX) :].lower())
+        if name is None:
+            raise DeltaIllegalArgumentException(
+                f"Table property {given} names a table feature that this provider does not know "
+                f"(DELTA_UNSUPPORTED_FEATURES_IN_CONFIG); it knows {', '.join(FEATURES)}"
+            )
+        if value.strip().lower() not in ("supported", "enabled"):
+            raise DeltaIllegalArgumentException(
+                f"Table property {given} has the value {value!r}, expected 'supported' (DELTA_UNSUPPORTED_FEATURE_STATUS)."
+            )
+        if not FEATURES[name].settable:
+            raise DeltaIllegalArgumentException(
+                f"Table property {given} cannot be set: the table feature {name} comes with what makes use of it "
+                "(DELTA_ALTER_TABLE_SET_CLUSTERING_TABLE_FEATURE_NOT_ALLOWED). Cluster the table with Delta Spark: "
+                "ALTER TABLE ... CLUSTER BY."
+            )
+        names.add(name)
+    return frozenset(names)
+
+
+def needs_manual_enablement(current: Protocol, metadata: Metadata) -> tuple[str, ...]:
+    """Return the features that a metadata change needs and that an existing table only gets when asked by name.
+
+    Delta: DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT (``delta.feature.<name> = supported``).
+    """
+    present = features(current)
+    missing = _brought_along(metadata, present) - present
+    return tuple(sorted(n for n in missing if not FEATURES[n].automatic))
+
+
+# -- how it may change --------------------------------------------------------------------------------------------------------
+
+
+def check_form(protocol: Protocol, table: str) -> None:
+    """Check that versions and lists of features fit each other (Delta protocol, "Protocol Evolution").
+
+    :raises DeltaIllegalArgumentException: reader version 3 without writer version 7, a list without its version or the other way
+        round, or a reader feature that writers are not told of.
+    """
+    reads, writes = protocol.reader_features, protocol.writer_features
+    if protocol.min_reader_version < 1 or protocol.min_writer_version < 1:
+        problem = f"must have positive versions, not ({protocol.min_reader_version}, {protocol.min_writer_version})"
+    elif protocol.min_reader_version >= MAX_READER_VERSION and protocol.min_writer_version < MAX_WRITER_VERSION:
+        problem = f"has reader version {protocol.min_reader_version}, which needs writer version {MAX_WRITER_VERSION}"
+    elif (reads is not None) != (protocol.min_reader_version >= MAX_READER_VERSION):
+        problem = f"lists reader features exactly when its reader version is {MAX_READER_VERSION}"
+    elif (writes is not None) != (protocol.min_writer_version >= MAX_WRITER_VERSION):
+        problem = f"lists writer features exactly when its writer version is {MAX_WRITER_VERSION}"
+    elif not set(reads or ()) <= set(writes or ()):
+        problem = f"lists {', '.join(sorted(set(reads or ()) - set(writes or ())))} for readers but not for writers"
+    else:
+        return
+    raise DeltaIllegalArgumentException(f"The protocol of table {table} ({_describe(protocol)}) {problem}.", table=table)
 
 
 def can_upgrade_to(current: Protocol, new: Protocol) -> bool:
@@ -329,53 +335,27 @@ def check_transition(current: Protocol, new: Protocol, table: str, version: int)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    names: list[str] = field(default_factory=list)
-    versions: dict[str, int] = field(default_factory=dict)
+def check_feature_drop(current: Protocol, new: Protocol, table: str, version: int) -> str:
+    """Check that a protocol drops exactly one feature of the table's present one, and return its name.
 
+    ``checkpointProtection`` may come in with it. That nothing makes use of the feature is for the caller to see to.
 
-def apply_feature_properties(metadata: Metadata, protocol: Protocol | None) -> tuple[Metadata, Protocol]:
-    """Return the metadata without ``delta.feature.*`` and protocol versions, and the protocol that they and the metadata ask for.
-
-    :param protocol: the table's present protocol, ``None`` for a new table.
-    :raises DeltaIllegalArgumentException: a feature is unknown.
+    :raises ProtocolDowngradeException: more or fewer are dropped, another one is added, or a feature that stays requires it.
     """
-    asked = _asked(metadata)
-    stripped = strip_protocol_properties(metadata.configuration)
-    kept = metadata if stripped == metadata.configuration else msgspec.structs.replace(metadata, configuration=stripped)
-    wanted = _closure([*active_features(kept), *asked.names])
-    if asked.versions:  # lower versions than the table's own are ignored, as in Delta
-        reader = min(asked.versions.get("delta.minReaderVersion", 1), MAX_READER_VERSION)
-        wanted |= _implied(reader, asked.versions.get("delta.minWriterVersion", 2))
-    base = _implied(*DEFAULT_VERSIONS) if protocol is None else features(protocol)
-    if protocol is not None and wanted <= base:
-        return kept, protocol
-    return kept, _normalised(base | wanted)
-
-
-def _asked(metadata: Metadata) -> _Asked:
-    asked = _Asked()
-    folded = {name.lower(): name for name in FEATURES}
-    for given, value in metadata.configuration.items():
-        key = normalise_key(given)
-        if key.startswith(FEATURE_PREFIX):
-            name = folded.get(key[len(FEATURE_PREFIX) :].lower())
-            if name is None:
-                raise DeltaIllegalArgumentException(
-                    f"Table property {given} names a table feature that this provider does not know; "
-                    f"it knows {', '.join(FEATURES)}"
-                )
-            asked.names.append(name)
-        elif key in ("delta.minReaderVersion", "delta.minWriterVersion"):
-            asked.versions[key] = int(value)
-    return asked
-
-
-def needs_manual_enablement(current: Protocol, metadata: Metadata) -> tuple[str, ...]:
-    """Return the features that a metadata change needs and that an existing table only gets when asked by name.
-
-    Delta: DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT (``delta.feature.<name> = supported``).
-    """
-    missing = active_features(metadata) - features(current)
-    return tuple(sorted(n for n in missing if not FEATURES[n].automatic))
+    before, after = features(current), features(new)
+    lost, gained = before - after, after - before - {CHECKPOINT_PROTECTION}
+    dependent = sorted(name for name in after if name in FEATURES and lost & set(FEATURES[name].requires))
+    if len(lost) != 1:
+        problem = f"it would drop {', '.join(sorted(lost)) or 'nothing'}, and features are dropped one at a time"
+    elif gained:
+        problem = f"it would also add {', '.join(sorted(gained))}"
+    elif dependent:
+        problem = f"{', '.join(dependent)} depends on it (DELTA_FEATURE_DROP_DEPENDENT_FEATURE)"
+    else:
+        return next(iter(lost))
+    raise ProtocolDowngradeException(
+        f"The protocol of {table} (version {version}: {_describe(current)}) cannot become ({_describe(new)}) by dropping a "
+        f"feature: {problem}.",
+        table=table,
+        version=version,
+    )

@@ -278,11 +278,13 @@ def _field_to_json(f: StructField) -> dict[str, Any]:
 # -- checks that live in rooms of their own ------------------------------------------------------------------------------------
 
 
-def check_metadata(metadata: Metadata) -> None:
+def check_metadata(
+    metadata: Metadata, old: Metadata | None = None, *, table: str | None = None, version: int | None = None
+) -> None:
     """Check metadata before they are committed; see :func:`airflow_delta.log.schema_checks.check_metadata`."""
     from airflow_delta.log import schema_checks
 
-    schema_checks.check_metadata(metadata)
+    schema_checks.check_metadata(metadata, old, table=table, version=version)
 
 
 def merge_schema(

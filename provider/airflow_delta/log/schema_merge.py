@@ -19,6 +19,7 @@ from airflow_delta.log.schema import (
     as_nullable,
     nullable_schema,
 )
+from airflow_delta.log.type_widening import may_evolve
 
 _WIDTH = {"byte": 3, "short": 5, "integer": 10, "long": 20}  # decimal digits, as Spark gives them to integers
 _ORDER = ("byte", "short", "integer", "long")
@@ -55,8 +56,9 @@ def widens(data_type: DataType, table_type: DataType) -> bool:
 
 
 class _Merge:
-    def __init__(self, merge: bool) -> None:
+    def __init__(self, merge: bool, widen: bool = False) -> None:
         self.merge = merge
+        self.widen = widen
         self.problems: list[str] = []
 
     def struct(self, table: StructType, data: StructType, path: str) -> StructType:
@@ -96,22 +98,31 @@ class _Merge:
                 key = self.types(table.key_type, data.key_type, f"{path}.key")
                 value = self.types(table.value_type, data.value_type, f"{path}.value")
                 return MapType(key, value, table.value_contains_null)
+        if self.widen and may_evolve(table, data):
+            return data
         if not widens(data, table):
             self.problems.append(f"column {path}: expected {table}, got {data}")
         return table
 
 
 def merge_schema(
-    table_schema: StructType, data_schema: StructType, *, merge: bool, table: str | None = None, version: int | None = None
+    table_schema: StructType,
+    data_schema: StructType,
+    *,
+    merge: bool,
+    widen: bool = False,
+    table: str | None = None,
+    version: int | None = None,
 ) -> StructType:
     """Return the table's schema after a write: the same, or with new nullable columns at the end (of structs, too).
 
     A column that the data lack is written as null. Data of a narrower type are cast, see :func:`write_casts`.
 
     :param merge: new columns may be added (``mergeSchema``).
+    :param widen: columns take the wider type of the data where type widening allows it.
     :raises SchemaMismatchException: says for each column what was expected and what came.
     """
-    merging = _Merge(merge)
+    merging = _Merge(merge, widen)
     result = merging.struct(table_schema, data_schema, "")
     if merging.problems:
         hint = "" if merge or not any("unexpected" in p for p in merging.problems) else " New columns are added with mergeSchema."

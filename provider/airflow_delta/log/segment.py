@@ -6,17 +6,14 @@ import logging
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from airflow_delta.exceptions import (
-    DeltaUnsupportedTableFeatureException,
-    VersionNotFoundException,
-    VersionsNotContiguousException,
-)
+from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log.file_names import (
     CHECKPOINT_SUFFIX,
     CHECKSUM_SUFFIX,
     COMMIT_SUFFIX,
     LOG_DIRECTORY,
     commit_file,
+    compaction_end,
     is_uuid_checkpoint,
     multi_part,
     split_version,
@@ -33,13 +30,23 @@ MAX_MISSING = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """A complete classic checkpoint.
+    """A checkpoint whose files in ``_delta_log`` itself are all there.
 
-    :param parts: its files, first part first; one for a single-part checkpoint.
+    :param parts: these files: one, the parts of a multi-part checkpoint in order, or the manifest of a V2 checkpoint. Which
+        sidecars a checkpoint has stands in its content.
     """
 
     version: int
     parts: tuple[FileStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedCommits:
+    """A log compaction file: the reconciled actions of a run of commits (protocol, "Log Compaction Files")."""
+
+    first: int
+    last: int
+    status: FileStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +56,14 @@ class LogSegment:
     :param checkpoint: newest complete checkpoint that is not above the version, or ``None``.
     :param checksum_versions: versions of the checksum files from the checkpoint on, newest first.
     :param statuses: statuses of commits, as far as the listing told them.
+    :param compactions: log compaction files that stand for runs of the commits after the checkpoint, in order, none overlapping.
     """
 
     version: int
     checkpoint: CheckpointFiles | None
     checksum_versions: tuple[int, ...] = ()
     statuses: Mapping[int, FileStatus] = field(default_factory=dict)
+    compactions: tuple[CompactedCommits, ...] = ()
 
     @property
     def first_commit(self) -> int:
@@ -79,7 +88,8 @@ class LogListing:
     checksums: list[int] = field(default_factory=list)
     single: dict[int, FileStatus] = field(default_factory=dict)
     multi: dict[int, dict[int, dict[int, FileStatus]]] = field(default_factory=dict)
-    v2: list[int] = field(default_factory=list)
+    v2: dict[int, list[FileStatus]] = field(default_factory=dict)
+    compactions: list[CompactedCommits] = field(default_factory=list)
 
     @classmethod
     def of(cls, statuses: Iterable[FileStatus]) -> LogListing:
@@ -99,7 +109,9 @@ class LogListing:
             elif (part := multi_part(rest)) is not None:
                 listing.multi.setdefault(version, {}).setdefault(part[1], {})[part[0]] = status
             elif is_uuid_checkpoint(rest):
-                listing.v2.append(version)
+                listing.v2.setdefault(version, []).append(status)
+            elif (last := compaction_end(rest)) is not None:
+                listing.compactions.append(CompactedCommits(version, last, status))
         return listing
 
     def latest(self) -> int:
@@ -108,17 +120,21 @@ class LogListing:
 
     def checkpoint_versions(self) -> list[int]:
         """Return the versions that have checkpoint files (complete or not), newest first."""
-        return sorted({*self.single, *self.multi}, reverse=True)
+        return sorted({*self.single, *self.multi, *self.v2}, reverse=True)
 
     def complete_checkpoint(self, store: LogStore, version: int) -> CheckpointFiles | None:
-        """Return a version's checkpoint when all of its files are there and none is empty."""
-        candidates = [
+        """Return a version's checkpoint when all of its files are there and none is empty.
+
+        Of several, a V2 checkpoint comes first, then the one of most parts, then the single file (Delta's CheckpointInstance).
+        """
+        candidates = [[status] for status in sorted(self.v2.get(version, ()), key=lambda status: status.name, reverse=True)]
+        candidates += [
             [parts[number] for number in range(1, total + 1)]
-            for total, parts in sorted(self.multi.get(version, {}).items())
+            for total, parts in sorted(self.multi.get(version, {}).items(), reverse=True)
             if set(parts) >= set(range(1, total + 1))
         ]
         if version in self.single:
-            candidates.insert(0, [self.single[version]])
+            candidates.append([self.single[version]])
         for candidate in candidates:
             known = [_with_size(store, status) for status in candidate]
             complete = tuple(status for status in known if status is not None and status.size > 0)
@@ -137,6 +153,19 @@ class LogListing:
                 if checkpoint is not None:
                     return checkpoint
         return None
+
+    def usable_compactions(self, first: int, last: int) -> tuple[CompactedCommits, ...]:
+        """Return the compaction files to read in place of commits of a range, as Delta's SnapshotManagement picks them.
+
+        In the order of a listing each is taken that starts after all that were taken before and does not end after the range.
+        """
+        chosen: list[CompactedCommits] = []
+        covered = first - 1
+        for run in sorted(self.compactions, key=lambda run: (run.first, run.last)):
+            if covered < run.first <= run.last <= last:
+                chosen.append(run)
+                covered = run.last
+        return tuple(chosen)
 
 
 def _with_size(store: LogStore, status: FileStatus) -> FileStatus | None:
@@ -204,7 +233,6 @@ def _build(store: LogStore, listing: LogListing, wanted: int | None, exclude: fr
     newest = listing.newest_checkpoint(store)
     latest = max(max(listing.commits, default=-1), newest.version if newest is not None else -1)
     if latest < 0:
-        _refuse_v2_only(store, listing)
         return None
     if wanted is not None and not 0 <= wanted <= latest:
         raise _not_found(store, listing, wanted, latest)
@@ -225,7 +253,7 @@ def _build(store: LogStore, listing: LogListing, wanted: int | None, exclude: fr
     if not store.probes and target in listing.commits:
         statuses[target] = listing.commits[target]
     checksums = sorted((version for version in listing.checksums if first - 1 <= version <= target), reverse=True)
-    return LogSegment(target, checkpoint, tuple(checksums), statuses)
+    return LogSegment(target, checkpoint, tuple(checksums), statuses, listing.usable_compactions(first, target))
 
 
 def _refuse_missing(
@@ -242,8 +270,6 @@ def _refuse_missing(
     starts_late = not has_checkpoint and (lowest is None or missing[-1] < lowest or target < lowest)
     if wanted is not None and starts_late:
         raise _not_found(store, listing, target, latest)
-    if starts_late:
-        _refuse_v2_only(store, listing)
     span = str(missing[0]) if len(missing) == 1 else f"{missing[0]} (and {len(missing) - 1} or more after it)"
     why = " and no usable checkpoint replaces them" if starts_late else ""
     raise VersionsNotContiguousException(
@@ -252,18 +278,6 @@ def _refuse_missing(
         table=store.root,
         version=missing[0],
     )
-
-
-def _refuse_v2_only(store: LogStore, listing: LogListing) -> None:
-    if listing.v2:
-        raise DeltaUnsupportedTableFeatureException(
-            f"Table {store.root} can only be read from its V2 checkpoint of version {max(listing.v2)}, which is not supported. "
-            "Drop the feature 'v2Checkpoint' with Delta Spark (ALTER TABLE ... DROP FEATURE v2Checkpoint), or let it write a "
-            "classic checkpoint.",
-            features=("v2Checkpoint",),
-            table=store.root,
-            version=max(listing.v2),
-        )
 
 
 def _not_found(store: LogStore, listing: LogListing, version: int, latest: int) -> VersionNotFoundException:

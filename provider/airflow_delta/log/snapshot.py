@@ -10,12 +10,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException
 from airflow_delta.log.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_delta.log.commits import CommitFile, decode_commits, read_commit_info, read_small_state
+from airflow_delta.log.commits import CommitFile, CommitHead, read_small_state
 from airflow_delta.log.file_names import commit_file
 from airflow_delta.log.segment import LogSegment, load_segment
-from airflow_delta.log.snapshot_state import SnapshotState, TailCache, Totals, missing_actions, resolve_state
+from airflow_delta.log.snapshot_state import SnapshotState, TailCache, missing_actions, resolve_state
+from airflow_delta.log.totals import Totals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +34,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+ROW_TRACKING_DOMAIN = "delta.rowTracking"
+
+
+class _RowTracking(msgspec.Struct, rename="camel"):
+    row_id_high_water_mark: int
 
 
 class Snapshot:
@@ -101,13 +110,15 @@ class Snapshot:
 
     @cached_property
     def timestamp(self) -> int:
-        """Return when this version was committed, in milliseconds: in-commit timestamp, else the commit file's time."""
+        """Return when this version was committed, in milliseconds: in-commit timestamp, else the commit file's time.
+
+        Raises as :attr:`in_commit_timestamp` does.
+        """
         if self._segment is None:
             return -1
-        if self.properties.enable_in_commit_timestamps:
-            recorded = self.in_commit_timestamp
-            if recorded is not None:
-                return recorded
+        recorded = self.in_commit_timestamp
+        if recorded is not None:
+            return recorded
         status = self.segment.statuses.get(self.version) or self.log.store.head(commit_file(self.version))
         if status is not None:
             return status.modification_time
@@ -116,14 +127,27 @@ class Snapshot:
 
     @cached_property
     def in_commit_timestamp(self) -> int | None:
-        """Return the timestamp that the commit itself carries, or ``None``."""
+        """Return the timestamp that the commit carries, or ``None`` when the table does not have in-commit timestamps.
+
+        Comes from the version's checksum, else from its commit. Also ``None`` when only a checkpoint is left of the version.
+
+        :raises MissingCommitInfoException: the table has them, and the commit has no ``commitInfo``.
+        :raises MissingCommitTimestampException: the table has them, and the ``commitInfo`` has none.
+        """
+        if self._segment is None or not self.properties.enable_in_commit_timestamps:
+            return None
+        state = self._small_state()
+        if state.checksum is not None and state.base_version == self.version:
+            recorded = state.checksum.in_commit_timestamp_opt
+            if recorded is not None:
+                return recorded
+        from airflow_delta.log.time_travel import required_timestamp
+
         try:
             data = self.log.read_commit(self.version)
         except FileNotFoundError:
             return None
-        info = read_commit_info(self.version, data, table=self.log.uri) or {}
-        value = info.get("inCommitTimestamp")
-        return value if isinstance(value, int) else None
+        return required_timestamp(self.version, data, table=self.log.uri)
 
     # -- protocol, metadata and what follows from them ------------------------------------------------------------------------
 
@@ -272,6 +296,38 @@ class Snapshot:
                 domains = state.domains() or {}
         return domains
 
+    def domain(self, name: str) -> DomainMetadata | None:
+        """Return a domain, or ``None`` when the table does not have it.
+
+        Looks into the commits first, then into the checksum, and opens the checkpoint only when neither tells.
+        """
+        if self._segment is None:
+            return None
+        latest = self._small_state().overlay.domains.get(name)
+        if latest is not None:
+            return None if latest.removed else latest
+        return self.domain_metadata.get(name)
+
+    @property
+    def row_id_high_water_mark(self) -> int | None:
+        """Return the highest row id that has been given out, or ``None`` when there is none (Delta's RowId.extractHighWatermark).
+
+        :raises DeltaLogCorruptedException: the domain ``delta.rowTracking`` does not say it.
+        """
+        domain = self.domain(ROW_TRACKING_DOMAIN)
+        if domain is None:
+            return None
+        try:
+            return msgspec.json.decode(domain.configuration, type=_RowTracking).row_id_high_water_mark
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DeltaLogCorruptedException(
+                f"The domain {ROW_TRACKING_DOMAIN} of version {self.version} of table {self.log.uri} holds no row id high water "
+                f"mark ({error}). Nothing may be added to the table until its writer repairs it, or row ids would be given out "
+                "twice.",
+                table=self.log.uri,
+                version=self.version,
+            ) from error
+
     # -- files ----------------------------------------------------------------------------------------------------------------
 
     def files(self, predicate: str | Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:
@@ -312,12 +368,11 @@ class Snapshot:
 
     def tail_files(self) -> TailFiles:
         """Return the file actions of the commits after the checkpoint, reconciled."""
-        from airflow_delta.log.files_tail import TailFiles
+        from airflow_delta.log.compaction import read_tail
 
         with self._lock:
             if self._tail is None:
-                files = self.log.read_commit_range(self.segment.commit_versions)
-                self._tail = TailCache(TailFiles.of(decode_commits(files, table=self.log.uri)))
+                self._tail = TailCache(read_tail(self.log.store, self.segment, self.log.read_commit_range))
             return self._tail.files(table=self.log.uri)
 
     def read_with_checkpoint(self, read: Callable[[CheckpointReader | None, TailFiles], T]) -> T:
@@ -384,23 +439,31 @@ class Snapshot:
 
     def derived_totals(self) -> Totals | None:
         """Return number and bytes of the files when small files tell them; never reads the list of files."""
+        return self.derive_totals()[0]
+
+    def derive_totals(self) -> tuple[Totals | None, CommitHead | None]:
+        """Return the derived totals, and what the version's commit says about itself where it was decoded for them."""
         if self._segment is None:
-            return Totals(0, 0)
+            return Totals.empty(), None
         with self._lock:
             state = self._small_state()
-            totals = state.totals_at(self.version, self.log.read_commit_range, table=self.log.uri)
+            totals, head = state.totals_at(self.version, self.log.read_commit_range, table=self.log.uri)
             if totals is not None and totals is not state.totals:
                 self._state = replace(state, totals=totals, totals_version=self.version)
-            return totals
+            return totals, head
 
     def _totals(self) -> Totals:
         totals = self.derived_totals()
         if totals is None:
-            from airflow_delta.log.files import count_files
-
-            totals = Totals(*self.read_with_checkpoint(count_files))
+            totals = self.count_totals()
             self.set_totals(totals)
         return totals
+
+    def count_totals(self) -> Totals:
+        """Count the files, whatever the checksum says: reads their paths and sizes, and all of them when they are few."""
+        from airflow_delta.log.checksum_counts import count_totals
+
+        return self.read_with_checkpoint(count_totals)
 
     def set_totals(self, totals: Totals) -> None:
         """Remember totals that were counted, for this version's checksum and the next versions."""
@@ -409,8 +472,35 @@ class Snapshot:
 
     def complete_state(self) -> None:
         """Read or count all that a checksum holds, whatever it costs."""
-        self._totals()
+        if not self._totals().is_complete:
+            self.set_totals(self.count_totals())
         _ = self.set_transactions, self.domain_metadata
+
+    # -- verification ---------------------------------------------------------------------------------------------------------
+
+    def validate_checksum(self, *, fatal: bool = True) -> bool:
+        """Compare this version's checksum with the state that checkpoint and commits give (Delta's ``validateChecksum``).
+
+        Reads the whole state of the table. Without a checksum there is nothing to compare.
+
+        :param fatal: raise when they differ; else warn, go on with what the log gives, and return ``False``.
+        :raises DeltaChecksumMismatchException: they differ, and that is fatal.
+        """
+        from airflow_delta.log.checksum_validation import computed_snapshot, find_mismatches, mismatch_error
+
+        mismatches = find_mismatches(self)
+        if not mismatches:
+            return True
+        error = mismatch_error(self, mismatches)
+        if fatal:
+            raise error
+        logger.warning("%s", error.message)
+        computed = computed_snapshot(self)
+        with self._lock:
+            self._segment, self._state, self._tail = computed.segment, None, None
+            for name in ("timestamp", "in_commit_timestamp", "properties", "schema", "partition_schema"):
+                self.__dict__.pop(name, None)
+        return False
 
     @property
     def num_files(self) -> int:

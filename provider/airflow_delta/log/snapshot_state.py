@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.checksum import VersionChecksum, read_checksum
-from airflow_delta.log.commits import CommitFile, SmallState, decode_commits, file_totals, has_file_actions, read_small_state
+from airflow_delta.log.commits import CommitFile, CommitHead, SmallState, decode_commits, has_file_actions, read_small_state
 from airflow_delta.log.segment import LogSegment
 from airflow_delta.log.store import LogStore
+from airflow_delta.log.totals import Totals
 
 if TYPE_CHECKING:
     from airflow_delta.log.files_tail import TailFiles
@@ -26,14 +27,7 @@ _CHECKSUMS_TRIED = 3
 _TOTALS_COMMITS = 100
 _WAITING_COMMITS = 1_000
 _WAITING_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Number and bytes of the table's files."""
-
-    num_files: int
-    size_in_bytes: int
+_RETENTION = "delta.settransactionretentionduration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +38,8 @@ class SnapshotState:
     :param base_version: version that the bases below describe: of a checksum, of the checkpoint, or -1 for an empty log.
     :param base_transactions: complete transactions at the base, or ``None`` when they must be read from older files.
     :param base_domains: complete domains at the base, or ``None``.
-    :param totals: of the version ``totals_version``, which is not above the snapshot's.
+    :param totals: of the version ``totals_version``, which is not above the snapshot's; ``None`` when only ``checksum`` can tell.
+    :param checksum: of the version ``base_version``, when the state was read from it.
     """
 
     overlay: SmallState
@@ -55,15 +50,20 @@ class SnapshotState:
     base_domains: dict[str, DomainMetadata] | None = None
     totals: Totals | None = None
     totals_version: int = -1
+    checksum: VersionChecksum | None = None
 
     def advanced(self, commits: Sequence[CommitFile], *, table: str) -> SnapshotState:
         """Return the state after some more commits."""
         later = read_small_state(commits, table=table)
+        # The list at the base lacks what had expired then. Under another retention that may be alive again.
+        pruned = later.metadata is not None and self.metadata is not None and _retention(self.metadata) is not None
+        stale = pruned and _retention(self.metadata) != _retention(later.metadata)
         return replace(
             self,
             overlay=self.overlay.apply(later),
             protocol=later.protocol or self.protocol,
             metadata=later.metadata or self.metadata,
+            base_transactions=None if stale else self.base_transactions,
         )
 
     def transactions(self) -> dict[str, SetTransaction] | None:
@@ -79,21 +79,26 @@ class SnapshotState:
         merged = {**self.base_domains, **self.overlay.domains}
         return {name: domain for name, domain in merged.items() if not domain.removed}
 
-    def totals_at(self, version: int, read_commits: ReadCommits, *, table: str) -> Totals | None:
-        """Return the totals of a version from known ones and the commits since, or ``None`` when they cannot be derived.
+    def totals_at(self, version: int, read_commits: ReadCommits, *, table: str) -> tuple[Totals | None, CommitHead | None]:
+        """Return the totals of a version from known ones and the commits since, and what its commit says about itself.
 
-        Never reads more than a bounded number of commits.
+        The totals are ``None`` when they cannot be derived, the other where its commit was not looked at. Never reads more than a
+        bounded number of commits.
         """
-        if self.totals is None or version - self.totals_version > _TOTALS_COMMITS:
-            return None
-        if version == self.totals_version:
-            return self.totals
-        change = file_totals(read_commits(range(self.totals_version + 1, version + 1)), table=table)
-        if change is None:
-            return None
-        totals = Totals(self.totals.num_files + change[0], self.totals.size_in_bytes + change[1])
-        # A negative total means that some commit removed what was not there: not a base to build on.
-        return totals if totals.num_files >= 0 and totals.size_in_bytes >= 0 else None
+        if version - self.totals_version > _TOTALS_COMMITS:
+            return None, None
+        totals = self.totals
+        if totals is None and self.checksum is not None and self.totals_version == self.base_version:
+            totals = self.checksum.totals()
+        if totals is None or version == self.totals_version:
+            return totals, None
+        return totals.after(read_commits(range(self.totals_version + 1, version + 1)), table=table)
+
+
+def _retention(metadata: Metadata | None) -> str | None:
+    """Return the retention of transactions as it stands in the metadata."""
+    configuration = metadata.configuration if metadata is not None else {}
+    return next((value for key, value in configuration.items() if key.lower() == _RETENTION), None)
 
 
 def resolve_state(store: LogStore, segment: LogSegment, read_commits: ReadCommits) -> SnapshotState:
@@ -113,7 +118,7 @@ def resolve_state(store: LogStore, segment: LogSegment, read_commits: ReadCommit
         base_version=base_version,
         base_transactions={} if empty else None,
         base_domains={} if empty else None,
-        totals=Totals(0, 0) if empty else None,
+        totals=Totals.empty() if empty else None,
         totals_version=base_version,
     )
     return base.advanced(read_commits(segment.commit_versions), table=table)
@@ -129,8 +134,8 @@ def _from_checksum(version: int, checksum: VersionChecksum) -> SnapshotState:
         metadata=checksum.metadata,
         base_transactions=None if transactions is None else {txn.app_id: txn for txn in transactions},
         base_domains=None if domains is None else {domain.domain: domain for domain in domains},
-        totals=Totals(checksum.num_files, checksum.table_size_bytes),
         totals_version=version,
+        checksum=checksum,
     )
 
 

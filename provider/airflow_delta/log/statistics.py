@@ -51,28 +51,61 @@ def truncate_max(text: str, length: int) -> str | None:
 
 
 def stats_from_footer(
-    footer: pq.FileMetaData, schema: StructType, properties: TableProperties, partition_columns: Sequence[str] = ()
+    footer: pq.FileMetaData,
+    schema: StructType,
+    properties: TableProperties,
+    partition_columns: Sequence[str] = (),
+    *,
+    tight_bounds: bool = False,
 ) -> str:
     """Return the statistics of a file as JSON text: ``numRecords``, ``minValues``, ``maxValues``, ``nullCount``.
 
     :param schema: the table's schema, with or without its partition columns.
+    :param tight_bounds: say that the bounds are those of the rows (``tightBounds``), for a table with deletion vectors.
     """
     by_path = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
     by_folded = {path.lower(): i for path, i in by_path.items()}
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
-    for leaf in indexed_leaves(schema, partition_columns, properties):
+    indexed = indexed_leaves(schema, partition_columns, properties)
+    for leaf in indexed:
         path = ".".join(leaf.physical_path)
+        if isinstance(leaf.data_type, ArrayType | MapType) or leaf.data_type.name == "variant":
+            _put(nulls, leaf.physical_path, _nulls_of_group(footer, path, leaf))
+            continue
         index = by_path.get(path, by_folded.get(path.lower()))
-        if isinstance(leaf.data_type, ArrayType | MapType) or index is None or footer.schema.column(index).max_repetition_level:
+        if index is None or footer.schema.column(index).max_repetition_level:
             continue
         count, low, high = _Merged(footer, index, leaf).result(properties.data_skipping_string_prefix_length)
         _put(nulls, leaf.physical_path, count)
         _put(minimum, leaf.physical_path, low)
         _put(maximum, leaf.physical_path, high)
-    stats = {"numRecords": footer.num_rows, "minValues": minimum, "maxValues": maximum, "nullCount": nulls}
+    stats: dict[str, Any] = {"numRecords": footer.num_rows}
+    if indexed:
+        stats |= {"minValues": minimum, "maxValues": maximum, "nullCount": nulls}
+    if tight_bounds:
+        stats["tightBounds"] = True
     return msgspec.json.encode(stats).decode()
+
+
+def _nulls_of_group(footer: pq.FileMetaData, path: str, leaf: Leaf) -> int | None:
+    """Return the number of nulls in a column that is a group in the file, as far as its first leaf tells.
+
+    A leaf below a list counts empty lists like null ones: only that there is none of either is certain.
+    """
+    prefix = f"{path}." if leaf.data_type.name != "variant" else f"{path}.metadata"
+    names = (footer.schema.column(i).path for i in range(footer.num_columns))
+    index = next((i for i, name in enumerate(names) if name.startswith(prefix)), None)
+    if index is None:
+        return None
+    total = 0
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(index).statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        total += statistics.null_count
+    return total if total == 0 or leaf.data_type.name == "variant" else None
 
 
 def _put(target: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

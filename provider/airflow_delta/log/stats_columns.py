@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_delta.log.partition_values import parse_timestamp
+from airflow_delta.log.partition_values import parse_timestamp, partition_array
 from airflow_delta.log.predicate_ast import Column
 from airflow_delta.log.schema import FLOATING, INTEGRAL, DataType, DecimalType
 
@@ -78,6 +78,18 @@ def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[C
             records,
         )
     return result
+
+
+def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: Column, bounded: bool) -> Bounds:
+    """Return partition values in the form of statistics: every row of a file has the same value.
+
+    :raises DeltaAnalysisException: a text is no value of the column's type.
+    """
+    kind = _comparable(column.data_type)
+    values = partition_array(texts, column.data_type)
+    bounds = _numbers(values.cast(kind)) if bounded else None
+    nulls = pc.is_null(values).cast(pa.int64())
+    return Bounds(bounds, bounds, nulls, pc.add(pc.multiply(nulls, 0), 1))
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
@@ -102,6 +102,10 @@ class LogStore(ABC):
     def put(self, path: str, data: bytes) -> None:
         """Create or replace a file atomically."""
 
+    def put_file(self, path: str, file: BinaryIO) -> None:
+        """Create or replace a file atomically with what another one, open for reading, holds from its position on."""
+        self.put(path, file.read())
+
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; one that is missing is no error."""
@@ -116,6 +120,10 @@ class LogStore(ABC):
 
         :raises FileNotFoundError: it does not exist.
         """
+
+    def sibling(self, uri: str) -> LogStore:
+        """Return the store of another location, with the settings of this one."""
+        return store_for(uri, getattr(self, "_options", None))
 
 
 def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None) -> LogStore:

@@ -10,9 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
-from airflow_delta.log.commits import read_commit_info
-from airflow_delta.log.file_names import commit_version
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    MissingCommitInfoException,
+    MissingCommitTimestampException,
+    VersionNotFoundException,
+)
+from airflow_delta.log.commits import CommitHead, read_commit_info
+from airflow_delta.log.file_names import commit_file, commit_version
 from airflow_delta.log.segment import earliest_version, list_log
 from airflow_delta.log.store import UNKNOWN, FileStatus
 
@@ -20,7 +25,9 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.snapshot import Snapshot
 
+_ENABLED = "delta.enableInCommitTimestamps"
 _ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+_ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
 def version_at_timestamp(log: DeltaLog, timestamp: datetime | int) -> int:
@@ -28,6 +35,8 @@ def version_at_timestamp(log: DeltaLog, timestamp: datetime | int) -> int:
 
     :param timestamp: a datetime (naive: UTC), or milliseconds since the epoch.
     :raises VersionNotFoundException: the time is before the earliest version that can be rebuilt, or after the latest.
+    :raises MissingCommitTimestampException: a commit lacks the in-commit timestamp that it must have; or
+        :class:`~airflow_delta.exceptions.MissingCommitInfoException`.
     """
     wanted = to_milliseconds(timestamp)
     snapshot = log.update()
@@ -35,25 +44,31 @@ def version_at_timestamp(log: DeltaLog, timestamp: datetime | int) -> int:
     listing = list_log(log.store)
     earliest = earliest_version(log.store, listing)
     versions = [version for version in sorted(listing.commits) if earliest is not None and earliest <= version <= latest]
+    times: Mapping[int, int]
     if not versions:  # only a checkpoint is left
         versions, times = [latest], {latest: snapshot.timestamp}
     else:
-        times = monotonic_timestamps(log, versions, listing.commits.values())
-    first_recorded = _first_recorded(snapshot)
-    if first_recorded is not None:
-        times = _RecordedTimes(log, snapshot, times)
-    low, high = 0, len(versions)
+        times = _times(log, snapshot, versions, listing.commits.values())
+    candidates = versions
+    first_recorded = first_recorded_version(snapshot)
+    if first_recorded is not None and versions[0] < first_recorded <= versions[-1]:
+        # The two kinds of times need not be in order with each other; when the recorded ones began, the metadata says.
+        recorded = [version for version in versions if version >= first_recorded]
+        since = snapshot.metadata.configuration.get(_ENABLEMENT_TIMESTAMP, "")
+        begins = int(since) if since.isdigit() else times[recorded[0]]
+        candidates = recorded if wanted >= begins else versions[: len(versions) - len(recorded)]
+    low, high = 0, len(candidates)
     while low < high:  # the first version that is later than wanted
         middle = (low + high) // 2
-        if times[versions[middle]] <= wanted:
+        if times[candidates[middle]] <= wanted:
             low = middle + 1
         else:
             high = middle
-    if low == 0:
+    if low == 0 and candidates[0] == versions[0]:
         raise _outside(log, wanted, "before", versions[0], times[versions[0]], versions, hint="Ask for a later time")
-    if low == len(versions) and wanted > times[versions[-1]]:
+    if low == len(candidates) and candidates[-1] == versions[-1] and wanted > times[versions[-1]]:
         raise _outside(log, wanted, "after", versions[-1], times[versions[-1]], versions, hint="Read the latest version")
-    return versions[low - 1]
+    return candidates[max(low - 1, 0)]
 
 
 def to_milliseconds(timestamp: datetime | int) -> int:
@@ -81,33 +96,60 @@ def monotonic_timestamps(log: DeltaLog, versions: Sequence[int], statuses: Itera
     return times
 
 
-def recorded_timestamp(snapshot: Snapshot, version: int, info: Mapping[str, Any]) -> int | None:
-    """Return the in-commit timestamp of a commit, or ``None`` where the table does not have them at that version."""
-    first = _first_recorded(snapshot)
-    value = info.get("inCommitTimestamp")
-    return value if first is not None and version >= first and isinstance(value, int) else None
-
-
-def _first_recorded(snapshot: Snapshot) -> int | None:
+def first_recorded_version(snapshot: Snapshot) -> int | None:
+    """Return the first version with an in-commit timestamp, or ``None`` when the table does not have them."""
     if not snapshot.properties.enable_in_commit_timestamps:
         return None
     enabled_at = snapshot.metadata.configuration.get(_ENABLEMENT_VERSION, "0")
     return int(enabled_at) if enabled_at.isdigit() else 0
 
 
-class _RecordedTimes(dict[int, int]):
-    """Times of versions, the recorded ones read from their commits when asked for."""
+def required_timestamp(version: int, data: bytes, *, table: str) -> int:
+    """Return the in-commit timestamp of a commit that must have one (Delta's ``getRequiredInCommitTimestamp``).
 
-    def __init__(self, log: DeltaLog, snapshot: Snapshot, file_times: Mapping[int, int]) -> None:
-        super().__init__()
+    :param data: content of the commit.
+    :raises MissingCommitInfoException: the commit has no ``commitInfo``.
+    :raises MissingCommitTimestampException: its ``commitInfo`` has no timestamp.
+    """
+    return timestamp_of_info(version, read_commit_info(version, data, table=table), table=table)
+
+
+def timestamp_of_info(version: int, info: Mapping[str, Any] | None, *, table: str) -> int:
+    """Return the in-commit timestamp that a ``commitInfo`` must have; raises as :func:`required_timestamp` does."""
+    way_out = (
+        f"The table has in-commit timestamps ({_ENABLED}), so every commit must carry one: a writer that does not know them "
+        f"wrote this one, or {commit_file(version)} was damaged. Restore the file from a backup, or the table to an earlier "
+        "version; stop that writer first."
+    )
+    if info is None:
+        raise MissingCommitInfoException(
+            f"Commit {version} of table {table} has no commitInfo. {way_out}", table=table, version=version
+        )
+    recorded = CommitHead.of(info).in_commit_timestamp
+    if recorded is None:
+        raise MissingCommitTimestampException(
+            f"The commitInfo of commit {version} of table {table} has no inCommitTimestamp. {way_out}",
+            table=table,
+            version=version,
+        )
+    return recorded
+
+
+def _times(log: DeltaLog, snapshot: Snapshot, versions: Sequence[int], statuses: Iterable[FileStatus]) -> Mapping[int, int]:
+    """Return the times of commits; those that stand in the commits are read when asked for."""
+    first = first_recorded_version(snapshot)
+    before = [version for version in versions if first is None or version < first]
+    times = monotonic_timestamps(log, before, statuses)
+    return times if first is None else _RecordedTimes(log, times)
+
+
+class _RecordedTimes(dict[int, int]):
+    def __init__(self, log: DeltaLog, file_times: Mapping[int, int]) -> None:
+        super().__init__(file_times)
         self._log = log
-        self._snapshot = snapshot
-        self._file_times = file_times
 
     def __missing__(self, version: int) -> int:
-        info = read_commit_info(version, self._log.read_commit(version), table=self._log.uri) or {}
-        recorded = recorded_timestamp(self._snapshot, version, info)
-        self[version] = self._file_times[version] if recorded is None else recorded
+        self[version] = required_timestamp(version, self._log.read_commit(version), table=self._log.uri)
         return self[version]
 
 

@@ -168,16 +168,19 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
 
     :param path: directory that the job wrote, a URI or relative to the staging path; default: all of that. (templated)
     :param time_zone: time zone of timestamps in the names of partition directories. (templated)
+    :param rows_checked: the job itself keeps to the table's CHECK constraints, generated columns and lengths of texts, which
+        only rows tell of; without it, files for a table that has such rules are refused.
 
     The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator`.
     """
 
     template_fields: Sequence[str] = (*DeltaStageBaseOperator.template_fields, "path", "time_zone")
 
-    def __init__(self, *, path: str | None = None, time_zone: str = "UTC", **kwargs: Any) -> None:
+    def __init__(self, *, path: str | None = None, time_zone: str = "UTC", rows_checked: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.path = path
         self.time_zone = time_zone
+        self.rows_checked = rows_checked
 
     def execute(self, context: Context) -> Any:
         """Return the staged write.
@@ -191,6 +194,12 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
         if (skipped := self._skip_if_committed(handle, context)) is not None:
             return skipped
         staged = collect_files(
-            log, handle, **self._identity(context), **self._write_options(), path=self.path, time_zone=self.time_zone
+            log,
+            handle,
+            **self._identity(context),
+            **self._write_options(),
+            path=self.path,
+            time_zone=self.time_zone,
+            rows_checked=self.rows_checked,
         )
         return self._report(staged)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaError, InvariantViolationException, SchemaMismatchException
@@ -20,21 +21,30 @@ class RowChecks:
     def __init__(self, table: str, version: int) -> None:
         self.table = table
         self.version = version
-        self._errors: dict[str, DeltaError] = {}
+        self._errors: dict[str, type[DeltaError]] = {}
 
-    def violated(self, error: type[DeltaError], message: str) -> Column:
-        """Return an expression that raises ``error`` for a row."""
+    def violated(self, error: type[DeltaError], message: str, values: Column | None = None) -> Column:
+        """Return an expression that raises ``error`` for a row.
+
+        :param values: text of the row's values, for the message.
+        """
         from pyspark.sql import functions as sf
 
         where = f"table {self.table}" + (f" version {self.version}" if self.version >= 0 else "")
-        text = f"{message} ({where}; nothing was committed.)"
-        self._errors[text] = error(text, table=self.table, version=self.version)
-        return sf.raise_error(sf.lit(text))
+        tail = f" ({where}; nothing was committed.)"
+        if values is None:
+            self._errors[re.escape(message + tail)] = error
+            return sf.raise_error(sf.lit(message + tail))
+        self._errors[f"{re.escape(message)}: .*?{re.escape(tail)}"] = error
+        return sf.raise_error(sf.concat(sf.lit(f"{message}: "), values, sf.lit(tail)))
 
     def error_in(self, failure: BaseException) -> DeltaError | None:
         """Return the error that a failed Spark job stands for, or ``None`` when it failed for another reason."""
         text = str(failure)
-        return next((error for message, error in self._errors.items() if message in text), None)
+        for pattern, error in self._errors.items():
+            if found := re.search(pattern, text, re.DOTALL):
+                return error(found[0], table=self.table, version=self.version)
+        return None
 
 
 def quoted(name: str) -> str:
@@ -42,10 +52,19 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def align(df: DataFrame, target: Json, checks: RowChecks) -> DataFrame:
+def align(
+    df: DataFrame,
+    target: Json,
+    checks: RowChecks,
+    *,
+    defaults: Mapping[str, Column] | None = None,
+    without: Collection[str] = (),
+) -> DataFrame:
     """Return the DataFrame with exactly the columns of ``target``; what is missing is null.
 
     :param target: schema in JSON form, made by :func:`airflow_delta.staging.schema.written_schema` from this DataFrame's.
+    :param defaults: what missing columns hold instead, by name in lower case.
+    :param without: columns, in lower case, that are left out.
     """
     from pyspark.sql import functions as sf
 
@@ -54,12 +73,17 @@ def align(df: DataFrame, target: Json, checks: RowChecks) -> DataFrame:
         return df  # no projection for Spark to analyse and plan
     columns = []
     for field in target["fields"]:
+        folded = field["name"].lower()
+        if folded in without:
+            continue
         source = schemas.find_field(given, field["name"])
-        if source is None:
+        if source is None and defaults is not None and folded in defaults:
+            column = not_null(defaults[folded], field, field["name"], checks)
+        elif source is None:
             column = sf.lit(None).cast(spark_type(field["type"]))
         else:
             column = _converted(sf.col(quoted(source["name"])), source["type"], field["type"], field["name"], checks)
-            column = _not_null(column, field, field["name"], checks)
+            column = not_null(column, field, field["name"], checks)
         columns.append(column.alias(field["name"]))
     return df.select(*columns)
 
@@ -85,7 +109,8 @@ def spark_type(data_type: schemas.Type) -> DataType:
     return struct.fields[0].dataType
 
 
-def _not_null(column: Column, field: Json, path: str, checks: RowChecks) -> Column:
+def not_null(column: Column, field: Json, path: str, checks: RowChecks) -> Column:
+    """Return the column, which raises for a null when the field is NOT NULL."""
     if field.get("nullable", True):
         return column
     from pyspark.sql import functions as sf
@@ -130,10 +155,10 @@ def _struct_fields(column: Column, given: Json, target: Json, path: str, checks:
         here = f"{path}.{field['name']}"
         if source is None:
             value = sf.lit(None).cast(spark_type(field["type"]))
-            value = _not_null(value, field, here, checks)
+            value = not_null(value, field, here, checks)
         else:
             value = _converted(column.getField(source["name"]), source["type"], field["type"], here, checks)
-            value = _not_null(value, field, here, checks)
+            value = not_null(value, field, here, checks)
         columns.append(value.alias(field["name"]))
     return columns
 

@@ -14,6 +14,8 @@ WRITE_SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # Field ids of column mapping.
+    "spark.sql.parquet.fieldId.write.enabled": "true",
 }
 
 

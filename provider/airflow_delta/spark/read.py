@@ -1,16 +1,24 @@
-"""Read a table at a version as a DataFrame: exactly the files of a scan plan, with the partition values of the log."""
+"""Read a table at a version as a DataFrame: exactly the files of a scan plan, with the partition values of the log.
+
+Rows that a deletion vector marks are left out. Columns are found in files as column mapping says. Types that were widened need
+nothing here: Spark's Parquet reader gives the values of older files in the type that the table has now.
+"""
 
 from __future__ import annotations
 
-import json
+import base64
+import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
+from airflow_delta.exceptions import StagingException
 from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import data_file_uri, escape_glob, normal_form
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
-from airflow_delta.staging.schema import find_field, nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,6 +28,13 @@ FILE_COLUMN = "__airflow_delta_file"
 
 MAX_LITERAL_PARTITIONS = 16
 """Up to so many partitions are read one by one, their values as literals; more are joined to the files by path."""
+
+MAX_BROADCAST_WORDS = 4_000_000
+"""Up to so many words of deleted rows go to every executor (about 70 bytes each); more are joined by a shuffle."""
+
+_VECTOR = "__airflow_delta_vector"
+_ROW = "__airflow_delta_row"
+_WORD_BITS = 34
 
 
 def read_scan_plan(spark: SparkSession, plan: ScanPlan) -> DataFrame:
@@ -34,51 +49,83 @@ def read_scan_plan(spark: SparkSession, plan: ScanPlan) -> DataFrame:
 
 
 def read_files(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], *, file_column: bool = False) -> DataFrame:
-    """Return all rows of some files of a plan.
+    """Return all rows of some files of a plan that are not deleted.
 
     :param file_column: add :data:`FILE_COLUMN`.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
-    schema = nullable(json.loads(plan.schema_string))
-    partition_columns = [f for f in (find_field(schema, name) for name in plan.partition_columns) if f is not None]
-    names = {f["name"] for f in partition_columns}
-    stored = {"type": "struct", "fields": [f for f in schema["fields"] if f["name"] not in names]}
+    layout = Layout(plan)
     if not files:
-        empty = StructType.fromJson(schema)
+        empty = StructType.fromJson({"type": "struct", "fields": layout.fields})
         return spark.createDataFrame([], empty.add(StructField(FILE_COLUMN, StringType())) if file_column else empty)
-
-    groups: dict[tuple[str | None, ...], list[ScanFile]] = defaultdict(list)
-    for file in files:
-        groups[tuple(file.partition_values.get(f["name"]) for f in partition_columns)].append(file)
-    out = [f["name"] for f in schema["fields"]] + ([FILE_COLUMN] if file_column else [])
-    if len(groups) > MAX_LITERAL_PARTITIONS:
-        joined = _join_by_path(spark, plan, files, stored, partition_columns)
-        return joined.select(*[quoted(name) for name in out])
-    whole: DataFrame | None = None
-    for values, members in groups.items():
-        part = _read_parquet(spark, plan, members, stored)
-        for field, value in zip(partition_columns, values, strict=True):
-            part = part.withColumn(field["name"], _literal(value, field))
-        part = part.select(*[quoted(name) for name in out])
-        whole = part if whole is None else whole.unionAll(part)
-    return whole  # type: ignore[return-value]
+    out = [f["name"] for f in layout.fields] + ([FILE_COLUMN] if file_column else [])
+    whole = [file for file in files if file.deletion_vector is None]
+    marked = [file for file in files if file.deletion_vector is not None]
+    parts = []
+    if whole:
+        parts.append(_read(spark, plan, layout, whole, out))
+    if marked:
+        rows = _read(spark, plan, layout, marked, [*out, _VECTOR, _ROW])
+        parts.append(_live_rows(spark, plan, marked, rows).select(*map(quoted, out)))
+    return reduce(lambda a, b: a.unionAll(b), parts)
 
 
-def _read_parquet(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], stored: Json) -> DataFrame:
+# -- files --------------------------------------------------------------------------------------------------------------------
+
+
+def _read(spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[ScanFile], out: Sequence[str]) -> DataFrame:
+    """Return all rows of files.
+
+    :param out: the columns: the table's, :data:`FILE_COLUMN`, the number of the vector, the position of the row in the file. No
+        more than needed: Spark reads what a file's metadata give even where nothing uses it.
+    """
     from pyspark.sql import functions as sf
+
+    groups: dict[tuple[str | int | None, ...], list[ScanFile]] = defaultdict(list)
+    for file in files:
+        groups[_constants(layout, file)].append(file)
+    if len(groups) > MAX_LITERAL_PARTITIONS:
+        return _join_by_path(spark, plan, layout, files, out)
+    parts = []
+    for (vector, *values), members in groups.items():
+        df = _read_parquet(spark, plan, layout, members, out)
+        if vector is not None:
+            df = df.withColumn(_VECTOR, sf.lit(vector).cast("long"))
+        for (field, _), value in zip(layout.partition_columns, values, strict=True):
+            df = df.withColumn(field["name"], _typed(sf.lit(value).cast("string"), field))
+        parts.append(df.select(*map(quoted, out)))
+    return reduce(lambda a, b: a.unionAll(b), parts)
+
+
+def _constants(layout: Layout, file: ScanFile) -> tuple[str | int | None, ...]:
+    """Return what is the same for all rows of a file: the number of its vector and its partition values."""
+    vector = None if file.deletion_vector is None else file.deletion_vector.number
+    return (vector, *(file.partition_values.get(key) for _, key in layout.partition_columns))
+
+
+def _read_parquet(
+    spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[ScanFile], out: Sequence[str]
+) -> DataFrame:
     from pyspark.sql.types import StructType
 
+    if layout.by_id:
+        # Not an option of the reader, and looked up when the rows are read. Schemas without ids are read as before.
+        spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
     paths = [escape_glob(data_file_uri(plan.table, file.path)) for file in files]
-    # The schema is given: nothing is inferred, neither from footers nor from directory names; names match whatever their case.
-    df = spark.read.schema(StructType.fromJson(stored)).option("mergeSchema", "false").parquet(*paths)
-    return df.withColumn(FILE_COLUMN, sf.col("_metadata.file_path"))
-
-
-def _literal(value: str | None, field: Json) -> Column:
-    from pyspark.sql import functions as sf
-
-    return _typed(sf.lit(value).cast("string"), field)
+    reader = spark.read.schema(StructType.fromJson(layout.stored))
+    # The schema is given: nothing is inferred, neither from footers nor from directory names (recursiveFileLookup switches that
+    # off); names match whatever their case. A file that the log lists and that is gone or damaged is an error.
+    options = {
+        "mergeSchema": "false",
+        "recursiveFileLookup": "true",
+        "ignoreMissingFiles": "false",
+        "ignoreCorruptFiles": "false",
+    }
+    df = reader.options(**options).parquet(*paths)
+    metadata = df.metadataColumn("_metadata")  # also when the table has a column of that name
+    about = [metadata[name].alias(alias) for name, alias in (("file_path", FILE_COLUMN), ("row_index", _ROW)) if alias in out]
+    return df.select(*layout.columns(), *about)
 
 
 def _typed(text: Column, field: Json) -> Column:
@@ -86,27 +133,67 @@ def _typed(text: Column, field: Json) -> Column:
 
 
 def _join_by_path(
-    spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], stored: Json, partition_columns: Sequence[Json]
+    spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[ScanFile], out: Sequence[str]
 ) -> DataFrame:
     from pyspark.sql import functions as sf
-    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
 
     key, known = "__airflow_delta_key", "__airflow_delta_known"
-    columns = [f"__airflow_delta_partition_{i}" for i in range(len(partition_columns))]
-    rows = [
-        (normal_form(data_file_uri(plan.table, f.path)), *(f.partition_values.get(c["name"]) for c in partition_columns))
-        for f in files
-    ]
-    schema = StructType([StructField(name, StringType()) for name in (key, *columns)])
+    columns = [f"__airflow_delta_partition_{i}" for i in range(len(layout.partition_columns))]
+    rows = [(normal_form(data_file_uri(plan.table, f.path)), *_constants(layout, f)) for f in files]
+    texts = [StructField(name, StringType()) for name in columns]
+    schema = StructType([StructField(key, StringType()), StructField(_VECTOR, LongType()), *texts])
     values = sf.broadcast(spark.createDataFrame(rows, schema).withColumn(known, sf.lit(True)))
     # The same normal form as airflow_delta.spark.paths makes; a plus sign is no space in Hadoop's encoding.
     rest = sf.regexp_replace(sf.col(FILE_COLUMN), "^[A-Za-z][A-Za-z0-9+.-]*:(//)?", "")
     decoded = sf.url_decode(sf.replace(rest, sf.lit("+"), sf.lit("%2B")))
-    joined = _read_parquet(spark, plan, files, stored).withColumn(key, decoded).join(values, on=key, how="left")
-    lost = sf.raise_error(sf.concat(sf.lit("A file that was read is not in the scan plan: "), sf.col(FILE_COLUMN)))
-    return joined.withColumns(
-        {
-            field["name"]: sf.when(sf.col(known).isNull(), lost).otherwise(_typed(sf.col(name), field))
-            for name, field in zip(columns, partition_columns, strict=True)
-        }
+    joined = (
+        _read_parquet(spark, plan, layout, files, [*out, FILE_COLUMN]).withColumn(key, decoded).join(values, on=key, how="left")
     )
+    lost = sf.raise_error(sf.concat(sf.lit("A file that was read is not in the scan plan: "), sf.col(FILE_COLUMN)))
+
+    def checked(column: Column) -> Column:
+        return sf.when(sf.col(known).isNull(), lost).otherwise(column)
+
+    given = {
+        field["name"]: checked(_typed(sf.col(name), field))
+        for name, (field, _) in zip(columns, layout.partition_columns, strict=True)
+    }
+    return joined.withColumns({**given, _VECTOR: checked(sf.col(_VECTOR))}).select(*map(quoted, out))
+
+
+# -- deletion vectors ---------------------------------------------------------------------------------------------------------
+
+
+def _live_rows(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], rows: DataFrame) -> DataFrame:
+    """Return the rows whose bit is not set in the words of their file's deletion vector."""
+    from pyspark.sql import functions as sf
+
+    key, word = "__airflow_delta_word_key", "__airflow_delta_word"
+    words = _words(spark, plan, files).toDF(key, word)
+    many = sum(f.deletion_vector.num_words for f in files if f.deletion_vector is not None) > MAX_BROADCAST_WORDS
+    number = sf.shiftleft(sf.col(_VECTOR), _WORD_BITS) + sf.shiftright(sf.col(_ROW), 6)
+    bit = sf.getbit(sf.col(word), sf.col(_ROW).bitwiseAND(63).cast("int"))
+    return rows.join(words.hint("merge" if many else "broadcast"), (number == sf.col(key)) & (bit == 1), "left_anti")
+
+
+def _words(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile]) -> DataFrame:
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    schema = StructType([StructField("key", LongType(), False), StructField("word", LongType(), False)])
+    if plan.deleted_rows is not None:
+        return spark.read.schema(schema).parquet(escape_glob(f"{plan.table.rstrip('/')}/{plan.deleted_rows}"))
+    pairs = []
+    for file in files:
+        vector = file.deletion_vector
+        if vector is None or vector.words is None:
+            raise StagingException(
+                f"The scan plan of table {plan.table} says that rows of {file.path} are deleted, but not which. Clear the start "
+                "task.",
+                table=plan.table,
+                version=plan.read_version,
+            )
+        first = vector.number << _WORD_BITS
+        data = zlib.decompress(base64.b64decode(vector.words))
+        pairs += [(first + number, word) for number, word in struct.iter_unpack("<qq", data)]
+    return spark.createDataFrame(pairs, schema)

@@ -9,17 +9,22 @@ import json
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_delta.exceptions import DeltaError, ReplaceWhereMismatchException
-from airflow_delta.spark.align import RowChecks, align, quoted
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.spark.align import RowChecks, align
+from airflow_delta.spark.checked import checked
+from airflow_delta.spark.computed import absent_identities, computed_names, default_values, with_generated, with_identities
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.paths import data_file_uri, normal_form, normal_form_of_metadata
 from airflow_delta.spark.read import FILE_COLUMN, read_files
+from airflow_delta.spark.write import partition_names, write_files, write_inserts
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
+from airflow_delta.staging.mapping import mapped_schema
 from airflow_delta.staging.report import StageReport, StageRequest
-from airflow_delta.staging.schema import find_field, parse_struct, written_schema
+from airflow_delta.staging.rules import IdentityRule
+from airflow_delta.staging.schema import parse_struct, written_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.spark.job import delta_stage
 
@@ -30,36 +35,45 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
     """Write a DataFrame as the request says and report what was written.
 
     :raises SchemaMismatchException: the DataFrame does not fit the table's schema (column, expected type, given type).
-    :raises InvariantViolationException: a NOT NULL column would get a null.
+    :raises InvariantViolationException: a NOT NULL column would get a null, or a row breaks a constraint of the table.
+    :raises IdentityInsertException: the DataFrame has values that only the table may give.
     :raises ReplaceWhereMismatchException: a row does not satisfy the ``replaceWhere`` predicate.
     """
+    data = df.schema.jsonValue()
     target = written_schema(
-        df.schema.jsonValue(),
+        data,
         None if request.schema_string is None else parse_struct(request.schema_string),
         merge=request.merge_schema,
         table_name=request.table,
         version=request.read_version,
         partition_columns=request.partition_columns,
+        rules=request.rules,
     )
+    target = mapped_schema(target, request.rules, request.transaction_id)
+    identities = absent_identities(data, request)
     checks = RowChecks(request.table, request.read_version)
     # A name of its own: a cluster manager may start the driver of one attempt twice.
     run = uuid.uuid4().hex[:8]
-    copied = f"{run}-copied"
+    copied, deleted, inserted = f"{run}-copied", f"{run}-deleted", f"{run}-inserted"
+    rewrite, touched = request.rewrite, list[ScanFile]()
     try:
         with session_settings(spark, WRITE_SETTINGS):
-            rows = _inside_predicate(align(df, target, checks), request, target, checks)
-            _write(rows, request, target, run)
-            touched = _touched_files(spark, request.rewrite) if request.rewrite is not None else []
-            if request.rewrite is not None and touched:
-                kept = _kept_rows(spark, request.rewrite, touched)
-                _write(align(kept, target, checks), request, target, copied)
+            write_files(_new_rows(df, data, request, target, identities, checks), request, target, run)
+            if rewrite is not None:
+                touched = _touched_files(spark, rewrite)
+            if rewrite is not None and touched:
+                kept = _selected_rows(spark, rewrite, touched, wanted=False)
+                write_files(align(kept, target, checks), request, target, copied)
+            if rewrite is not None and touched and request.rules.change_data:
+                gone = _selected_rows(spark, rewrite, touched, wanted=True)
+                write_files(align(gone, target, checks), request, target, deleted, change_type="delete")
+                write_inserts(spark, request, target, run, inserted)
     except DeltaError:
         raise
     except Exception as failure:
         if (error := checks.error_in(failure)) is not None:
             raise error from failure
         raise
-    names = _partition_names(target, request)
     return StageReport(
         transaction_id=request.transaction_id,
         stage=request.stage,
@@ -67,54 +81,23 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         directories=(run,),
         copied_directories=(copied,) if touched else (),
         rewritten_files=tuple(file.path for file in touched),
+        change_directories=(deleted, inserted) if touched and request.rules.change_data else (),
+        identities=tuple(identity.column for identity in identities),
         schema_string=json.dumps(target, separators=(",", ":"), ensure_ascii=False),
         # A schema that the data decides also decides how its partition columns are spelled.
-        partition_columns=tuple(names) if request.schema_string is None else request.partition_columns,
+        partition_columns=tuple(partition_names(target, request)) if request.schema_string is None else request.partition_columns,
         time_zone="UTC",
     )
 
 
-def _inside_predicate(df: DataFrame, request: StageRequest, target: Json, checks: RowChecks) -> DataFrame:
-    """Return the rows, each checked against ``replaceWhere`` (a null is no match)."""
-    if request.replace_where is None:
-        return df
-    from pyspark.sql import functions as sf
-
-    violated = checks.violated(
-        ReplaceWhereMismatchException,
-        f"A row to write does not satisfy replaceWhere ({request.replace_where}). Filter the DataFrame or widen the predicate",
-    )
-    # A projection, not a filter: the optimiser moves filters below joins, where rows are still there that never get written.
-    first = target["fields"][0]["name"]
-    checked = sf.when(sf.expr(request.predicate or request.replace_where), sf.col(quoted(first))).otherwise(violated).alias(first)
-    return df.select(checked, *[quoted(f["name"]) for f in target["fields"][1:]])
-
-
-def _write(df: DataFrame, request: StageRequest, target: Json, directory: str) -> None:
-    if request.partition_columns:
-        df = df.select(*[_directory_value(f, request.partition_columns) for f in target["fields"]])
-    writer = df.write.format("parquet").mode("error").options(**request.options)
-    if request.partition_columns:
-        writer = writer.partitionBy(*_partition_names(target, request))
-    writer.save(f"{request.path}/{directory}")
-
-
-def _partition_names(target: Json, request: StageRequest) -> list[str]:
-    fields = [find_field(target, name) for name in request.partition_columns]
-    return [f["name"] for f in fields if f is not None]
-
-
-def _directory_value(field: Json, partition_columns: tuple[str, ...]) -> Column:
-    """Return a column as it goes into file or directory names: timestamps in UTC, whatever the session's time zone."""
-    from pyspark.sql import functions as sf
-
-    column = sf.col(quoted(field["name"]))
-    folded = {name.lower() for name in partition_columns}
-    if field["name"].lower() not in folded or field["type"] != "timestamp":
-        return column
-    # By arithmetic on the instant: formatting in a zone with daylight saving would be ambiguous for an hour a year.
-    utc = sf.expr(f"timestampadd(MICROSECOND, unix_micros({quoted(field['name'])}), TIMESTAMP_NTZ'1970-01-01 00:00:00')")
-    return utc.alias(field["name"])
+def _new_rows(
+    df: DataFrame, data: Json, request: StageRequest, target: Json, identities: tuple[IdentityRule, ...], checks: RowChecks
+) -> DataFrame:
+    """Return the rows of the DataFrame as the table wants them, each checked."""
+    computed = computed_names(data, request.rules)
+    aligned = align(df, target, checks, defaults=default_values(target, request.rules), without=computed)
+    complete = with_generated(with_identities(aligned, identities, checks), target, request.rules, computed)
+    return checked(complete, request, target, computed, checks)
 
 
 def _touched_files(spark: SparkSession, plan: ScanPlan) -> list[ScanFile]:
@@ -128,12 +111,12 @@ def _touched_files(spark: SparkSession, plan: ScanPlan) -> list[ScanFile]:
     return [file for file in plan.files if normal_form(data_file_uri(plan.table, file.path)) in found]
 
 
-def _kept_rows(spark: SparkSession, plan: ScanPlan, touched: list[ScanFile]) -> DataFrame:
-    """Return the rows of replaced files that the predicate does not select: where it is false or null."""
+def _selected_rows(spark: SparkSession, plan: ScanPlan, touched: list[ScanFile], *, wanted: bool) -> DataFrame:
+    """Return the rows of replaced files that the predicate selects, or those that it does not: where it is false or null."""
     from pyspark.sql import functions as sf
 
-    rows = read_files(spark, plan, touched)
-    return rows.where(~sf.coalesce(sf.expr(plan.predicate or "true"), sf.lit(False)))
+    selects = sf.coalesce(sf.expr(plan.predicate or "true"), sf.lit(False))
+    return read_files(spark, plan, touched).where(selects if wanted else ~selects)
 
 
 def __getattr__(name: str) -> object:

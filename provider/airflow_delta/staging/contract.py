@@ -139,6 +139,7 @@ class TransactionHandle(Payload):
     :param txn_version: its ``version``.
     :param monotonic: the version was given (Delta's monotonic scheme); else it counts the commits of this key.
     :param rerun_policy: ``skip``, ``replace``, ``append`` or ``fail``.
+    :param features: table features that the protocol supports.
     :param committed: the commit that already holds this key, under ``skip``; stages then do nothing.
     :param delta_conn_id: connection that the other tasks reach the table with.
     :param timestamp: milliseconds since the epoch of the version that was read.
@@ -152,6 +153,7 @@ class TransactionHandle(Payload):
     schema_string: str | None = None
     partition_columns: tuple[str, ...] = ()
     configuration: dict[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
     name: str | None = None
     description: str | None = None
     staging_path: str
@@ -166,17 +168,38 @@ class TransactionHandle(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ScanVector(Payload):
+    """The rows of a file that its deletion vector marks as deleted.
+
+    Positions are kept as words of 64: the position divided by 64, and a 64-bit number whose bits are the remainders.
+
+    :param number: number of the file among those of the plan that have a vector.
+    :param cardinality: rows that are deleted.
+    :param num_words: words that hold them.
+    :param words: the words, when the plan carries them itself: pairs of little-endian 64-bit integers, zlib, Base64; ``None``
+        when they are in ``ScanPlan.deletedRows``.
+    """
+
+    number: int
+    cardinality: int
+    num_words: int
+    words: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ScanFile(Payload):
     """A file of a scan plan.
 
-    :param path: absolute URI, not URL-encoded beyond what the URI needs; see ``ScanPlan``.
+    :param path: as the log has it (URL-encoded, relative to the table or absolute).
     :param partition_values: serialised partition values by physical name.
     :param size: bytes.
+    :param deletion_vector: rows of the file that are deleted; ``None``: none is.
     """
 
     path: str
     partition_values: dict[str, str | None]
     size: int
+    deletion_vector: ScanVector | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,8 +207,12 @@ class ScanPlan(Payload):
     """The files of the table at the version that the transaction reads, after partition pruning and data skipping.
 
     :param schema_string: Spark's JSON form of the table's schema at that version.
+    :param partition_columns: logical names.
     :param predicate: the predicate that the files were planned for; rows still have to be filtered by it.
-    :param files: ``path`` is as the log has it (URL-encoded, relative to the table or absolute).
+    :param column_mapping: ``none``, ``name`` or ``id``: how columns of the schema are found in files.
+    :param files: the files.
+    :param deleted_rows: Parquet file with the deleted rows of all files, relative to the table, when they are too many to travel
+        in the plan: ``key`` (number of the file times 2^34 plus number of the word) and ``word``.
     """
 
     contract: int = CONTRACT
@@ -195,7 +222,9 @@ class ScanPlan(Payload):
     schema_string: str
     partition_columns: tuple[str, ...] = ()
     predicate: str | None = None
+    column_mapping: str = "none"
     files: tuple[ScanFile, ...] = ()
+    deleted_rows: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,6 +278,8 @@ class StagedWrite(Payload):
     :param actions: staged actions in Delta's JSON form (``{"add": ...}``), when inline.
     :param manifest: where they are otherwise.
     :param num_copied_records: rows of replaced files that were written again because the predicate keeps them.
+    :param identity_high_water_marks: last value that the stage gave to each identity column whose values it generated.
+    :param num_change_files: change data files among the actions.
     :param already_committed: nothing was staged, because the key was in the log before.
     """
 
@@ -273,4 +304,6 @@ class StagedWrite(Payload):
     num_records: int | None = None
     num_copied_records: int = 0
     num_bytes: int = 0
+    identity_high_water_marks: dict[str, int] = field(default_factory=dict)
+    num_change_files: int = 0
     already_committed: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_delta.staging.contract import CONTRACT, Payload, ScanPlan
+from airflow_delta.staging.rules import TableRules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +26,7 @@ class StageRequest(Payload):
     :param scan: the table at the version that the transaction reads, for jobs that read it.
     :param rewrite: files whose rows may match a ``replaceWhere`` on data columns; the rows that the predicate does not
         select have to be written again.
+    :param rules: what the table's features ask of the rows.
     """
 
     contract: int = CONTRACT
@@ -47,6 +49,7 @@ class StageRequest(Payload):
     options: dict[str, str] = field(default_factory=dict)
     scan: ScanPlan | None = None
     rewrite: ScanPlan | None = None
+    rules: TableRules = field(default_factory=TableRules)
 
     @property
     def path(self) -> str:
@@ -62,7 +65,9 @@ class StageReport(Payload):
     :param copied_directories: directories with rows of replaced files that were written again.
     :param rewritten_files: paths, as the log has them, of the files whose rows are in ``copied_directories`` or are
         selected by the predicate; the commit removes them.
-    :param schema_string: Spark's JSON form of what was written, data and partition columns, all nullable.
+    :param change_directories: directories with change data of the rows that were replaced.
+    :param identities: identity columns whose values the stage generated.
+    :param schema_string: Spark's JSON form of what was written, data and partition columns, under their logical names.
     :param time_zone: time zone of timestamps in the names of partition directories.
     :param error_class: class name of the error when the stage failed.
     """
@@ -74,6 +79,8 @@ class StageReport(Payload):
     directories: tuple[str, ...] = ()
     copied_directories: tuple[str, ...] = ()
     rewritten_files: tuple[str, ...] = ()
+    change_directories: tuple[str, ...] = ()
+    identities: tuple[str, ...] = ()
     schema_string: str = ""
     partition_columns: tuple[str, ...] = ()
     time_zone: str = "UTC"

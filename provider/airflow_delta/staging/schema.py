@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_delta.exceptions import InvariantViolationException, SchemaMismatchException
 from airflow_delta.staging.contract import Json
+from airflow_delta.staging.rules import TableRules
 
 Type = Any
 """A type in Spark's JSON form: a name, or an object with ``type``."""
@@ -29,6 +30,14 @@ _WIDER = {
     "float": {"double"},
     "date": {"timestamp", "timestamp_ntz"},
 }
+_EVOLVES = {
+    "byte": {"short", "integer", "long", "double"},
+    "short": {"integer", "long", "double"},
+    "integer": {"long", "double"},
+    "float": {"double"},
+    "date": {"timestamp_ntz"},
+}
+_DECIMAL_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
 
 WIDEN = "widen"
@@ -124,6 +133,17 @@ def store_assignment(given: str, target: str) -> str | None:
     return CHECKED if given in _TIMES and target in _TIMES else None
 
 
+def may_widen(table: str, data: str) -> bool:
+    """Return whether ``mergeSchema`` may change a column's type to the wider one of the data (Delta's ``TypeWidening``)."""
+    old, new = _DECIMAL.fullmatch(table), _DECIMAL.fullmatch(data)
+    if old and new:
+        precision, scale = int(new[1]) - int(old[1]), int(new[2]) - int(old[2])
+        return (precision, scale) != (0, 0) and precision >= scale >= 0
+    if new:
+        return table in _DECIMAL_DIGITS and int(new[1]) - int(new[2]) >= _DECIMAL_DIGITS[table]
+    return data in _EVOLVES.get(table, ())
+
+
 def _between_numbers(given: str, target: str) -> str:
     one, other = _digits(given), _digits(target)
     if one is None or other is None or "float" in (given, target) or "double" in (given, target):
@@ -142,24 +162,39 @@ def _digits(name: str) -> tuple[int, int] | None:
 
 
 def written_schema(
-    data: Json, table: Json | None, *, merge: bool, table_name: str, version: int, partition_columns: Sequence[str] = ()
+    data: Json,
+    table: Json | None,
+    *,
+    merge: bool,
+    table_name: str,
+    version: int,
+    partition_columns: Sequence[str] = (),
+    rules: TableRules | None = None,
 ) -> Json:
     """Return the schema that rows of a DataFrame are written with: the table's columns in order, then new ones.
 
     :param data: schema of the DataFrame.
     :param table: schema of the table, ``None`` when the data decides (a new table, ``overwriteSchema``).
     :param merge: new columns are allowed.
+    :param rules: what the table's features ask of the rows.
     :raises SchemaMismatchException: naming each column, what was expected and what was given.
     :raises InvariantViolationException: a NOT NULL column is not in the DataFrame.
     """
+    rules = TableRules() if rules is None else rules
     where = f"table {table_name}" + (f" version {version}" if version >= 0 else "")
-    problems = list(_duplicates(data, ""))
+    merging = _Merging(merge, merge and rules.type_widening, any_name=rules.column_mapping != "none")
+    problems = merging.problems
+    problems += _duplicates(data, "")
     if table is None:
         result: Json = nullable(data)
-        problems += _new_columns(result, "")
+        problems += merging.new_columns(result, "")
     else:
-        result = _merged(data, table, merge=merge, prefix="", problems=problems)
-        missing = [f["name"] for f in fields(table) if not f.get("nullable", True) and find_field(data, f["name"]) is None]
+        result = merging.struct(data, table, "")
+        missing = [
+            f["name"]
+            for f in fields(table)
+            if not f.get("nullable", True) and find_field(data, f["name"]) is None and not rules.computes(f["name"])
+        ]
         if missing and not problems:
             raise InvariantViolationException(
                 f"The data to write to {where} lacks the NOT NULL column {', '.join(missing)}. Add it to the DataFrame.",
@@ -179,52 +214,87 @@ def written_schema(
     return result
 
 
-def _merged(data: Json, table: Json, *, merge: bool, prefix: str, problems: list[str]) -> Json:
-    merged = []
-    for f in table["fields"]:
-        given = find_field(data, f["name"])
-        if given is None:
-            merged.append(f)
-            continue
-        merged.append({**f, "type": _merged_type(given["type"], f["type"], merge, prefix + f["name"], problems)})
-    for f in data["fields"]:
-        if find_field(table, f["name"]) is not None:
-            continue
-        if not merge:
-            problems.append(f"column {prefix + f['name']} ({type_name(f['type'])}) is not in the table")
-            continue
-        new = {"name": f["name"], "type": nullable(f["type"]), "nullable": True, "metadata": _own_metadata(f)}
-        problems.extend(_new_columns({"fields": [new]}, prefix))
-        merged.append(new)
-    return {"type": "struct", "fields": merged}
+class _Merging:
+    """Brings the columns of data and table together, and notes what does not fit."""
 
+    def __init__(self, merge: bool, widen: bool, *, any_name: bool) -> None:
+        self.merge = merge
+        self.widen = widen
+        self.any_name = any_name
+        self.problems: list[str] = []
 
-def _merged_type(given: Type, target: Type, merge: bool, path: str, problems: list[str]) -> Type:
-    kind = target if isinstance(target, str) else target["type"]
-    if given == "void":
+    def struct(self, data: Json, table: Json, prefix: str) -> Json:
+        merged = []
+        for f in table["fields"]:
+            given = find_field(data, f["name"])
+            merged.append(f if given is None else {**f, "type": self.type(given["type"], f["type"], prefix + f["name"])})
+        for f in data["fields"]:
+            if find_field(table, f["name"]) is not None:
+                continue
+            if not self.merge:
+                self.problems.append(f"column {prefix + f['name']} ({type_name(f['type'])}) is not in the table")
+                continue
+            new = {"name": f["name"], "type": nullable(f["type"]), "nullable": True, "metadata": _own_metadata(f)}
+            self.problems.extend(self.new_columns({"fields": [new]}, prefix))
+            merged.append(new)
+        return {"type": "struct", "fields": merged}
+
+    def type(self, given: Type, target: Type, path: str) -> Type:
+        kind = target if isinstance(target, str) else target["type"]
+        if given == "void":
+            return target
+        if isinstance(given, str) and isinstance(target, str):
+            if self.widen and may_widen(target, given):
+                return given
+            how = store_assignment(given, target)
+            # Inside a struct, list or map a failed cast could not be told from a null, so only safe ones are made there.
+            if how is None or (how == CHECKED and ("." in path or "[" in path)):
+                self._mismatch(given, target, path)
+            return target
+        if isinstance(given, str) or isinstance(target, str) or given["type"] != kind:
+            self._mismatch(given, target, path)
+            return target
+        match kind:
+            case "struct":
+                return self.struct(given, target, f"{path}.")
+            case "array":
+                return {**target, "elementType": self.type(given["elementType"], target["elementType"], f"{path}[element]")}
+            case "map":
+                key = self.type(given["keyType"], target["keyType"], f"{path}[key]")
+                value = self.type(given["valueType"], target["valueType"], f"{path}[value]")
+                return {**target, "keyType": key, "valueType": value}
+        if given != target:
+            self._mismatch(given, target, path)
         return target
-    if isinstance(given, str) and isinstance(target, str):
-        how = store_assignment(given, target)
-        # Inside a struct, list or map a failed cast could not be told from a null, so only safe ones are made there.
-        if how is None or (how == CHECKED and ("." in path or "[" in path)):
-            problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")
-        return target
-    if isinstance(given, str) or isinstance(target, str) or given["type"] != kind:
-        problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")
-        return target
-    match kind:
-        case "struct":
-            return _merged(given, target, merge=merge, prefix=f"{path}.", problems=problems)
-        case "array":
-            element = _merged_type(given["elementType"], target["elementType"], merge, f"{path}[element]", problems)
-            return {**target, "elementType": element}
-        case "map":
-            key = _merged_type(given["keyType"], target["keyType"], merge, f"{path}[key]", problems)
-            value = _merged_type(given["valueType"], target["valueType"], merge, f"{path}[value]", problems)
-            return {**target, "keyType": key, "valueType": value}
-    if given != target:
-        problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")
-    return target
+
+    def new_columns(self, struct: Json, prefix: str) -> list[str]:
+        problems = []
+        for f in struct["fields"]:
+            path = prefix + f["name"]
+            if not self.any_name and _INVALID_NAME.search(f["name"]):
+                problems.append(f"column {path!r} has a character of ' ,;{{}}()\\n\\t=' in its name, rename it")
+            problems += self._unsupported(f["type"], path)
+        return problems
+
+    def _mismatch(self, given: Type, target: Type, path: str) -> None:
+        self.problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")
+
+    def _unsupported(self, data_type: Type, path: str) -> list[str]:
+        if isinstance(data_type, str):
+            if data_type == "void":
+                return [f"column {path} holds only nulls of no type, cast it to one"]
+            if data_type not in _ATOMIC and not _DECIMAL.fullmatch(data_type):
+                return [f"column {path} has the type {data_type}, which the table cannot store"]
+            return []
+        match data_type["type"]:
+            case "struct":
+                return self.new_columns(data_type, f"{path}.")
+            case "array":
+                return self._unsupported(data_type["elementType"], f"{path}[element]")
+            case "map":
+                keys = self._unsupported(data_type["keyType"], f"{path}[key]")
+                return keys + self._unsupported(data_type["valueType"], f"{path}[value]")
+        return [f"column {path} has the type {type_name(data_type)}, which the table cannot store"]
 
 
 def _duplicates(struct: Json, prefix: str) -> Iterator[str]:
@@ -236,33 +306,6 @@ def _duplicates(struct: Json, prefix: str) -> Iterator[str]:
         seen.add(name)
         if not isinstance(f["type"], str) and f["type"]["type"] == "struct":
             yield from _duplicates(f["type"], f"{prefix}{f['name']}.")
-
-
-def _new_columns(struct: Json, prefix: str) -> list[str]:
-    problems = []
-    for f in struct["fields"]:
-        path = prefix + f["name"]
-        if _INVALID_NAME.search(f["name"]):
-            problems.append(f"column {path!r} has a character of ' ,;{{}}()\\n\\t=' in its name, rename it")
-        problems += _unsupported(f["type"], path)
-    return problems
-
-
-def _unsupported(data_type: Type, path: str) -> list[str]:
-    if isinstance(data_type, str):
-        if data_type == "void":
-            return [f"column {path} holds only nulls of no type, cast it to one"]
-        if data_type not in _ATOMIC and not _DECIMAL.fullmatch(data_type):
-            return [f"column {path} has the type {data_type}, which the table cannot store"]
-        return []
-    match data_type["type"]:
-        case "struct":
-            return _new_columns(data_type, f"{path}.")
-        case "array":
-            return _unsupported(data_type["elementType"], f"{path}[element]")
-        case "map":
-            return _unsupported(data_type["keyType"], f"{path}[key]") + _unsupported(data_type["valueType"], f"{path}[value]")
-    return [f"column {path} has the type {type_name(data_type)}, which the table cannot store"]
 
 
 def _partitioning(struct: Json, partition_columns: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _EXPORTS = {
+    "AutoCompactionRequest": "policy",
     "CheckpointHook": "hooks",
     "ChecksumHook": "hooks",
     "CommitOutcome": "policy",
@@ -23,6 +24,7 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "AutoCompactionRequest",
     "CheckpointHook",
     "ChecksumHook",
     "CommitOutcome",
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.observer import TransactionObserver
     from airflow_delta.transaction.operations import Operation
     from airflow_delta.transaction.optimistic_transaction import OptimisticTransaction
-    from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
+    from airflow_delta.transaction.policy import AutoCompactionRequest, CommitOutcome, CommitPolicy
     from airflow_delta.transaction.stats import CommitStats
 
 

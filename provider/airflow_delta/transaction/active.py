@@ -35,7 +35,8 @@ def set_active(txn: OptimisticTransaction) -> None:
     if current is not None and current is not txn:
         raise DeltaIllegalStateException(
             f"Cannot make the transaction on {txn.log.uri} active: this thread already has one on {current.log.uri} "
-            f"(version {current.read_version}). Transactions do not nest; commit or clear that one first.",
+            f"(version {current.read_version}). Transactions do not nest (DELTA_ACTIVE_TRANSACTION_ALREADY_SET); commit or clear "
+            "that one first.",
             table=txn.log.uri,
         )
     _thread.transaction = txn
@@ -44,6 +45,24 @@ def set_active(txn: OptimisticTransaction) -> None:
 def clear_active() -> None:
     """Leave this thread without an active transaction."""
     _thread.transaction = None
+
+
+@contextmanager
+def with_active(txn: OptimisticTransaction, *, override_existing: bool = False) -> Iterator[OptimisticTransaction]:
+    """Run the body with ``txn`` as the active transaction, and afterwards with the one that was active before.
+
+    :param override_existing: replace another transaction that is active, for the body.
+    :raises DeltaIllegalStateException: another transaction is active and not to be overridden.
+    """
+    before = _thread.transaction
+    if override_existing:
+        _thread.transaction = txn
+    else:
+        set_active(txn)
+    try:
+        yield txn
+    finally:
+        _thread.transaction = before
 
 
 @contextmanager

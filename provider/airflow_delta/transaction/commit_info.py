@@ -29,12 +29,14 @@ def build_commit_info(
     txn_id: str,
     tags: Mapping[str, Any] | None = None,
     user_metadata: str | None = None,
+    metrics: Mapping[str, str] | None = None,
     large: bool = False,
 ) -> CommitInfo:
     """Return the ``commitInfo`` of a commit of ``actions``.
 
     :param timestamp: milliseconds since the epoch.
     :param tags: values become text; no tags, no field.
+    :param metrics: ``operationMetrics``; an empty mapping is written, ``None`` is not.
     :param large: as ``commitLarge`` writes it: ``readVersion`` also when -1, no ``dataChange``.
     """
     return CommitInfo(
@@ -45,7 +47,7 @@ def build_commit_info(
         isolation_level=isolation_level.value,
         is_blind_append=is_blind_append,
         data_change=None if large else changes_data(actions),
-        operation_metrics=operation.encoded_metrics(),
+        operation_metrics=dict(metrics) if metrics is not None else None,
         user_metadata=user_metadata,
         tags={name: str(value) for name, value in tags.items()} if tags else None,
         engine_info=ENGINE_INFO,

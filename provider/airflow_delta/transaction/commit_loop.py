@@ -10,28 +10,31 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import (
     CommitCancelledException,
     CommitStateUnknownException,
     ConcurrentWriteException,
+    DeltaConcurrentModificationException,
     MaxCommitRetriesExceededException,
 )
 from airflow_delta.log.commits import CommitFile
 from airflow_delta.log.file_names import LOG_DIRECTORY, commit_file
 from airflow_delta.log.store import AmbiguousPutError
+from airflow_delta.transaction import events
 from airflow_delta.transaction.conflict_checker import ConflictChecker
 from airflow_delta.transaction.conflict_errors import conflict
 from airflow_delta.transaction.contention import pause
 from airflow_delta.transaction.observer import TransactionObserver
 from airflow_delta.transaction.policy import CommitPolicy
-from airflow_delta.transaction.winning_commit import WinningCommit
+from airflow_delta.transaction.winning_commit import WinningCommit, read_back
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
+    from airflow_delta.log.actions import Action, CommitInfo
     from airflow_delta.log.delta_log import DeltaLog
 
 logger = logging.getLogger(__name__)
@@ -46,7 +49,7 @@ _MAX_AMBIGUOUS_PUTS = 10
 class Entry:
     """The log entry to put.
 
-    :param data: its bytes; the same at every version.
+    :param data: its bytes; others once winning commits ask for it (row ids, timestamps).
     :param num_actions: for messages.
     :param may_retry: ``False`` for a commit that is valid at its first version only (Delta's ``commitLarge``).
     """
@@ -100,7 +103,7 @@ class CommitLoop:
         self._ambiguous_puts = 0
 
     def run(self) -> Landed:
-        """Put the entry at the next free version that it does not conflict with.
+        """Put the entry at the next free version that it does not conflict with (Delta's ``doCommitRetryIteratively``).
 
         :raises DeltaConcurrentModificationException: a logical conflict.
         :raises MaxCommitRetriesExceededException: the policy's bounds are reached. Nothing was written.
@@ -113,6 +116,8 @@ class CommitLoop:
         except CommitStateUnknownException:
             raise
         except Exception as error:
+            if isinstance(error, DeltaConcurrentModificationException):
+                self._record_conflict(error)
             if self._unsettled:
                 raise self._unknown(str(error)) from error
             raise
@@ -181,18 +186,23 @@ class CommitLoop:
                 logger.info("Version %s of %s is this transaction's own commit", winner.version, self.log.uri)
                 return self._landed(winner.version, [*self._winners, *found[: index + 1]], recognised=True)
         self._unsettled = False  # somebody else has the version, so an entry that is still on its way cannot land
-        self._check(winners)
+        self.check_for_conflicts(winners)
         self._winners += found
         self.version += len(found)
         return None
 
-    def _check(self, winners: Sequence[WinningCommit]) -> None:
+    def check_for_conflicts(self, winners: Sequence[WinningCommit]) -> None:
+        """Check winning commits one by one, and make the log entry anew where they ask for it (Delta's ``checkForConflicts``).
+
+        :param winners: all that were found together, in ascending order.
+        :raises DeltaConcurrentModificationException: a logical conflict.
+        """
         if not self.entry.may_retry:
             raise conflict(
                 ConcurrentWriteException,
                 winners[0],
                 "Another writer took the version that this commit must be",
-                read_version=self.entry.read_version,
+                current=self._checker.current,
             )
         started = time.monotonic()
         self._checker.begin(winners)
@@ -206,7 +216,30 @@ class CommitLoop:
                     self.attempts,
                     milliseconds,
                 )
-        logger.info("No logical conflicts with deltas [%s, %s), retrying.", winners[0].version, winners[-1].version + 1)
+        next_version = winners[-1].version + 1
+        if self._checker.rebase(next_version):
+            current = self._checker.current
+            self.entry = replace(self.entry, data=current.encode(), num_actions=len(current.actions) + 1)
+        logger.info("No logical conflicts with deltas [%s, %s), retrying.", winners[0].version, next_version)
+
+    def _record_conflict(self, error: DeltaConcurrentModificationException) -> None:
+        """Record the event that Delta records: ``delta.commit.conflict.<Type>``."""
+        kind = type(error).__name__.removesuffix("Exception")
+        events.record_event(
+            f"delta.commit.conflict.{kind}",
+            self.log.uri,
+            {
+                "txnId": self.entry.txn_id,
+                "readVersion": self.entry.read_version,
+                "attempts": self.attempts,
+                "isolationLevel": self.entry.isolation_level,
+                "condition": error.condition,
+                "winningVersion": error.winning_version,
+                "winningTxnOperation": error.operation,
+                "partition": error.partition,
+            },
+            level=logging.INFO,
+        )
 
     def _put(self) -> Landed | None:
         version = self.version
@@ -284,6 +317,13 @@ class CommitLoop:
             table=self.log.uri,
             version=self.version,
         )
+
+    def committed(self, landed: Landed) -> tuple[CommitInfo, Sequence[Action]]:
+        """Return ``commitInfo`` and the actions that are in the log, which may be those of an earlier try."""
+        file = landed.commits[-1]
+        if file.data == self.entry.data:
+            return self._checker.current.commit_info, self._checker.current.actions
+        return read_back(file, table=self.log.uri)
 
     # -- the end ---------------------------------------------------------------------------------------------------------------
 

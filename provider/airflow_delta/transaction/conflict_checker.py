@@ -1,13 +1,13 @@
 """Whether a transaction may still be committed after others have taken the versions it wanted (Delta's ``ConflictChecker``).
 
 Each winning commit is checked once, in ascending order; the first check that fails decides the exception. The cost follows the
-winning commits, never the table.
+winning commits, never the table. What winners make necessary (row ids, timestamps, adopted metadata) is folded into the
+transaction, and its actions are brought up to date once for all winners that were found together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
@@ -15,15 +15,17 @@ from airflow_delta.exceptions import (
     ConcurrentDeleteReadException,
     ConcurrentTransactionException,
     DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
+    DeltaIllegalStateException,
 )
 from airflow_delta.log import protocol as table_protocol
-from airflow_delta.log.actions import Action, DomainMetadata, Metadata, Protocol, RemoveFile
+from airflow_delta.log.actions import AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
+from airflow_delta.transaction import in_commit_timestamps, row_tracking
+from airflow_delta.transaction.conflict_domains import check_domains
 from airflow_delta.transaction.conflict_errors import BEGIN_AGAIN, conflict, partition_hint
-from airflow_delta.transaction.conflict_metadata import intolerable_change
+from airflow_delta.transaction.conflict_metadata import check_metadata
+from airflow_delta.transaction.conflict_protocol import check_own_drop, check_protocol
+from airflow_delta.transaction.conflict_state import CurrentTransaction
 from airflow_delta.transaction.isolation import IsolationLevel
-from airflow_delta.transaction.read_tracking import ReadSet
 from airflow_delta.transaction.winning_commit import (
     ADD_KEY,
     DOMAIN_KEY,
@@ -34,8 +36,9 @@ from airflow_delta.transaction.winning_commit import (
     WinningCommit,
 )
 
-_ROW_TRACKING_DOMAIN = "delta.rowTracking"
-_BACKFILLS = ("ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL")
+__all__ = ["ConflictChecker", "CurrentTransaction"]
+
+_BACKFILLS = (row_tracking.BACKFILL, row_tracking.UNBACKFILL)
 
 _NARROW = (
     "Transactions on disjoint partitions do not conflict: let the predicate of an overwrite, a delete or a read name the "
@@ -43,38 +46,33 @@ _NARROW = (
 )
 
 
-@dataclass(slots=True)
-class CurrentTransaction:
-    """What the checks need to know of the transaction that wants to commit; metadata and protocol are folded forward.
+class ConflictChecker:
+    """Checks winning commits against one transaction.
 
-    :param partition_columns: at the version that was read.
-    :param actions: prepared actions, without ``commitInfo``.
+    :param modification_time: gives the time of a winner's file in milliseconds, for one that carries no timestamp itself.
     """
 
-    table: str
-    read_version: int
-    reads: ReadSet
-    metadata: Metadata
-    protocol: Protocol
-    partition_columns: Sequence[str]
-    actions: Sequence[Action]
-    is_blind_append: bool
-    isolation_level: IsolationLevel
-
-
-class ConflictChecker:
-    """Checks winning commits against one transaction."""
-
-    def __init__(self, current: CurrentTransaction) -> None:
+    def __init__(self, current: CurrentTransaction, modification_time: Callable[[int], int] | None = None) -> None:
         self.current = current
-        self._has_metadata = any(isinstance(action, Metadata) for action in current.actions)
-        self._has_protocol = any(isinstance(action, Protocol) for action in current.actions)
-        self._domains = {action.domain for action in current.actions if isinstance(action, DomainMetadata)}
-        self._removes = {action.path for action in current.actions if isinstance(action, RemoveFile)}
-        self._checks_adds = not current.is_blind_append and current.isolation_level is not IsolationLevel.SNAPSHOT_ISOLATION
-        self._checks_removes = current.reads.has_files or current.reads.whole_table or bool(self._removes)
+        self._modification_time = modification_time
+        self._is_backfill = current.operation in _BACKFILLS
+        self._checks_adds = (
+            not current.is_blind_append
+            and not self._is_backfill
+            and current.isolation_level is not IsolationLevel.SNAPSHOT_ISOLATION
+        )
         self._batch: Sequence[WinningCommit] = ()
         self._read_and_removed: set[str] | None = None
+        self._look_at_actions()
+
+    def _look_at_actions(self) -> None:
+        actions = self._seen = self.current.own_actions
+        self._has_metadata = any(isinstance(action, Metadata) for action in actions)
+        self._has_protocol = any(isinstance(action, Protocol) for action in actions)
+        self._has_domains = any(isinstance(action, DomainMetadata) for action in actions)
+        self._removes = {action.path: action for action in actions if isinstance(action, RemoveFile)}
+        reads = self.current.reads
+        self._checks_removes = reads.has_files or reads.whole_table or bool(self._removes)
 
     def begin(self, winners: Sequence[WinningCommit]) -> None:
         """Take a batch of winners, so that the files that were read are searched once for all of them."""
@@ -89,19 +87,41 @@ class ConflictChecker:
         """
         changes_table = winner.may_hold(PROTOCOL_KEY) | winner.may_hold(METADATA_KEY)
         if changes_table:
-            self._check_protocol(winner)
-            self._check_metadata(winner)
-        if self._domains and winner.may_hold(DOMAIN_KEY):
-            self._check_domains(winner)
+            check_protocol(self.current, winner, has_protocol=self._has_protocol)
+        if self._has_protocol:
+            check_own_drop(self.current, winner)
+        if changes_table:
+            check_metadata(self.current, winner, has_metadata=self._has_metadata)
+        if winner.may_hold(DOMAIN_KEY):
+            check_domains(self.current, winner)
         if self.current.reads.app_ids and winner.may_hold(TXN_KEY):
             self._check_app_ids(winner)
+        if row_tracking.is_supported(self.current.protocol):
+            self._fold_row_tracking(winner)
         if self._checks_adds and winner.may_hold(ADD_KEY):
             self._check_added(winner)
         if self._checks_removes and winner.may_hold(REMOVE_KEY):
             self._check_removed(winner)
+        if in_commit_timestamps.is_enabled(self.current.metadata):
+            self._fold_timestamp(winner)
         if changes_table and (winner.protocol is not None or winner.metadata):
             # What was adopted must still be a table that this provider can write.
             table_protocol.check_can_write(self.current.protocol, self.current.metadata, winner.table, winner.version)
+        if self.current.own_actions is not self._seen:
+            self._look_at_actions()
+
+    def rebase(self, version: int) -> bool:
+        """Bring the transaction up to date after a batch of winners; tell whether its log entry has changed.
+
+        :param version: version that it tries next.
+        :raises DeltaIllegalStateException: what it would write now is not valid any more.
+        """
+        current = self.current
+        seen = current.actions
+        changed = current.rebase(version)
+        if current.actions is not seen and current.validate is not None:
+            current.validate(current.actions)
+        return changed
 
     def _fail(
         self,
@@ -109,63 +129,9 @@ class ConflictChecker:
         winner: WinningCommit,
         what: str,
         advice: str = BEGIN_AGAIN,
-        partition: str | None = None,
+        partition: dict[str, str | None] | None = None,
     ) -> DeltaConcurrentModificationException:
-        return conflict(kind, winner, what, advice, read_version=self.current.read_version, partition=partition)
-
-    def _check_protocol(self, winner: WinningCommit) -> None:
-        protocol = winner.protocol
-        if protocol is None:
-            return
-        current = self.current
-        table_protocol.check_can_read(protocol, winner.table, winner.version)
-        if self._has_protocol:
-            hint = (
-                " Two writers created the table at once: create it before tasks write to it in parallel."
-                if winner.version == 0
-                else ""
-            )
-            raise self._fail(
-                ProtocolChangedException,
-                winner,
-                "The protocol was changed by a concurrent update while this transaction sets it too",
-                BEGIN_AGAIN + hint,
-            )
-        dropped = table_protocol.features(current.protocol) - table_protocol.features(protocol)
-        if dropped:
-            names = ", ".join(sorted(dropped))
-            raise self._fail(ProtocolChangedException, winner, f"A concurrent update dropped the table features {names}")
-        current.protocol = protocol
-
-    def _check_metadata(self, winner: WinningCommit) -> None:
-        found = winner.metadata
-        if not found:
-            return
-        current = self.current
-        if self._has_metadata:
-            raise self._fail(
-                MetadataChangedException,
-                winner,
-                "The metadata was changed by a concurrent update while this transaction changes it too",
-            )
-        tags = winner.commit_info.get("tags")
-        if isinstance(tags, dict) and tags.get("delta.identity.schemaUpdate") == "true":
-            return
-        what = intolerable_change(current.metadata, found[0], current.protocol)
-        if what is not None:
-            raise self._fail(MetadataChangedException, winner, f"A concurrent update changed {what}")
-        current.metadata = found[0]
-
-    def _check_domains(self, winner: WinningCommit) -> None:
-        if "domainMetadata" not in table_protocol.features(self.current.protocol):
-            return
-        common = sorted(self._domains.intersection(winner.domains) - {_ROW_TRACKING_DOMAIN})
-        if common:
-            raise self._fail(
-                ConcurrentTransactionException,
-                winner,
-                f"The domain metadata {', '.join(common)} was written by a concurrent update and by this transaction",
-            )
+        return conflict(kind, winner, what, advice, current=self.current, partition=partition)
 
     def _check_app_ids(self, winner: WinningCommit) -> None:
         common = sorted(self.current.reads.app_ids.intersection(winner.app_ids))
@@ -179,15 +145,57 @@ class ConflictChecker:
                 "rerun policy. Else give every concurrent run its own transaction key (appId).",
             )
 
+    # -- what is folded into the transaction -----------------------------------------------------------------------------------
+
+    def _fold_row_tracking(self, winner: WinningCommit) -> None:
+        current = self.current
+        if current.operation == row_tracking.BACKFILL:
+            touched = winner.touched
+            if touched:
+                current.replace_actions(row_tracking.without_touched(current.own_actions, touched, table=current.table))
+                current.forgotten |= touched
+        if winner.operation == row_tracking.BACKFILL:
+            if current.operation == row_tracking.UNBACKFILL:
+                raise DeltaIllegalStateException(
+                    f"Row tracking is being switched on and dropped at the same time on table {current.table}: version "
+                    f"{winner.version} is a {row_tracking.BACKFILL} (DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_"
+                    "UNBACKFILL). Drop the feature again once that is done.",
+                    table=current.table,
+                    version=winner.version,
+                )
+            backfilled: dict[str, AddFile] = {file.path: file for file in winner.added_files}
+            current.replace_actions(row_tracking.with_backfilled(current.own_actions, backfilled))
+        elif current.operation == row_tracking.UNBACKFILL:
+            current.replace_actions(row_tracking.unbackfilled(current.own_actions, winner.added_files, winner.touched))
+            current.forgotten |= winner.touched
+        if winner.may_hold(DOMAIN_KEY):
+            for domain in winner.domain_metadata:
+                if domain.domain == row_tracking.DOMAIN:
+                    current.winning_high_water_mark = row_tracking.mark_of(domain, table=current.table)
+
+    def _fold_timestamp(self, winner: WinningCommit) -> None:
+        current = self.current
+        winning = winner.in_commit_timestamp
+        if winning is None:
+            winning = winner.modification_time
+        if winning is None and self._modification_time is not None:
+            winning = self._modification_time(winner.version)
+        own = current.in_commit_timestamp
+        if own is None:  # a winner has switched timestamps on
+            own = current.commit_info.timestamp or 0
+        current.in_commit_timestamp = own if winning is None else in_commit_timestamps.rebase(own, winning)
+
+    # -- files -----------------------------------------------------------------------------------------------------------------
+
     def _check_added(self, winner: WinningCommit) -> None:
         current = self.current
         if current.isolation_level is IsolationLevel.WRITE_SERIALIZABLE and not self._has_metadata and winner.is_blind_append:
             return
         for _path, values in winner.added:
             if self._should_have_read(values):
-                if winner.commit_info.get("operation") in _BACKFILLS:
+                if winner.operation in _BACKFILLS:
                     return
-                hint = partition_hint(values, current.partition_columns)
+                hint = partition_hint(values, current)
                 where = f"the partition {hint}" if hint else "the table"
                 raise self._fail(
                     ConcurrentAppendException,
@@ -195,7 +203,7 @@ class ConflictChecker:
                     f"Files were added to {where} by a concurrent update, and this transaction should have read them (it read "
                     f"{current.reads.describe()})",
                     f"{BEGIN_AGAIN} {_NARROW}",
-                    partition=hint,
+                    partition=values,
                 )
 
     def _should_have_read(self, partition_values: dict[str, str | None]) -> bool:
@@ -208,35 +216,39 @@ class ConflictChecker:
         removed = winner.removed
         if not removed:
             return
-        reads = self.current.reads
+        current = self.current
         values_of = dict(removed)
-        read = self._read_files_removed_by_batch().intersection(values_of)
-        if read or reads.whole_table:
+        read = self._read_files_removed_by_batch().intersection(values_of) - current.forgotten
+        if read or current.reads.whole_table:
             path = min(read) if read else None
-            hint = partition_hint(values_of[path], self.current.partition_columns) if path is not None else None
+            values = self._values_of(path, values_of) if path is not None else {}
+            hint = partition_hint(values, current)
             what = (
                 f"A file in the partition {hint} that this transaction read ({path}) was removed by a concurrent update"
                 if hint
                 else f"A file that this transaction read ({path or 'it read the whole table'}) was removed by a concurrent update"
             )
-            raise self._fail(ConcurrentDeleteReadException, winner, what, f"{BEGIN_AGAIN} {_NARROW}", partition=hint)
-        self._check_deleted_twice(winner, values_of)
-
-    def _read_files_removed_by_batch(self) -> set[str]:
-        if self._read_and_removed is None:
-            paths = {path for winner in self._batch if winner.may_hold(REMOVE_KEY) for path, _values in winner.removed}
-            self._read_and_removed = self.current.reads.read_among(list(paths))
-        return self._read_and_removed
-
-    def _check_deleted_twice(self, winner: WinningCommit, removed: dict[str, dict[str, str | None]]) -> None:
-        both = min(self._removes.intersection(removed), default=None)
+            raise self._fail(ConcurrentDeleteReadException, winner, what, f"{BEGIN_AGAIN} {_NARROW}", partition=values)
+        both = min(self._removes.keys() & values_of.keys(), default=None)
         if both is not None:
-            hint = partition_hint(removed[both], self.current.partition_columns)
+            values = self._values_of(both, values_of)
+            hint = partition_hint(values, current)
             where = f" in the partition {hint}" if hint else ""
             raise self._fail(
                 ConcurrentDeleteDeleteException,
                 winner,
                 f"A file{where} that this transaction removes ({both}) was removed by a concurrent update",
                 f"{BEGIN_AGAIN} {_NARROW}",
-                partition=hint,
+                partition=values,
             )
+
+    def _values_of(self, path: str, winners: dict[str, dict[str, str | None]]) -> dict[str, str | None]:
+        """Return the partition of a file: as this transaction knows it, else as the winner says, which may say nothing."""
+        own = self._removes.get(path)
+        return (own.partition_values if own is not None else None) or winners[path]
+
+    def _read_files_removed_by_batch(self) -> set[str]:
+        if self._read_and_removed is None:
+            paths = {path for winner in self._batch if winner.may_hold(REMOVE_KEY) for path, _values in winner.removed}
+            self._read_and_removed = self.current.reads.read_among(list(paths))
+        return self._read_and_removed

@@ -2,62 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException
-from airflow_delta.transaction.winning_commit import WinningCommit
+
+if TYPE_CHECKING:
+    from airflow_delta.transaction.conflict_state import CurrentTransaction
+    from airflow_delta.transaction.winning_commit import WinningCommit
 
 BEGIN_AGAIN = (
     "What to do: begin a new transaction, which reads the latest version, and do its work again "
     "(in a Dag: clear the start task with everything after it)."
 )
 
+_NULL = "null"
 _AIRFLOW = (("dagId", "Dag"), ("runId", "run"), ("taskId", "task"), ("mapIndex", "map index"), ("tryNumber", "try"))
 
+E = TypeVar("E", bound=DeltaConcurrentModificationException)
 
-def partition_hint(partition_values: Mapping[str, str | None], partition_columns: Sequence[str]) -> str | None:
+
+def named_partition(values: Mapping[str, str | None] | None, current: CurrentTransaction) -> dict[str, str | None]:
+    """Return a partition by the names that users know; empty where there is nothing to tell.
+
+    :param values: by physical name, as actions have them; some writers leave them out of a remove.
+    """
+    if not current.partition_columns or not values:
+        return {}
+    physical = list(current.partition_columns)
+    metadata = current.read_metadata
+    if metadata is not None and metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none":
+        from airflow_delta.log.column_mapping import physical_partition_columns
+
+        physical = physical_partition_columns(metadata)
+    return {logical: values.get(name) for logical, name in zip(current.partition_columns, physical, strict=True)}
+
+
+def partition_hint(values: Mapping[str, str | None] | None, current: CurrentTransaction) -> str | None:
     """Return a partition as ``[col=value, ...]``, or ``None`` where there is nothing to tell."""
-    if not partition_columns or not partition_values:
+    return _hint(named_partition(values, current))
+
+
+def _hint(named: Mapping[str, str | None]) -> str | None:
+    if not named:
         return None
-    return f"[{', '.join(f'{column}={partition_values.get(column)}' for column in partition_columns)}]"
+    return f"[{', '.join(f'{column}={_NULL if value is None else value}' for column, value in named.items())}]"
 
 
 def describe_winner(winner: WinningCommit) -> str:
-    """Return who committed the winning version: operation, Dag run or engine, time."""
+    """Return who committed the winning version: operation, Dag run or engine, time, and what the committer noted."""
     info = winner.commit_info
     tags = info.get("tags")
     who = []
     if isinstance(tags, Mapping):
         who = [f"{label} {tags[f'airflow.{key}']}" for key, label in _AIRFLOW if tags.get(f"airflow.{key}") not in (None, "-1")]
-    by = ", ".join(who) or str(info.get("engineInfo") or "an unnamed writer")
+    engine = info.get("engineInfo")
+    by = ", ".join(who) or str(engine or "an unnamed writer")
     timestamp = info.get("timestamp")
     when = ""
     if isinstance(timestamp, int) and not isinstance(timestamp, bool):
         when = f" at {datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec='seconds')}"
-    return f"version {winner.version} ({info.get('operation') or 'TRANSACTION'}), committed by {by}{when}"
+    noted = info.get("userMetadata")
+    note = f" with {engine}" if who and engine else ""
+    note += f", user metadata {noted!r}" if isinstance(noted, str) and noted else ""
+    return f"version {winner.version} ({info.get('operation') or 'TRANSACTION'}), committed by {by}{when}{note}"
 
 
 def conflict(
-    kind: type[DeltaConcurrentModificationException],
+    kind: type[E],
     winner: WinningCommit,
     what: str,
     advice: str = BEGIN_AGAIN,
     *,
-    read_version: int,
-    partition: str | None = None,
-) -> DeltaConcurrentModificationException:
+    current: CurrentTransaction,
+    partition: Mapping[str, str | None] | None = None,
+) -> E:
     """Return the exception for a logical conflict with ``winner``.
 
     :param what: one sentence without its end: what was committed that this transaction cannot be serialised with.
+    :param partition: of the conflicting file, by physical name.
     """
     info: dict[str, Any] = winner.commit_info
+    named = named_partition(partition, current)
     return kind(
-        f"{what} on table {winner.table}: {describe_winner(winner)}. This transaction read version {read_version} and "
+        f"{what} on table {winner.table}: {describe_winner(winner)}. This transaction read version {current.read_version} and "
         f"committed nothing. {advice}",
         table=winner.table,
         winning_version=winner.version,
         winning_commit=info or None,
-        partition=partition,
+        partition=_hint(named),
+        partition_values=named or None,
+        table_name=current.metadata.name or f"delta.`{current.table}`",
     )

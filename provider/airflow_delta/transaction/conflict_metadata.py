@@ -1,4 +1,4 @@
-"""Metadata changes of a winning commit that a transaction may live with.
+"""Metadata changes of a winning commit that a transaction may live with, and adopts.
 
 Only those that enable a feature whose protocol support is there already, and that leave schema, partitioning and identity
 of the table alone (Delta's allowlist for concurrent feature enablement). Everything else is a conflict, also for a blind append.
@@ -12,8 +12,18 @@ from typing import Any
 
 import msgspec
 
+from airflow_delta.exceptions import MetadataChangedException
+from airflow_delta.log import protocol as table_protocol
 from airflow_delta.log.actions import Metadata, Protocol
+from airflow_delta.transaction import row_tracking
+from airflow_delta.transaction.conflict_errors import conflict
+from airflow_delta.transaction.conflict_state import CurrentTransaction
+from airflow_delta.transaction.winning_commit import WinningCommit
 
+IDENTITY_TAG = "delta.identity.schemaUpdate"
+"""Tag of a commit whose metadata only notes which identity values have been used."""
+
+_HIGH_WATER_MARK = "delta.identity.highWaterMark"
 _FIXED = ("id", "name", "description", "format", "partition_columns", "created_time")
 _MODE = "delta.columnMapping.mode"
 _MAPPING_KEYS = frozenset({"delta.columnMapping.id", "delta.columnMapping.physicalName", "delta.columnMapping.nested.ids"})
@@ -33,10 +43,7 @@ class _Change:
         return self.winner[self.key].lower()
 
     def supports(self, feature: str) -> bool:
-        versions = self.protocol
-        if feature == "columnMapping" and 5 <= versions.min_writer_version < 7:
-            return True
-        return feature in (versions.writer_features or ()) or feature in (versions.reader_features or ())
+        return feature in table_protocol.features(self.protocol)
 
     def is_enabled(self, feature: str, value: str) -> bool:
         return self.value == value and self.supports(feature)
@@ -63,6 +70,47 @@ _RULES: dict[str, Callable[[_Change], bool]] = {
     "delta.inCommitTimestampEnablementVersion": _Change.is_new,
     "delta.inCommitTimestampEnablementTimestamp": _Change.is_new,
 }
+
+
+def check_metadata(current: CurrentTransaction, winner: WinningCommit, *, has_metadata: bool) -> None:
+    """Check a winning commit that changes the metadata, and adopt what can be lived with.
+
+    :param has_metadata: the transaction changes it too.
+    :raises MetadataChangedException: it cannot be lived with.
+    """
+    found = winner.metadata
+    if not found:
+        return
+    if has_metadata:
+        raise conflict(
+            MetadataChangedException,
+            winner,
+            "The metadata was changed by a concurrent update while this transaction changes it too",
+            current=current,
+        )
+    if winner.has_tag(IDENTITY_TAG):
+        return
+    after = found[0]
+    if current.options.resolve_feature_enablement:
+        what = intolerable_change(current.metadata, after, current.protocol)
+    else:
+        what = None if winner.has_tag(row_tracking.ENABLEMENT_ONLY_TAG) else "the metadata"
+    if what is not None:
+        raise conflict(MetadataChangedException, winner, f"A concurrent update changed {what}", current=current)
+    if row_tracking.is_enabled(after) and not row_tracking.is_enabled(current.metadata):
+        current.add_tag(row_tracking.PRESERVED_TAG, "false")
+    current.metadata = after
+
+
+def identity_only(old: Metadata | None, new: Metadata | None) -> bool:
+    """Tell whether metadata changes nothing but which values of identity columns have been used."""
+    if old is None or new is None or old == new or _HIGH_WATER_MARK not in new.schema_string:
+        return False
+    if msgspec.structs.replace(new, schema_string=old.schema_string) != old:
+        return False
+    before, after = (msgspec.json.decode(metadata.schema_string) for metadata in (old, new))
+    keys = frozenset({_HIGH_WATER_MARK})
+    return bool(_without(before, keys) == _without(after, keys))
 
 
 def intolerable_change(current: Metadata, winner: Metadata, protocol: Protocol) -> str | None:
@@ -95,17 +143,18 @@ def _only_adds_column_mapping(current: Metadata, winner: Metadata) -> bool:
     if current.configuration.get(_MODE, "none").lower() != "none" or winner.configuration.get(_MODE, "none").lower() != "name":
         return False
     before, after = (msgspec.json.decode(metadata.schema_string) for metadata in (current, winner))
-    return bool(_without_mapping(before) == _without_mapping(after))
+    return bool(_without(before, _MAPPING_KEYS) == _without(after, _MAPPING_KEYS))
 
 
-def _without_mapping(schema: Any) -> Any:
+def _without(schema: Any, keys: frozenset[str]) -> Any:
+    """Return a schema without some of the metadata of its fields."""
     if isinstance(schema, list):
-        return [_without_mapping(item) for item in schema]
+        return [_without(item, keys) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: {k: v for k, v in value.items() if k not in _MAPPING_KEYS}
+        key: {k: v for k, v in value.items() if k not in keys}
         if key == "metadata" and isinstance(value, dict)
-        else _without_mapping(value)
+        else _without(value, keys)
         for key, value in schema.items()
     }

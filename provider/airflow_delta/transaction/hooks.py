@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.exceptions import PostCommitHookFailedException
+from airflow_delta.exceptions import DeltaError, PostCommitHookFailedException
 from airflow_delta.transaction.active import suspended
+from airflow_delta.transaction.events import record_event
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions import Action
@@ -88,18 +89,21 @@ class CheckpointHook(PostCommitHook):
 def run_hooks(hooks: Sequence[PostCommitHook], txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
     """Run hooks in the order they were registered, none of them as part of an active transaction.
 
-    :raises PostCommitHookFailedException: a hook failed and says that this matters. The hooks after it have run.
+    :raises PostCommitHookFailedException: a hook failed and says that this matters, as may another :class:`DeltaError`. The
+        commit stays, and the hooks after it have run.
     """
-    failure: PostCommitHookFailedException | None = None
+    failure: DeltaError | None = None
     with suspended():
         for hook in hooks:
             try:
                 hook.run(txn, version, actions)
             except Exception as error:
                 logger.error("Error when executing post-commit hook %s for commit %s", hook.name, version, exc_info=error)
+                data = {"hook": hook.name, "version": version, "error": type(error).__name__, "message": str(error)}
+                record_event("delta.commit.hook.failure", txn.log.uri, data, level=logging.WARNING)
                 try:
                     hook.handle_error(txn, error, version)
-                except PostCommitHookFailedException as raised:
+                except DeltaError as raised:
                     failure = failure or raised
     if failure is not None:
         raise failure

@@ -6,7 +6,8 @@ import enum
 from collections.abc import Iterable
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.actions import Action, AddCDCFile, AddFile, Metadata, RemoveFile
+from airflow_delta.log.actions import Action, AddCDCFile, AddFile, DomainMetadata, Metadata, RemoveFile
+from airflow_delta.transaction import row_tracking
 from airflow_delta.transaction.operations import Operation
 
 
@@ -55,12 +56,15 @@ def choose_isolation_level(prepared: Iterable[Action], level: IsolationLevel, op
     """Return the level that a commit of ``prepared`` runs at.
 
     A commit that changes no data may run at SnapshotIsolation: nothing that others added could have changed its outcome.
-    An action other than a file action (metadata, protocol, ``txn``, domain metadata) rules that out.
+    An action other than a file action (metadata, protocol, ``txn``, domain metadata) rules that out, but for the high-water mark
+    of row ids that follows from the files.
 
     :param prepared: the actions as they will be written, without ``commitInfo``.
     :param level: the table's level.
     """
     for action in prepared:
+        if isinstance(action, DomainMetadata) and action.domain == row_tracking.DOMAIN:
+            continue
         if not isinstance(action, AddFile | RemoveFile | AddCDCFile) or action.data_change:
             return level
     if level is IsolationLevel.WRITE_SERIALIZABLE and operation.changes_data:

@@ -5,58 +5,33 @@ Follows Delta's ``OptimisticTransaction``; names are its names in snake_case.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import (
-    DeltaAssertionError,
-)
-from airflow_delta.log import protocol as table_protocol
-from airflow_delta.log.actions import (
-    Action,
-    AddCDCFile,
-    CommitInfo,
-    Metadata,
-    Protocol,
-    RemoveFile,
-    SetTransaction,
-    encode_actions,
-)
+from airflow_delta.exceptions import DeltaAssertionError, DeltaConcurrentModificationException
+from airflow_delta.log.actions import Action, AddCDCFile, AddFile, RemoveFile
 from airflow_delta.transaction import active
-from airflow_delta.transaction.commit_info import build_commit_info
-from airflow_delta.transaction.commit_loop import CommitLoop, Entry
-from airflow_delta.transaction.conflict_checker import ConflictChecker, CurrentTransaction
+from airflow_delta.transaction.auto_compact import AutoCompactHook, wants_auto_compaction
+from airflow_delta.transaction.committing import Committing
+from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.hooks import CheckpointHook, ChecksumHook, PostCommitHook, run_hooks
-from airflow_delta.transaction.isolation import (
-    IsolationLevel,
-    choose_isolation_level,
-    table_isolation_level,
-    writer_isolation_level,
-)
+from airflow_delta.transaction.isolation import IsolationLevel, writer_isolation_level
 from airflow_delta.transaction.observer import TransactionObserver
 from airflow_delta.transaction.operations import Operation
 from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
-from airflow_delta.transaction.prepare import (
-    PreparedCommit,
-    TableState,
-    check_domains,
-    check_duplicates,
-    check_writable,
-    deduplicate_set_transactions,
-    prepare_commit,
-    verify_metadata,
-)
-from airflow_delta.transaction.stats import CommitStats
-from airflow_delta.transaction.table_reads import TableReads
+from airflow_delta.transaction.prepare import PreparedCommit, check_writable
+from airflow_delta.transaction.symlink_manifest import SymlinkManifestHook, wants_symlink_manifest
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.snapshot import Snapshot
 
 
-class OptimisticTransaction(TableReads):
+class OptimisticTransaction(Committing):
     """A transaction on one table. Not thread-safe, and committed at most once.
 
     :param log: the table's log.
@@ -67,6 +42,9 @@ class OptimisticTransaction(TableReads):
     :param isolation_level: Serializable or WriteSerializable, instead of what the table says.
     :param user_metadata: text for ``commitInfo.userMetadata`` when neither the commit nor its operation has one.
     :param observer: is told of every phase.
+    :param default_properties: table properties for a table that the transaction creates or replaces, unless its metadata sets
+        them itself (Delta: ``properties.defaults.*`` of the session).
+    :param clock: gives the time for ``commitInfo``, in milliseconds since the epoch; by default the machine's.
     :raises DeltaUnsupportedTableFeatureException: the table needs what this provider cannot write.
     """
 
@@ -80,23 +58,24 @@ class OptimisticTransaction(TableReads):
         isolation_level: IsolationLevel | str | None = None,
         user_metadata: str | None = None,
         observer: TransactionObserver | None = None,
+        default_properties: Mapping[str, str] | None = None,
+        clock: Callable[[], int] | None = None,
     ) -> None:
-        super().__init__(log, snapshot if snapshot is not None else log.update())
-        self.txn_id = txn_id if txn_id is not None else _new_txn_id()
-        self.policy = policy if policy is not None else CommitPolicy()
-        self.user_metadata = user_metadata
-        self.has_written = False
-        self.outcome: CommitOutcome | None = None
-        self._isolation_level = _asked_level(isolation_level)
-        self._observer = observer if observer is not None else TransactionObserver()
-        self._new_metadata: Metadata | None = None
-        self._new_protocol: Protocol | None = None
-        self._set_transactions: list[SetTransaction] = []
+        super().__init__(
+            log,
+            snapshot if snapshot is not None else log.update(),
+            txn_id=txn_id if txn_id is not None else _new_txn_id(),
+            policy=policy if policy is not None else CommitPolicy(),
+            isolation_level=_asked_level(isolation_level),
+            user_metadata=user_metadata,
+            observer=observer if observer is not None else TransactionObserver(),
+            default_properties=default_properties,
+            clock=clock if clock is not None else _now,
+        )
         self._hooks: list[PostCommitHook] = [ChecksumHook(), CheckpointHook()]
-        self._committed_metadata: Metadata | None = None
-        self._started = time.monotonic()
         if self.read_version >= 0:
             check_writable(self.snapshot.protocol, self.snapshot.metadata, log.uri, self.read_version)
+            log.validate_at_start(self.snapshot)
         self._observer.starting(self.read_version)
 
     # -- the active transaction of the thread ----------------------------------------------------------------------------------
@@ -115,67 +94,50 @@ class OptimisticTransaction(TableReads):
         active.set_active(txn)
 
     @classmethod
+    def with_active(
+        cls, txn: OptimisticTransaction, *, override_existing: bool = False
+    ) -> AbstractContextManager[OptimisticTransaction]:
+        """Make ``txn`` active inside a ``with`` block, and then again the one that was active before.
+
+        :param override_existing: also when another transaction is active.
+        """
+        return active.with_active(txn, override_existing=override_existing)
+
+    @classmethod
     def clear_active(cls) -> None:
         """Leave this thread without an active transaction."""
         active.clear_active()
 
-    # -- the table -------------------------------------------------------------------------------------------------------------
+    def split(self, read_files: Iterable[str]) -> OptimisticTransaction:
+        """Return a transaction on the same version that commits part of the work, to commit it in batches.
 
-    @property
-    def metadata(self) -> Metadata:
-        """The table's metadata as this transaction leaves it.
+        It has read with the same predicates and looked up the same application ids, but only the given files.
 
-        :raises DeltaTableNotFoundException: the table does not exist and the transaction has not set it.
+        :param read_files: paths, of those that this transaction read.
+        :raises DeltaAssertionError: the transaction changes the metadata, has been committed, is active in this thread, or has
+            not read one of the files.
         """
-        return self._new_metadata if self._new_metadata is not None else self.snapshot.metadata
-
-    @property
-    def protocol(self) -> Protocol:
-        """The table's protocol as this transaction leaves it."""
-        return self._new_protocol if self._new_protocol is not None else self.snapshot.protocol
-
-    # -- what it changes beside files ------------------------------------------------------------------------------------------
-
-    @property
-    def can_update_metadata(self) -> bool:
-        """Whether ``update_metadata`` may still be called."""
-        return not self.has_written and self._new_metadata is None
-
-    def update_metadata(self, metadata: Metadata) -> None:
-        """Set the table's new metadata: once, and before any file is written. Upgrades the protocol where it must.
-
-        :raises DeltaAssertionError: it was set before, or files have been written.
-        :raises DeltaAnalysisException: the metadata is not valid.
-        """
-        if self.has_written:
-            raise DeltaAssertionError(
-                "Cannot update the metadata in a transaction that has already written data.", table=self.log.uri
-            )
-        if self._new_metadata is not None:
-            raise DeltaAssertionError("Cannot change the metadata more than once in a transaction.", table=self.log.uri)
-        state = self._state()
-        from airflow_delta.log.properties import FEATURE_PREFIX, validate
-
-        old = state.metadata.configuration if state.metadata is not None else {}
-        changed = {key: value for key, value in metadata.configuration.items() if old.get(key) != value}
-        validate(changed, table=self.log.uri)
-        asked_for = {key.removeprefix(FEATURE_PREFIX) for key in metadata.configuration if key.startswith(FEATURE_PREFIX)}
-        metadata, protocol = table_protocol.apply_feature_properties(metadata, state.protocol)
-        verify_metadata(state, metadata, asked_for=asked_for)
-        self._new_metadata = metadata
-        self._new_protocol = protocol if protocol != state.protocol else None
-
-    def update_metadata_for_new_table(self, metadata: Metadata) -> None:
-        """Set the metadata of a table that this transaction creates; see :meth:`update_metadata`."""
-        self.update_metadata(metadata)
-
-    def update_set_transaction(self, txn: SetTransaction) -> None:
-        """Commit ``txn`` with whatever is committed."""
-        self._set_transactions.append(txn)
-
-    def get_user_metadata(self, operation: Operation) -> str | None:
-        """Return the text for ``commitInfo.userMetadata``: the operation's, else the transaction's."""
-        return operation.user_metadata if operation.user_metadata is not None else self.user_metadata
+        self._assert_not_committed()
+        if self.new_metadata is not None:
+            raise DeltaAssertionError("A transaction that changes the metadata cannot be split.", table=self.log.uri)
+        if active.get_active() is not None:
+            raise DeltaAssertionError("A transaction cannot be split while one is active in this thread.", table=self.log.uri)
+        paths = frozenset(read_files)
+        unread = paths - self.reads.read_among(sorted(paths))
+        if unread:
+            raise DeltaAssertionError(f"The transaction has not read the file {min(unread)}.", table=self.log.uri)
+        part = OptimisticTransaction(
+            self.log,
+            self.snapshot,
+            policy=self.policy,
+            isolation_level=self._isolation_level,
+            user_metadata=self.user_metadata,
+            observer=self._observer,
+            default_properties=self.default_properties,
+            clock=self.clock,
+        )
+        part.reads = self.reads.split(paths)
+        return part
 
     # -- hooks -----------------------------------------------------------------------------------------------------------------
 
@@ -198,21 +160,7 @@ class OptimisticTransaction(TableReads):
             raise DeltaAssertionError("Can't call post commit hooks before committing", table=self.log.uri)
         run_hooks(self._hooks, self, version, committed_actions)
 
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether the committed version is a multiple of ``delta.checkpointInterval``, and not the first."""
-        if self.outcome is None or self.outcome.version == 0 or self._committed_metadata is None:
-            return False
-        from airflow_delta.log.properties import TableProperties
-
-        return self.outcome.version % TableProperties(self._committed_metadata.configuration).checkpoint_interval == 0
-
     # -- commit ----------------------------------------------------------------------------------------------------------------
-
-    @property
-    def committed(self) -> bool:
-        """Whether the transaction has been committed."""
-        return self.outcome is not None
 
     def commit(
         self,
@@ -231,7 +179,7 @@ class OptimisticTransaction(TableReads):
         :raises CommitStateUnknownException: the store did not tell whether the commit was written, and the log could not.
         :raises DeltaAssertionError: the transaction has been committed already.
         """
-        version = self._commit(list(actions), operation, tags, user_metadata, elide_empty=False)
+        version = self.commit_impl(actions, operation, can_skip_empty_commits=False, tags=tags, user_metadata=user_metadata)
         if version is None:
             raise DeltaAssertionError("A commit that may not be left out was left out", table=self.log.uri)
         return version
@@ -248,7 +196,7 @@ class OptimisticTransaction(TableReads):
 
         An empty commit is then neither checked for conflicts nor written, and no hook runs. Raises as :meth:`commit` does.
         """
-        return self._commit(list(actions), operation, tags, user_metadata, elide_empty=True)
+        return self.commit_impl(actions, operation, can_skip_empty_commits=True, tags=tags, user_metadata=user_metadata)
 
     def commit_large(
         self,
@@ -267,23 +215,16 @@ class OptimisticTransaction(TableReads):
         """
         self._observer.preparing()
         try:
-            self._assert_not_committed()
-            given = [*actions]
-            prepared = prepare_commit(self._state(), given, operation)
-            final = [
-                prepared.metadata,
-                *(action for action in prepared.actions if not isinstance(action, Metadata | Protocol)),
-                *self._set_transactions,
-                *([prepared.new_protocol] if prepared.new_protocol is not None else []),
-            ]
+            prepared, final = self._prepare_large(list(actions), operation)
             level = IsolationLevel.SERIALIZABLE
-            info = self._commit_info(final, operation, level, False, tags, user_metadata, large=True)
-            self._put(prepared, final, info, level, False, may_retry=False)
+            self.is_blind_append = False
+            info = self._commit_info(final, operation, level, tags, user_metadata, large=True)
+            committed = self._put(prepared, final, info, level, may_retry=False)
         except BaseException as error:
-            self._observer.aborted(error)
+            self._failed(error)
             raise
         outcome = self._outcome()
-        run_hooks([CheckpointHook(always=True)], self, outcome.version, [outcome.commit_info, *final])
+        run_hooks([CheckpointHook(always=True)], self, outcome.version, committed)
         return outcome.version
 
     def prepare_commit(self, actions: Sequence[Action], operation: Operation) -> list[Action]:
@@ -293,138 +234,61 @@ class OptimisticTransaction(TableReads):
         """
         return self._prepare(actions, operation).actions
 
-    def _commit(
+    def commit_impl(
         self,
-        actions: list[Action],
+        actions: Iterable[Action],
         operation: Operation,
-        tags: Mapping[str, Any] | None,
-        user_metadata: str | None,
         *,
-        elide_empty: bool,
+        can_skip_empty_commits: bool,
+        tags: Mapping[str, Any] | None = None,
+        user_metadata: str | None = None,
     ) -> int | None:
+        """Commit the actions: what :meth:`commit` and :meth:`commit_if_needed` have in common.
+
+        :param can_skip_empty_commits: return ``None`` when there is nothing to commit.
+        """
         self._observer.preparing()
         try:
-            prepared = self._prepare(actions, operation)
-            level = choose_isolation_level(prepared.actions, self._table_level(prepared.metadata), operation)
-            if elide_empty and not prepared.actions and level is not IsolationLevel.WRITE_SERIALIZABLE:
+            prepared = self._prepare(list(actions), operation)
+            level = self._level(prepared, operation)
+            self.is_blind_append = self._only_adds_blindly(prepared.actions)
+            self._register_hooks_of(prepared, operation)
+            if can_skip_empty_commits and self._may_be_left_out(prepared, level):
                 return None
-            blind = self._is_blind_append(prepared.actions)
-            info = self._commit_info(prepared.actions, operation, level, blind, tags, user_metadata)
-            self._put(prepared, prepared.actions, info, level, blind)
+            info = self._commit_info(prepared.actions, operation, level, self._tags(prepared, tags), user_metadata)
+            committed = self._put(prepared, prepared.actions, info, level)
         except BaseException as error:
-            self._observer.aborted(error)
+            self._failed(error)
             raise
         outcome = self._outcome()
-        self.run_post_commit_hooks(outcome.version, [outcome.commit_info, *prepared.actions])
+        self.run_post_commit_hooks(outcome.version, committed)
         return outcome.version
 
-    def _prepare(self, actions: Sequence[Action], operation: Operation) -> PreparedCommit:
-        self._assert_not_committed()
-        deduplicated = deduplicate_set_transactions(actions, self._set_transactions)
-        prepared = prepare_commit(self._state(), deduplicated, operation)
-        check_duplicates(self.log.uri, prepared.actions)
-        check_domains(self.log.uri, prepared.actions, prepared.protocol)
-        return prepared
+    def _register_hooks_of(self, prepared: PreparedCommit, operation: Operation) -> None:
+        """Register the hooks that follow from what is committed."""
+        if not any(isinstance(action, AddFile | RemoveFile | AddCDCFile) for action in prepared.actions):
+            return
+        configuration = prepared.metadata.configuration
+        if wants_auto_compaction(configuration, self.policy) and operation.name != "OPTIMIZE":
+            self.register_post_commit_hook(AutoCompactHook())
+        if wants_symlink_manifest(configuration):
+            self.register_post_commit_hook(SymlinkManifestHook())
 
-    def _put(
-        self,
-        prepared: PreparedCommit,
-        actions: Sequence[Action],
-        info: CommitInfo,
-        level: IsolationLevel,
-        blind: bool,
-        *,
-        may_retry: bool = True,
-    ) -> None:
-        current = CurrentTransaction(
-            table=self.log.uri,
-            read_version=self.read_version,
-            reads=self.reads,
-            metadata=prepared.metadata,
-            protocol=prepared.protocol,
-            partition_columns=self.snapshot.metadata.partition_columns if self.read_version >= 0 else (),
-            actions=actions,
-            is_blind_append=blind,
-            isolation_level=level,
-        )
-        data = encode_actions([info, *actions])
-        entry = Entry(self.txn_id, self.read_version, data, len(actions) + 1, level.value, may_retry)
-        loop = CommitLoop(self.log, entry, ConflictChecker(current), self.policy, self._observer)
-        landed = loop.run()
-        self.outcome = CommitOutcome(
-            version=landed.version,
-            attempts=landed.attempts,
-            versions_checked=landed.versions_checked,
-            recognised=landed.recognised,
-            commit_info=info,
-            timestamp=info.timestamp or 0,
-            elapsed=loop.elapsed,
-        )
-        self._committed_metadata = current.metadata
-        active.record_commit(landed.version)
-        self._observer.committed(landed.version)
-        self.log.advance(landed.commits)
-        if CommitStats.enabled():
-            CommitStats.of(
-                self.outcome,
-                actions,
-                prepared,
-                start_version=self.read_version,
-                size=len(data),
-                txn_seconds=time.monotonic() - self._started,
-                write_seconds=landed.write_seconds,
-            ).record()
-
-    def _is_blind_append(self, actions: Sequence[Action]) -> bool:
-        only_adds = not any(isinstance(action, RemoveFile | AddCDCFile) for action in actions)
-        return only_adds and not self.reads.depends_on_files
-
-    def _table_level(self, metadata: Metadata) -> IsolationLevel:
-        return self._isolation_level if self._isolation_level is not None else table_isolation_level(metadata)
-
-    def _commit_info(
-        self,
-        actions: Sequence[Action],
-        operation: Operation,
-        level: IsolationLevel,
-        blind: bool,
-        tags: Mapping[str, Any] | None,
-        user_metadata: str | None,
-        *,
-        large: bool = False,
-    ) -> CommitInfo:
-        return build_commit_info(
-            actions,
-            operation,
-            read_version=self.read_version,
-            isolation_level=level,
-            is_blind_append=blind,
-            timestamp=int(time.time() * 1000),
-            txn_id=self.txn_id,
-            tags=tags,
-            user_metadata=user_metadata if user_metadata is not None else self.get_user_metadata(operation),
-            large=large,
-        )
-
-    def _state(self) -> TableState:
-        exists = self.read_version >= 0
-        return TableState(
-            table=self.log.uri,
-            read_version=self.read_version,
-            metadata=self.snapshot.metadata if exists else None,
-            protocol=self.snapshot.protocol if exists else None,
-            new_metadata=self._new_metadata,
-            new_protocol=self._new_protocol,
-        )
-
-    def _assert_not_committed(self) -> None:
-        if self.committed:
-            raise DeltaAssertionError("Transaction already committed.", table=self.log.uri)
+    def _failed(self, error: BaseException) -> None:
+        """Tell of a commit that failed; of a conflict, the loop has."""
+        if isinstance(error, Exception) and not isinstance(error, DeltaConcurrentModificationException):
+            data = {"txnId": self.txn_id, "readVersion": self.read_version, "error": type(error).__name__, "message": str(error)}
+            record_event("delta.commit.failure", self.log.uri, data, level=logging.INFO)
+        self._observer.aborted(error)
 
     def _outcome(self) -> CommitOutcome:
         if self.outcome is None:
             raise DeltaAssertionError("The transaction has not been committed", table=self.log.uri)
         return self.outcome
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 def _new_txn_id() -> str:

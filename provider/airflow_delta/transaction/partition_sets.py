@@ -35,10 +35,11 @@ class PartitionSet:
     def of(cls, partitions: Iterable[Mapping[str, str | None]], schema: StructType) -> PartitionSet:
         """Return the set of the given partitions.
 
-        :param partitions: serialised values by column.
+        :param partitions: serialised values by physical column name.
         """
         names = [field.name for field in schema.fields]
-        spelled = {tuple(values.get(name) for name in names) for values in partitions}
+        physical = [field.physical_name for field in schema.fields]
+        spelled = {tuple(values.get(name) for name in physical) for values in partitions}
         members = frozenset(_normalised(row, schema) for row in spelled)
         shown = sorted(", ".join(f"{n}={v}" for n, v in zip(names, row, strict=True)) for row in spelled)
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
@@ -47,7 +48,7 @@ class PartitionSet:
 
     def matches_partition(self, partition_values: Mapping[str, str | None]) -> bool:
         """Tell whether the partition is in the set."""
-        return _normalised(tuple(partition_values.get(f.name) for f in self.schema.fields), self.schema) in self.members
+        return _normalised(tuple(partition_values.get(f.physical_name) for f in self.schema.fields), self.schema) in self.members
 
     def select(self, files: pa.Table) -> pa.Table:
         """Return the files that are in one of the partitions; each different partition is looked at once."""
@@ -65,7 +66,7 @@ class PartitionSet:
 
         from airflow_delta.log.predicates import partition_texts
 
-        columns = [partition_texts(values, field.name).dictionary_encode("encode") for field in self.schema.fields]
+        columns = [partition_texts(values, field.physical_name).dictionary_encode("encode") for field in self.schema.fields]
         codes = pa.array([0] * len(values), pa.int64())
         for column in columns:
             codes = pc.add(pc.multiply(codes, len(column.dictionary)), column.indices.cast(pa.int64()))

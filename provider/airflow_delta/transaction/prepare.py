@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import (
-    AppendOnlyException,
     DeltaAnalysisException,
     DeltaAssertionError,
     DeltaIllegalArgumentException,
@@ -23,13 +20,18 @@ from airflow_delta.log.actions import (
     AddCDCFile,
     AddFile,
     CommitInfo,
-    DomainMetadata,
     Metadata,
     Protocol,
     RemoveFile,
-    SetTransaction,
 )
+from airflow_delta.transaction import feature_drop, row_tracking
+from airflow_delta.transaction.events import record_event
+from airflow_delta.transaction.file_checks import check_files
 from airflow_delta.transaction.operations import Operation
+from airflow_delta.transaction.policy import CommitPolicy
+
+if TYPE_CHECKING:
+    from airflow_delta.log.snapshot import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +40,8 @@ class TableState:
 
     :param metadata: at the version that was read; ``None`` when the table does not exist, as is ``protocol``.
     :param new_metadata: set through ``update_metadata``, as is ``new_protocol``.
+    :param row_id_high_water_mark: gives the last row id of the version that was read; asked only where row ids are given.
+    :param snapshot: version that was read; asked only by a commit that drops a feature.
     """
 
     table: str
@@ -46,6 +50,8 @@ class TableState:
     protocol: Protocol | None
     new_metadata: Metadata | None = None
     new_protocol: Protocol | None = None
+    row_id_high_water_mark: Callable[[], int] = lambda: row_tracking.NO_HIGH_WATER_MARK
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,46 +65,73 @@ class PreparedCommit:
     new_protocol: Protocol | None
 
 
-def deduplicate_set_transactions(actions: Sequence[Action], own: Iterable[SetTransaction]) -> list[Action]:
-    """Return the actions with the transaction's own ``txn`` actions after them, each application id once.
-
-    :raises DeltaIllegalArgumentException: one application id with two versions.
-    """
-    versions: dict[str, int] = {}
-    result: list[Action] = []
-    for action in [*actions, *own]:
-        if isinstance(action, SetTransaction):
-            known = versions.get(action.app_id)
-            if known is not None and known != action.version:
-                raise DeltaIllegalArgumentException(
-                    f"The application id {action.app_id!r} is set to version {known} and to version {action.version} in one "
-                    "commit. Give one version per application id."
-                )
-            if known is not None:
-                continue
-            versions[action.app_id] = action.version
-        result.append(action)
-    return result
-
-
-def prepare_commit(state: TableState, actions: Sequence[Action], operation: Operation) -> PreparedCommit:
+def prepare_commit(
+    state: TableState,
+    actions: Sequence[Action],
+    operation: Operation,
+    *,
+    policy: CommitPolicy | None = None,
+    large: bool = False,
+) -> PreparedCommit:
     """Return the final actions of a commit, after every check that needs no look at other commits.
 
-    The order is metadata, protocol, then the caller's; in the first commit of a table the protocol comes first.
+    The order is metadata, protocol, then the caller's; in the first commit of a table a protocol that nobody asked for is first.
+
+    :param large: of a ``commitLarge``: its metadata is that of another table or version, so neither append-only nor the present
+        partitioning hold it back.
 
     :raises DeltaAssertionError: metadata or protocol are changed more than once.
     :raises DeltaIllegalStateException: the first commit has no metadata, or a file does not fit the partitioning.
     """
     if any(isinstance(action, CommitInfo) for action in actions):
         raise DeltaIllegalArgumentException("commitInfo is written by the transaction; take it out of the actions.")
-    new_metadata = _single(Metadata, state.new_metadata, actions, "metadata")
-    new_protocol = _single(Protocol, state.new_protocol, actions, "protocol")
+    new_metadata, new_protocol, asked_for = _table_actions(state, actions)
+    metadata, protocol = new_metadata or state.metadata, new_protocol or state.protocol
+    if metadata is None or protocol is None:
+        raise DeltaIllegalStateException(f"Table {state.table} has no protocol or no metadata", table=state.table)
+    if new_protocol is not None:
+        check_protocol_change(state, new_protocol, operation)
+    if new_metadata is not None or new_protocol is not None:  # else it was checked when the transaction began
+        table_protocol.check_can_write(protocol, metadata, state.table, state.read_version)
+        _check_column_defaults(state.table, metadata, protocol)
+    if new_metadata is not None:
+        _check_change_data_feed(state, new_metadata, actions, operation)
+    if not large:
+        _check_partition_columns(state, new_metadata, operation, policy or CommitPolicy())
+    rest: list[Action] = [action for action in actions if not isinstance(action, Metadata | Protocol)]
+    check_files(state.table, rest, metadata, protocol, operation, large=large)
+    if row_tracking.is_supported(protocol):
+        rest = row_tracking.prepare(
+            rest,
+            protocol=protocol,
+            metadata=metadata,
+            snapshot_high_water_mark=state.row_id_high_water_mark(),
+            commit_version=state.read_version + 1,
+            table=state.table,
+        )
+    head: list[Action] = [action for action in (new_metadata, new_protocol) if action is not None]
+    if state.read_version < 0 and not asked_for:
+        head.reverse()
+    return PreparedCommit(
+        actions=head + rest, metadata=metadata, protocol=protocol, new_metadata=new_metadata, new_protocol=new_protocol
+    )
+
+
+def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metadata | None, Protocol | None, bool]:
+    """Return the metadata and the protocol to write, and whether the protocol is one that somebody asked for.
+
+    :raises DeltaAssertionError: one of them is changed more than once.
+    :raises DeltaIllegalStateException: the first commit has no metadata.
+    """
+    new_metadata: Metadata | None = _single(Metadata, state.new_metadata, actions, "metadata")
+    new_protocol: Protocol | None = _single(Protocol, state.new_protocol, actions, "protocol")
     if new_metadata is not None and new_metadata is not state.new_metadata:
         upgrade = verify_metadata(state, new_metadata)
-        if new_protocol is None:
-            new_protocol = upgrade
-        elif upgrade is not None and not table_protocol.can_upgrade_to(upgrade, new_protocol):
+        if state.protocol is None and upgrade == _default_protocol():
+            upgrade = None
+        if new_protocol is not None and upgrade is not None:  # Delta counts what the metadata asks for as a change, too
             raise DeltaAssertionError("Cannot change the protocol more than once in a transaction.", table=state.table)
+        new_protocol = new_protocol or upgrade
     metadata = new_metadata or state.metadata
     if metadata is None:
         raise DeltaIllegalStateException(
@@ -106,24 +139,9 @@ def prepare_commit(state: TableState, actions: Sequence[Action], operation: Oper
             "update_metadata_for_new_table before committing.",
             table=state.table,
         )
-    if state.protocol is None and new_protocol is None:
-        new_protocol = table_protocol.required_protocol(metadata)
-    protocol = new_protocol or state.protocol
-    if protocol is None:
-        raise DeltaIllegalStateException(f"Table {state.table} has no protocol", table=state.table)
-    if new_protocol is not None:
-        check_protocol_change(state, new_protocol)
-    if new_metadata is not None or new_protocol is not None:  # else it was checked when the transaction began
-        table_protocol.check_can_write(protocol, metadata, state.table, state.read_version)
-    _check_partition_columns(state, new_metadata, operation)
-    rest: list[Action] = [action for action in actions if not isinstance(action, Metadata | Protocol)]
-    _check_files(state.table, rest, metadata, protocol, operation)
-    head: list[Action] = [action for action in (new_metadata, new_protocol) if action is not None]
-    if state.read_version < 0:
-        head.reverse()
-    return PreparedCommit(
-        actions=head + rest, metadata=metadata, protocol=protocol, new_metadata=new_metadata, new_protocol=new_protocol
-    )
+    if new_protocol is None and state.protocol is None:
+        return new_metadata, table_protocol.required_protocol(metadata), False
+    return new_metadata, new_protocol, new_protocol is not None
 
 
 def verify_metadata(state: TableState, metadata: Metadata, *, asked_for: Collection[str] = ()) -> Protocol | None:
@@ -135,7 +153,7 @@ def verify_metadata(state: TableState, metadata: Metadata, *, asked_for: Collect
     """
     from airflow_delta.log.schema import check_metadata
 
-    check_metadata(metadata)
+    check_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
     required = table_protocol.required_protocol(metadata)
     if state.protocol is None:
         return required
@@ -172,57 +190,20 @@ def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: 
     _writable = (protocol, metadata)
 
 
-def check_protocol_change(state: TableState, new: Protocol) -> None:
+def check_protocol_change(state: TableState, new: Protocol, operation: Operation) -> None:
     """Check that the table may go from its protocol to ``new``.
+
+    Only DROP FEATURE may take a feature away, when nothing makes use of it.
 
     :raises ProtocolDowngradeException: the table would lose a feature.
     """
-    if new.min_reader_version < 1 or new.min_writer_version < 1:
-        raise DeltaIllegalArgumentException(
-            f"The protocol of table {state.table} must have positive versions, not ({new.min_reader_version}, "
-            f"{new.min_writer_version}).",
-            table=state.table,
-        )
+    table_protocol.check_form(new, state.table)
     if state.protocol is None:
         return
+    if operation.name == feature_drop.OPERATION and state.snapshot is not None:
+        feature_drop.check_drop(state.protocol, new, state.snapshot, table=state.table)
+        return
     table_protocol.check_transition(state.protocol, new, state.table, state.read_version)
-
-
-def check_duplicates(table: str, actions: Sequence[Action]) -> None:
-    """Check that no file is added twice, removed twice, or both added and removed, and that no domain comes twice.
-
-    A file may be removed and added again with another deletion vector.
-
-    :raises DeltaIllegalStateException: it is (Delta: DELTA_DUPLICATE_ACTIONS_FOUND).
-    """
-    added = [action for action in actions if isinstance(action, AddFile)]
-    removed = [action for action in actions if isinstance(action, RemoveFile)]
-    for what, paths in (("added", [a.path for a in added]), ("removed", [r.path for r in removed])):
-        if len(set(paths)) != len(paths):
-            twice = next(path for path, count in Counter(paths).items() if count > 1)
-            raise _duplicate(table, f"The file {twice} is {what} twice")
-    if added and removed:
-        both = {_file_key(a) for a in added}.intersection(_file_key(r) for r in removed)
-        if both:
-            raise _duplicate(table, f"The file {min(path for path, _ in both)} is both added and removed")
-    domains = Counter(action.domain for action in actions if isinstance(action, DomainMetadata))
-    twice_domain = next((domain for domain, count in domains.items() if count > 1), None)
-    if twice_domain is not None:
-        raise _duplicate(table, f"The metadata domain {twice_domain} is set twice")
-
-
-def check_domains(table: str, actions: Sequence[Action], protocol: Protocol) -> None:
-    """Check that domain metadata is only written to a table whose protocol has the feature.
-
-    :raises DeltaUnsupportedTableFeatureException: it has not (Delta: DELTA_DOMAIN_METADATA_NOT_SUPPORTED).
-    """
-    domains = [action.domain for action in actions if isinstance(action, DomainMetadata)]
-    if domains and "domainMetadata" not in table_protocol.features(protocol):
-        raise DeltaUnsupportedTableFeatureException(
-            f"The metadata domain {domains[0]} cannot be written to table {table}: its protocol lacks domainMetadata.",
-            features=("domainMetadata",),
-            table=table,
-        )
 
 
 def _single(kind: type[Any], own: Any, actions: Sequence[Action], what: str) -> Any:
@@ -234,86 +215,53 @@ def _single(kind: type[Any], own: Any, actions: Sequence[Action], what: str) -> 
     return found[0] if found else None
 
 
-def _file_key(action: AddFile | RemoveFile) -> tuple[str, str | None]:
-    return action.path, action.deletion_vector.unique_id if action.deletion_vector is not None else None
+def _default_protocol() -> Protocol:
+    """Return the protocol of a table that asks for nothing."""
+    reader, writer = table_protocol.DEFAULT_VERSIONS
+    return Protocol(min_reader_version=reader, min_writer_version=writer)
 
 
-def _duplicate(table: str, what: str) -> DeltaIllegalStateException:
-    return DeltaIllegalStateException(
-        f"{what} in one commit to table {table} (DELTA_DUPLICATE_ACTIONS_FOUND). Nothing was written.", table=table
-    )
+def _check_column_defaults(table: str, metadata: Metadata, protocol: Protocol) -> None:
+    """Check that columns only have a default value where the table has that feature."""
+    if "CURRENT_DEFAULT" not in metadata.schema_string or "allowColumnDefaults" in table_protocol.features(protocol):
+        return
+    from airflow_delta.log.constraints import column_defaults
+    from airflow_delta.log.schema import parse_schema
+
+    columns = sorted(column_defaults(parse_schema(metadata.schema_string)))
+    if columns:
+        raise DeltaUnsupportedTableFeatureException(
+            f"The column {columns[0]} of table {table} has a default value, which the table does not support "
+            "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_FEATURE_NOT_ENABLED). Set the table property delta.feature.allowColumnDefaults to "
+            "'supported'.",
+            features=("allowColumnDefaults",),
+            table=table,
+        )
 
 
-def _check_partition_columns(state: TableState, new_metadata: Metadata | None, operation: Operation) -> None:
+def _check_change_data_feed(state: TableState, new_metadata: Metadata, actions: Sequence[Action], operation: Operation) -> None:
+    """Check that changes of rows can be told from changes of columns (Delta's ``performCdcColumnMappingCheck``)."""
+    from airflow_delta.log import change_data_feed
+
+    changes_files = any(isinstance(action, AddFile | RemoveFile | AddCDCFile) for action in actions)
+    change_data_feed.check_column_mapping(new_metadata, state.metadata, has_file_actions=changes_files, operation=operation.name)
+
+
+def _check_partition_columns(
+    state: TableState, new_metadata: Metadata | None, operation: Operation, policy: CommitPolicy
+) -> None:
     old = state.metadata
-    if old is None or new_metadata is None or operation.may_change_partition_columns:
+    if old is None or new_metadata is None or operation.may_change_partition_columns or policy.partition_column_change == "off":
         return
     if old.partition_columns != new_metadata.partition_columns:
+        data = {"operation": operation.name, "old": old.partition_columns, "new": new_metadata.partition_columns}
+        record_event("delta.commit.unexpectedPartitionColumnChange", state.table, data, level=logging.WARNING)
+        if policy.partition_column_change == "log":
+            return
         raise DeltaAnalysisException(
             f"{operation.name} may not change the partition columns of table {state.table} from {old.partition_columns} to "
             f"{new_metadata.partition_columns} (DELTA_UNSUPPORTED_PARTITION_COLUMN_CHANGE). Overwrite the table with "
             "overwriteSchema, or replace it.",
             table=state.table,
             version=state.read_version,
-        )
-
-
-def _check_files(table: str, actions: Sequence[Action], metadata: Metadata, protocol: Protocol, operation: Operation) -> None:
-    columns = set(metadata.partition_columns)
-    append_only = metadata.configuration.get("delta.appendOnly", "false").lower() == "true"
-    for action in actions:
-        if isinstance(action, AddFile):
-            if action.partition_values.keys() != columns:
-                raise _wrong_partitioning(table, action, columns)
-            if action.deletion_vector is not None:
-                _check_deletion_vector(table, action, metadata, protocol, operation)
-        elif isinstance(action, RemoveFile):
-            if append_only and action.data_change:
-                raise AppendOnlyException(
-                    f"{operation.name} would remove {action.path}, but table {table} only allows appends "
-                    "(delta.appendOnly=true). Unset the property if rows may be deleted.",
-                    table=table,
-                )
-        elif isinstance(action, AddCDCFile) and action.data_change:
-            raise DeltaIllegalArgumentException(
-                f"The change data file {action.path} must have dataChange=false (table {table}).", table=table
-            )
-
-
-def _wrong_partitioning(table: str, action: AddFile, columns: Collection[str]) -> DeltaIllegalStateException:
-    return DeltaIllegalStateException(
-        f"The file {action.path} has the partition columns {sorted(action.partition_values)}, but table {table} is partitioned "
-        f"by {sorted(columns)} (DELTA_INVALID_PARTITIONING_SCHEMA).",
-        table=table,
-    )
-
-
-class _Bounds(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
-    tight_bounds: bool | None = None
-
-
-def _check_deletion_vector(table: str, action: AddFile, metadata: Metadata, protocol: Protocol, operation: Operation) -> None:
-    enabled = metadata.configuration.get("delta.enableDeletionVectors", "false").lower() == "true"
-    if "deletionVectors" not in table_protocol.features(protocol) or not (enabled or operation.updates_in_place):
-        raise DeltaIllegalStateException(
-            f"The file {action.path} comes with a deletion vector, which table {table} does not allow "
-            "(DELTA_ADDING_DELETION_VECTORS_DISALLOWED).",
-            table=table,
-        )
-    try:
-        bounds = msgspec.json.decode(action.stats or "{}", type=_Bounds)
-    except msgspec.DecodeError:
-        bounds = _Bounds()
-    if bounds.num_records is None:
-        raise DeltaIllegalStateException(
-            f"The file {action.path} comes with a deletion vector but without numRecords (table {table}, "
-            "DELTA_DELETION_VECTOR_MISSING_NUM_RECORDS).",
-            table=table,
-        )
-    if operation.checks_loose_bounds and bounds.tight_bounds is not False:
-        raise DeltaIllegalStateException(
-            f"The file {action.path} comes with a deletion vector, so its statistics must say tightBounds=false (table {table}, "
-            "DELTA_ADDING_DELETION_VECTORS_WITH_TIGHT_BOUNDS_DISALLOWED).",
-            table=table,
         )

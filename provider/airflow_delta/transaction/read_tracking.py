@@ -112,6 +112,17 @@ class ReadSet:
                 found.update(column.filter(pc.is_in(column, value_set=wanted)).to_pylist())
         return found
 
+    def paths(self) -> frozenset[str]:
+        """Return the paths of all files that were read; an object for each."""
+        found = set(self._paths)
+        for column in self._columns:
+            found.update(column.to_pylist())
+        return frozenset(found)
+
+    def split(self, paths: Iterable[str]) -> ReadSet:
+        """Return what was read, with these files instead of all that were."""
+        return ReadSet(dict(self.predicates), self.whole_table, set(self.app_ids), [], set(paths))
+
     def describe(self) -> str:
         """Return what was read, for an error message."""
         if self.whole_table:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.actions import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.commits import (
     ADD_KEY,
     DOMAIN_KEY,
@@ -17,6 +17,7 @@ from airflow_delta.log.commits import (
     TXN_KEY,
     CommitFile,
     check_complete,
+    decode_commit,
     read_commit_info,
 )
 
@@ -37,7 +38,12 @@ class _Line(msgspec.Struct, kw_only=True, rename="camel"):
     domain_metadata: DomainMetadata | None = None
 
 
+class _InfoLine(msgspec.Struct, kw_only=True, rename="camel"):
+    commit_info: dict[str, Any] | None = None
+
+
 _decoder = msgspec.json.Decoder(_Line)
+_info_decoder = msgspec.json.Decoder(_InfoLine)
 _SMALL_KEYS = (METADATA_KEY, PROTOCOL_KEY, TXN_KEY, DOMAIN_KEY)
 
 
@@ -54,6 +60,7 @@ class WinningCommit:
     def __init__(self, file: CommitFile, *, table: str) -> None:
         check_complete(file.version, file.data, table=table)
         self.version = file.version
+        self.modification_time = file.modification_time
         self.table = table
         self._data = file.data
         self._small: list[_Line] | None = None
@@ -68,8 +75,32 @@ class WinningCommit:
     def commit_info(self) -> dict[str, Any]:
         """The commit's ``commitInfo``; empty when it has none."""
         if self._info is None:
-            self._info = read_commit_info(self.version, self._data, table=self.table) or {}
+            self._info = self._first_line() or read_commit_info(self.version, self._data, table=self.table) or {}
         return self._info
+
+    def _first_line(self) -> dict[str, Any] | None:
+        """Return the ``commitInfo`` where most writers put it, so that a large commit is not scanned for it."""
+        try:
+            return _info_decoder.decode(self._data[: self._data.index(b"\n")]).commit_info
+        except (ValueError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    @property
+    def operation(self) -> str:
+        """Name of the operation; empty when the winner does not say."""
+        name = self.commit_info.get("operation")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def in_commit_timestamp(self) -> int | None:
+        """Timestamp that the commit itself carries, in milliseconds since the epoch."""
+        value = self.commit_info.get("inCommitTimestamp")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def has_tag(self, name: str) -> bool:
+        """Tell whether ``commitInfo`` carries the tag with the value true."""
+        tags = self.commit_info.get("tags")
+        return isinstance(tags, dict) and str(tags.get(name)).lower() == "true"
 
     @property
     def is_blind_append(self) -> bool:
@@ -98,7 +129,12 @@ class WinningCommit:
     @property
     def domains(self) -> list[str]:
         """Domains of the domain metadata actions."""
-        return [line.domain_metadata.domain for line in self._small_lines() if line.domain_metadata is not None]
+        return [domain.domain for domain in self.domain_metadata]
+
+    @property
+    def domain_metadata(self) -> list[DomainMetadata]:
+        """Domain metadata actions."""
+        return [line.domain_metadata for line in self._small_lines() if line.domain_metadata is not None]
 
     @property
     def added(self) -> list[tuple[str, dict[str, str | None]]]:
@@ -109,6 +145,16 @@ class WinningCommit:
     def removed(self) -> list[tuple[str, dict[str, str | None]]]:
         """Path and partition values (empty when the action has none) of the files that were removed."""
         return [(line.remove.path, line.remove.partition_values or {}) for line in self._lines() if line.remove is not None]
+
+    @property
+    def touched(self) -> set[str]:
+        """Paths of the files that were added or removed."""
+        return {path for path, _values in (*self.added, *self.removed)}
+
+    @property
+    def added_files(self) -> list[AddFile]:
+        """The files that were added, decoded completely."""
+        return decode_commit(self.version, self._data, table=self.table).adds
 
     def _lines(self) -> list[_Line]:
         if self._all is None:
@@ -132,3 +178,13 @@ class WinningCommit:
                 table=self.table,
                 version=self.version,
             ) from error
+
+
+def read_back(file: CommitFile, *, table: str) -> tuple[CommitInfo, list[Action]]:
+    """Return ``commitInfo`` and the other actions of a commit, as it is in the log.
+
+    :raises DeltaLogCorruptedException: the file cannot be understood.
+    """
+    commit = decode_commit(file.version, file.data, table=table)
+    actions: list[Action] = [*commit.metadata, *commit.protocol, *commit.txns, *commit.domains]
+    return CommitInfo.from_mapping(commit.commit_info or {}), [*actions, *commit.removes, *commit.adds, *commit.cdcs]

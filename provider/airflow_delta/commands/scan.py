@@ -1,0 +1,140 @@
+"""Plan a read of the table in the worker: the files of the version that the transaction reads, and what is deleted of them."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.table import parse_predicate, read_snapshot
+from airflow_delta.exceptions import DeltaTableNotFoundException
+from airflow_delta.staging.contract import ScanFile, ScanPlan, ScanVector, TransactionHandle
+from airflow_delta.staging.paths import transaction_directory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyroaring import BitMap64
+
+    from airflow_delta.log import AddFile, DeltaLog
+
+MAX_INLINE_WORDS = 4096
+"""Up to so many words of 64 rows travel in the plan; more go into a file that Spark reads."""
+
+SCAN_DIRECTORY = "_scans"
+WORD_BITS = 34
+"""Bits of a key that number the words of a file: enough for 2^40 rows."""
+
+
+def plan_scan(
+    log: DeltaLog, handle: TransactionHandle, predicate: str | None = None, *, spark_table_uri: str | None = None
+) -> ScanPlan:
+    """Plan a read of the table at the version that the transaction reads.
+
+    Partitions are pruned and files skipped by statistics here, in the worker. Deletion vectors are decoded here as well: Spark
+    gets the deleted rows in a form that it can join. Whoever reads the files of a plan
+    (:func:`airflow_delta.spark.read.read_files`) gets live rows only, so the copies of a rewrite need no deletion vector; the
+    ``remove`` of the rewritten file carries the descriptor of its ``add``, as :meth:`AddFile.remove` copies it.
+
+    :raises DeltaTableNotFoundException: the table does not exist yet.
+    :raises VersionNotFoundException: the log no longer holds the version.
+    :raises DeltaFileNotFoundException: a deletion vector is gone.
+    :raises DeltaLogCorruptedException: a deletion vector is damaged.
+    """
+    if handle.read_version < 0:
+        raise DeltaTableNotFoundException(
+            f"Table {handle.table} did not exist when the transaction began, so there is nothing to read. Ask "
+            "transaction.readVersion >= 0 first.",
+            table=handle.table,
+        )
+    snapshot = read_snapshot(log, handle)
+    parsed = None if predicate is None else parse_predicate(log, handle, predicate)
+    files = snapshot.add_files(parsed)
+    vectors, deleted_rows = _deleted_rows(log, files, handle.transaction_id)
+    return ScanPlan(
+        transaction_id=handle.transaction_id,
+        table=spark_table(log, spark_table_uri),
+        read_version=handle.read_version,
+        schema_string=snapshot.metadata.schema_string,
+        partition_columns=tuple(snapshot.metadata.partition_columns),
+        predicate=None if parsed is None else parsed.text,
+        column_mapping=snapshot.properties.column_mapping_mode,
+        files=tuple(
+            ScanFile(path=f.path, partition_values=dict(f.partition_values), size=f.size, deletion_vector=vectors.get(position))
+            for position, f in enumerate(files)
+        ),
+        deleted_rows=deleted_rows,
+    )
+
+
+def spark_table(log: DeltaLog, given: str | None = None) -> str:
+    """Return the URI of the table as Spark reaches it, not URL-encoded."""
+    if given is not None:
+        return given.rstrip("/")
+    return f"file://{log.store.local_root}" if log.store.local_root is not None else log.uri
+
+
+def _deleted_rows(log: DeltaLog, files: Sequence[AddFile], transaction_id: str) -> tuple[dict[int, ScanVector], str | None]:
+    """Return the vectors by position of their file, and the file with their words when they do not travel in the plan."""
+    marked = [(position, f.deletion_vector) for position, f in enumerate(files) if f.deletion_vector is not None]
+    if not marked:
+        return {}, None
+    from airflow_delta.log.deletion_vectors import read_deletion_vectors
+
+    bitmaps = read_deletion_vectors(log.store, [descriptor for _, descriptor in marked])
+    words = [_words(bitmap) for bitmap in bitmaps]
+    inline = sum(table.num_rows for table in words) <= MAX_INLINE_WORDS
+    vectors = {
+        position: ScanVector(
+            number=number,
+            cardinality=descriptor.cardinality,
+            num_words=table.num_rows,
+            words=_as_text(table) if inline else None,
+        )
+        for number, ((position, descriptor), table) in enumerate(zip(marked, words, strict=True))
+    }
+    return vectors, None if inline else _put_words(log, words, transaction_id)
+
+
+def _words(bitmap: BitMap64) -> pa.Table:
+    """Return the positions as words of 64: ``number`` (int64) and ``word`` (int64, bit for bit)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    positions = pa.array(memoryview(bitmap.to_array()), pa.uint64())
+    low = pc.bit_wise_and(positions, pa.scalar(63, pa.uint64()))
+    rows = pa.table(
+        {
+            "number": pc.shift_right(positions, pa.scalar(6, pa.uint64())),
+            "bit": pc.shift_left(pa.scalar(1, pa.uint64()), low),
+        }
+    )
+    # Each bit is there once, so the sum of bits is their union.
+    summed = rows.group_by("number", use_threads=False).aggregate([("bit", "sum")])
+    word = summed.column("bit_sum").combine_chunks()
+    number = summed.column("number").combine_chunks().cast(pa.int64())
+    return pa.table({"number": number, "word": word.view(pa.int64())})
+
+
+def _as_text(words: pa.Table) -> str:
+    import struct
+
+    pairs = zip(words.column("number").to_pylist(), words.column("word").to_pylist(), strict=True)
+    return base64.b64encode(zlib.compress(b"".join(struct.pack("<qq", *pair) for pair in pairs))).decode()
+
+
+def _put_words(log: DeltaLog, words: Sequence[pa.Table], transaction_id: str) -> str:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("word", pa.int64(), nullable=False)])
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema, compression="snappy") as writer:
+        for file_number, table in enumerate(words):
+            key = pc.add(table.column("number"), file_number << WORD_BITS)
+            writer.write_table(pa.table([key, table.column("word")], schema=schema))
+    path = f"{transaction_directory(transaction_id)}/{SCAN_DIRECTORY}/{uuid.uuid4()}.parquet"
+    log.store.put(path, sink.getvalue().to_pybytes())
+    return path

@@ -1,0 +1,91 @@
+"""The text of a predicate in pieces: its conjuncts and disjuncts word for word, for those that only Spark can evaluate."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_OPENING = {"L_PAREN", "L_BRACKET", "CASE"}
+_CLOSING = {"R_PAREN", "R_BRACKET", "END"}
+
+
+def tokens_of(text: str) -> list[Any]:
+    """Return sqlglot's tokens, with their positions in the text."""
+    import sqlglot
+
+    return list(sqlglot.tokenize(text, dialect="spark"))
+
+
+def escape_doubled_quotes(text: str) -> str:
+    """Return the text with quotes that are doubled inside a string (``'it''s'``, as Spark 4 reads it) escaped by a backslash."""
+    if "''" not in text and '""' not in text:
+        return text
+    tokens = tokens_of(text)
+    result = text
+    for left, right in reversed(list(pairwise(tokens))):
+        strings = left.token_type.name == right.token_type.name == "STRING"
+        if strings and left.end + 1 == right.start and text[left.end] == text[right.start]:
+            result = f"{result[: left.end]}\\{text[left.end]}{result[right.start + 1 :]}"
+    return result
+
+
+def bare(text: str) -> str:
+    """Return the text without parentheses around it and without comments before and after it."""
+    tokens = _without_parentheses(tokens_of(text))
+    return text[tokens[0].start : tokens[-1].end + 1]
+
+
+def split(text: str) -> tuple[str, list[str]] | None:
+    """Return the outermost connective of a condition (``OR``, ``AND`` or ``NOT``) and its operands; ``None`` when it has none."""
+    tokens = _without_parentheses(tokens_of(text))
+    for word in ("OR", "AND"):
+        parts = list(_operands(tokens, word))
+        if len(parts) > 1:
+            return word, [text[part[0].start : part[-1].end + 1] for part in parts if part]
+    if len(tokens) > 1 and tokens[0].token_type.name == "NOT" and len(_without_parentheses(tokens[1:])) < len(tokens) - 1:
+        return "NOT", [text[tokens[1].start : tokens[-1].end + 1]]
+    return None
+
+
+def _without_parentheses(tokens: Sequence[Any]) -> Sequence[Any]:
+    while len(tokens) > 2 and tokens[0].token_type.name == "L_PAREN" and _closing(tokens) == len(tokens) - 1:
+        tokens = tokens[1:-1]
+    return tokens
+
+
+def _closing(tokens: Sequence[Any]) -> int:
+    """Return the position of the token that closes what the first one opens."""
+    for position, depth in enumerate(_depths(tokens)):
+        if position and depth == 0 and tokens[position].token_type.name in _CLOSING:
+            return position
+    return -1
+
+
+def _depths(tokens: Sequence[Any]) -> Iterator[int]:
+    """Yield how deep in brackets each token is; brackets themselves are as deep as what is around them."""
+    depth = 0
+    for token in tokens:
+        if token.token_type.name in _CLOSING:
+            depth -= 1
+        yield depth
+        if token.token_type.name in _OPENING:
+            depth += 1
+
+
+def _operands(tokens: Sequence[Any], word: str) -> Iterator[Sequence[Any]]:
+    start, between = 0, 0
+    for position, (token, depth) in enumerate(zip(tokens, _depths(tokens), strict=True)):
+        if depth:
+            continue
+        kind = token.token_type.name
+        if kind == "BETWEEN":
+            between += 1
+        elif kind == "AND" and between:
+            between -= 1  # low AND high
+        elif kind == word:
+            yield tokens[start:position]
+            start = position + 1
+    yield tokens[start:]

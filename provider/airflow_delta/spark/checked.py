@@ -1,0 +1,134 @@
+"""Row checks of a write: ``replaceWhere``, CHECK constraints, generated columns, lengths of texts.
+
+All of them are projections, not filters: the optimiser moves filters below joins, where rows are still there that never get
+written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import (
+    CharVarcharLimitException,
+    ConstraintViolationException,
+    ReplaceWhereMismatchException,
+)
+from airflow_delta.spark.align import RowChecks, not_null, quoted
+from airflow_delta.staging.contract import Json
+from airflow_delta.staging.lengths import length_problems
+from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.schema import find_field
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_VALUE_LENGTH = 2000
+
+
+def checked(df: DataFrame, request: StageRequest, target: Json, computed: Collection[str], checks: RowChecks) -> DataFrame:
+    """Return the rows, each of which raises when it breaks a rule of the table or of the request.
+
+    :param df: all columns of ``target`` in order.
+    :param computed: columns, in lower case, whose values this write has computed.
+    """
+    from pyspark.sql import functions as sf
+
+    violations = [
+        *_outside_predicate(request, checks),
+        *_constraints(request, target, checks),
+        *_wrong_generated(request, target, computed, checks),
+        *_too_long(target, checks),
+    ]
+    columns = []
+    for field in target["fields"]:
+        column = sf.col(quoted(field["name"]))
+        if field["name"].lower() in computed:
+            column = not_null(column, field, field["name"], checks)
+        columns.append(column)
+    if violations:
+        # One column carries the checks of the row: the first, because all that is written is evaluated.
+        raising = sf.when(violations[0][0], violations[0][1])
+        for wrong, error in violations[1:]:
+            raising = raising.when(wrong, error)
+        columns[0] = raising.otherwise(columns[0])
+    if not violations and not any(f["name"].lower() in computed and not f.get("nullable", True) for f in target["fields"]):
+        return df
+    return df.select(*(column.alias(field["name"]) for column, field in zip(columns, target["fields"], strict=True)))
+
+
+def _outside_predicate(request: StageRequest, checks: RowChecks) -> list[tuple[Column, Column]]:
+    if request.replace_where is None:
+        return []
+    from pyspark.sql import functions as sf
+
+    violated = checks.violated(
+        ReplaceWhereMismatchException,
+        f"A row to write does not satisfy replaceWhere ({request.replace_where}). Filter the DataFrame or widen the predicate",
+    )
+    return [(_is_not_true(sf.expr(request.predicate or request.replace_where)), violated)]
+
+
+def _constraints(request: StageRequest, target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
+    from pyspark.sql import functions as sf
+
+    return [
+        (
+            _is_not_true(sf.expr(expression)),
+            checks.violated(
+                ConstraintViolationException,
+                f"CHECK constraint {name} ({expression}) is violated by a row with the values",
+                _values(expression, target),
+            ),
+        )
+        for name, expression in request.rules.checks.items()
+    ]
+
+
+def _wrong_generated(
+    request: StageRequest, target: Json, computed: Collection[str], checks: RowChecks
+) -> list[tuple[Column, Column]]:
+    from pyspark.sql import functions as sf
+
+    found = []
+    for name, expression in request.rules.generated.items():
+        if name.lower() in computed or find_field(target, name) is None:
+            continue
+        violated = checks.violated(
+            ConstraintViolationException,
+            f"Generated column {name} must be {expression}. Drop it from the DataFrame, and it is computed; a row has the values",
+            _values(f"{name} {expression}", target),
+        )
+        found.append((~sf.col(quoted(name)).eqNullSafe(sf.expr(expression)), violated))
+    return found
+
+
+def _too_long(target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
+    found = []
+    for field in target["fields"]:
+        for path, wrong, limit in length_problems(field):
+            from pyspark.sql import functions as sf
+
+            violated = checks.violated(
+                CharVarcharLimitException, f"Column {path} holds a text that is longer than {limit} takes. Cut it"
+            )
+            found.append((sf.coalesce(sf.expr(wrong), sf.lit(False)), violated))
+    return found
+
+
+def _is_not_true(expression: Column) -> Column:
+    """Return whether a row breaks a rule: a null does, as in Delta."""
+    from pyspark.sql import functions as sf
+
+    return ~sf.coalesce(expression, sf.lit(False))
+
+
+def _values(expression: str, target: Json) -> Column:
+    """Return the values that an expression is about as JSON text."""
+    from pyspark.sql import functions as sf
+
+    words = {word.lower() for word in re.findall(r"`[^`]+`|\w+", expression)}
+    named = [f["name"] for f in target["fields"] if f["name"].lower() in words or quoted(f["name"]).lower() in words]
+    columns = [sf.col(quoted(name)) for name in named or [f["name"] for f in target["fields"]]]
+    return sf.substring(sf.to_json(sf.struct(*columns), {"ignoreNullFields": "false"}), 1, _VALUE_LENGTH)

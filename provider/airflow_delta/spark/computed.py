@@ -1,0 +1,115 @@
+"""Columns whose values the table computes: defaults, identity values, generation expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import IdentityInsertException
+from airflow_delta.spark.align import RowChecks, quoted, spark_type
+from airflow_delta.staging.contract import Json
+from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.rules import IdentityRule, TableRules
+from airflow_delta.staging.schema import find_field
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_BLOCK = 13  # bits: rows of one task that get consecutive values
+_TASKS = 16  # bits: tasks of one write
+_ROW = 33  # bits that monotonically_increasing_id() keeps for the position in a task
+_MAX_LONG = 2**63 - 1
+_UNIQUE = "__airflow_delta_unique"
+
+
+def absent_identities(data: Json, request: StageRequest) -> tuple[IdentityRule, ...]:
+    """Return the identity columns that get their values from the table.
+
+    :param data: schema of the DataFrame.
+    :raises IdentityInsertException: the DataFrame has values for a column that only the table may give.
+    """
+    absent = []
+    for identity in request.rules.identities:
+        if find_field(data, identity.column) is None:
+            absent.append(identity)
+        elif not identity.explicit:
+            raise IdentityInsertException(
+                f"Column {identity.column} of table {request.table} is GENERATED ALWAYS AS IDENTITY: only the table gives its "
+                "values. Drop it from the DataFrame.",
+                table=request.table,
+                version=request.read_version,
+            )
+    return tuple(absent)
+
+
+def computed_names(data: Json, rules: TableRules) -> set[str]:
+    """Return the columns, in lower case, whose values are computed from other columns or counted up."""
+    names = (*rules.generated, *(identity.column for identity in rules.identities))
+    return {name.lower() for name in names if find_field(data, name) is None}
+
+
+def default_values(target: Json, rules: TableRules) -> dict[str, Column]:
+    """Return what columns are filled with that the data lack, by name in lower case."""
+    from pyspark.sql import functions as sf
+
+    found = {}
+    for name, expression in rules.defaults.items():
+        field = find_field(target, name)
+        if field is not None:
+            found[name.lower()] = sf.expr(expression).cast(spark_type(field["type"]))
+    return found
+
+
+def with_identities(df: DataFrame, identities: Collection[IdentityRule], checks: RowChecks) -> DataFrame:
+    """Return the rows with values for identity columns: unique, and whole steps away from the first."""
+    if not identities:
+        return df
+    from pyspark.sql import functions as sf
+
+    # A column of its own: the function counts its own calls.
+    numbered = df.select("*", sf.monotonically_increasing_id().alias(_UNIQUE))
+    return numbered.select("*", *(_counted(identity, checks).alias(identity.column) for identity in identities)).drop(_UNIQUE)
+
+
+def with_generated(df: DataFrame, target: Json, rules: TableRules, absent: Collection[str]) -> DataFrame:
+    """Return the rows with generated columns, and the columns in the order of ``target``.
+
+    :param absent: columns, in lower case, that the data lack.
+    """
+    from pyspark.sql import functions as sf
+
+    if not absent:
+        return df
+    expressions = {name.lower(): text for name, text in rules.generated.items()}
+    columns = []
+    for field in target["fields"]:
+        folded = field["name"].lower()
+        if folded in absent and folded in expressions:
+            columns.append(sf.expr(expressions[folded]).cast(spark_type(field["type"])).alias(field["name"]))
+        else:
+            columns.append(sf.col(quoted(field["name"])))
+    return df.select(*columns)
+
+
+def _counted(identity: IdentityRule, checks: RowChecks) -> Column:
+    """Return the value of a row: tasks count independently, in blocks that they take in turn.
+
+    Values are dense as far as a task writes no more rows than a block holds; beyond, and between tasks, there are gaps, as with
+    every engine that counts in parallel.
+    """
+    from pyspark.sql import functions as sf
+
+    unique = sf.col(_UNIQUE)
+    row = unique.bitwiseAND(sf.lit((1 << _ROW) - 1))
+    task = sf.shiftright(unique, _ROW)
+    block = sf.shiftleft(sf.shiftright(row, _BLOCK), _TASKS) + task
+    index = sf.shiftleft(block, _BLOCK) + row.bitwiseAND(sf.lit((1 << _BLOCK) - 1))
+    room = (_MAX_LONG - identity.first if identity.step > 0 else identity.first + _MAX_LONG) // abs(identity.step)
+    spent = checks.violated(
+        IdentityInsertException,
+        f"The identity column {identity.column} has run out of 64-bit values, or more than {1 << _TASKS} Spark tasks write it. "
+        "Write with fewer partitions",
+    )
+    fits = (task < sf.lit(1 << _TASKS)) & (index <= sf.lit(max(room, 0)))
+    value = sf.lit(identity.first) + index * sf.lit(identity.step)
+    return sf.when(fits, value).otherwise(spent).cast("long")

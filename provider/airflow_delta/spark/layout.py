@@ -1,0 +1,107 @@
+"""How the columns of a table lie in its files: names and ids that column mapping gave them, and back to the table's own names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.staging.contract import Json, ScanPlan
+from airflow_delta.staging.schema import Type, find_field
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_ID = "delta.columnMapping.id"
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_FIELD_ID = "parquet.field.id"
+
+
+class Layout:
+    """The columns of a scan plan.
+
+    :ivar fields: the table's columns in order, without Delta's own metadata.
+    :ivar partition_columns: those of them whose values are in the log, with the key that they have there.
+    :ivar stored: schema of what is read from files (physical names; field ids where columns are found by id).
+    """
+
+    def __init__(self, plan: ScanPlan) -> None:
+        schema = json.loads(plan.schema_string)
+        self._mode = plan.column_mapping
+        partition = [f for f in (find_field(schema, name) for name in plan.partition_columns) if f is not None]
+        names = {f["name"] for f in partition}
+        self.partition_columns = [(_clean_field(f), self._name(f)) for f in partition]
+        self._in_files = [f for f in schema["fields"] if f["name"] not in names]
+        self.fields: list[Json] = [_clean_field(f) for f in schema["fields"]]
+        self.stored: Json = {"type": "struct", "fields": [self._physical_field(f) for f in self._in_files]}
+
+    @property
+    def by_id(self) -> bool:
+        """Return whether columns are found in files by field id."""
+        return self._mode == "id"
+
+    def columns(self) -> list[Column]:
+        """Return what was read from files under the table's names."""
+        return [self._logical(field) for field in self._in_files]
+
+    def _logical(self, field: Json) -> Column:
+        from pyspark.sql import functions as sf
+
+        column = sf.col(quoted(self._name(field)))
+        if self._renames(field["type"]):
+            column = column.cast(spark_type(_clean(field["type"])))  # by position, at every depth
+        return column.alias(field["name"], metadata=_clean_field(field)["metadata"])
+
+    def _name(self, field: Json) -> str:
+        if self._mode == "none":
+            return str(field["name"])
+        return str((field.get("metadata") or {}).get(_PHYSICAL_NAME, field["name"]))
+
+    def _physical_field(self, field: Json) -> Json:
+        metadata = _clean_field(field)["metadata"]
+        identity = (field.get("metadata") or {}).get(_ID)
+        # Only where ids count: files of a table that got names later have none, which Spark would refuse.
+        if self.by_id and identity is not None:
+            metadata = {**metadata, _FIELD_ID: identity}
+        return {"name": self._name(field), "type": self._physical(field["type"]), "nullable": True, "metadata": metadata}
+
+    def _physical(self, data_type: Type) -> Type:
+        return _each_field(data_type, self._physical_field)
+
+    def _renames(self, data_type: Type) -> bool:
+        if isinstance(data_type, str):
+            return False
+        match data_type["type"]:
+            case "struct":
+                return any(self._name(f) != f["name"] or self._renames(f["type"]) for f in data_type["fields"])
+            case "array":
+                return self._renames(data_type["elementType"])
+            case "map":
+                return self._renames(data_type["keyType"]) or self._renames(data_type["valueType"])
+        return False
+
+
+def _clean_field(field: Json) -> Json:
+    """Return a field without what Delta noted about it: a column made from it elsewhere is another column."""
+    metadata = {k: v for k, v in (field.get("metadata") or {}).items() if not k.startswith("delta.")}
+    return {"name": field["name"], "type": _clean(field["type"]), "nullable": True, "metadata": metadata}
+
+
+def _clean(data_type: Type) -> Type:
+    return _each_field(data_type, _clean_field)
+
+
+def _each_field(data_type: Type, change: Callable[[Json], Json]) -> Type:
+    """Return a type with the fields of its structs changed, and room for nulls everywhere, as in any file."""
+    if isinstance(data_type, str):
+        return data_type
+    match data_type["type"]:
+        case "struct":
+            return {"type": "struct", "fields": [change(f) for f in data_type["fields"]]}
+        case "array":
+            return {"type": "array", "elementType": _each_field(data_type["elementType"], change), "containsNull": True}
+        case "map":
+            key, value = (_each_field(data_type[name], change) for name in ("keyType", "valueType"))
+            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    return data_type

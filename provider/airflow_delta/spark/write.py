@@ -1,0 +1,88 @@
+"""Write aligned rows as Parquet files of the table: under their physical names, in partition directories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.spark.paths import escape_glob
+from airflow_delta.staging.contract import Json
+from airflow_delta.staging.mapping import field_metadata, physical_name, physical_type
+from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.schema import find_field, nullable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+CHANGE_TYPE = "_change_type"
+
+
+def write_files(df: DataFrame, request: StageRequest, target: Json, directory: str, *, change_type: str | None = None) -> None:
+    """Write rows into a directory of the attempt.
+
+    :param df: all columns of ``target`` in order, under their logical names.
+    :param change_type: write change data: the kind of change that every row stands for.
+    """
+    from pyspark.sql import functions as sf
+
+    partitions = _partition_fields(target, request)
+    names = {field["name"] for field in partitions}
+    if partitions or request.rules.column_mapping != "none":
+        df = df.select(*[_stored(field, request, in_path=field["name"] in names) for field in target["fields"]])
+    if change_type is not None:
+        df = df.withColumn(CHANGE_TYPE, sf.lit(change_type))
+    _save(df, request, [physical_name(field, request.rules) for field in partitions], directory)
+
+
+def write_inserts(spark: SparkSession, request: StageRequest, target: Json, source: str, directory: str) -> None:
+    """Write what a directory of this attempt holds once more, as change data of inserted rows.
+
+    The files are read rather than the DataFrame run again: its rows might come out differently.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import StructType
+
+    partitions = [physical_name(field, request.rules) for field in _partition_fields(target, request)]
+    fields: list[Json] = []
+    for field in target["fields"]:
+        name = physical_name(field, request.rules)
+        # What a directory name says is copied as it is, whatever its type.
+        kind = "string" if name in partitions else nullable(physical_type(field["type"], request.rules))
+        fields.append({"name": name, "type": kind, "nullable": True, "metadata": field_metadata(field)})
+    schema = StructType.fromJson({"type": "struct", "fields": fields})
+    rows = spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(f"{request.path}/{source}"))
+    rows = rows.select(*[sf.col(quoted(f["name"])).alias(f["name"], metadata=f["metadata"]) for f in fields])
+    _save(rows.withColumn(CHANGE_TYPE, sf.lit("insert")), request, partitions, directory)
+
+
+def partition_names(target: Json, request: StageRequest) -> list[str]:
+    """Return the logical names of the partition columns as the written schema spells them."""
+    return [field["name"] for field in _partition_fields(target, request)]
+
+
+def _partition_fields(target: Json, request: StageRequest) -> list[Json]:
+    fields = [find_field(target, name) for name in request.partition_columns]
+    return [field for field in fields if field is not None]
+
+
+def _save(df: DataFrame, request: StageRequest, partitions: list[str], directory: str) -> None:
+    writer = df.write.format("parquet").mode("error").options(**request.options)
+    if partitions:
+        writer = writer.partitionBy(*partitions)
+    writer.save(f"{request.path}/{directory}")
+
+
+def _stored(field: Json, request: StageRequest, *, in_path: bool) -> Column:
+    """Return a column as it goes into files, or, for a partition column, into directory names."""
+    from pyspark.sql import functions as sf
+
+    column = sf.col(quoted(field["name"]))
+    if in_path and field["type"] == "timestamp":
+        # In UTC, whatever the session's time zone, and by arithmetic on the instant: formatting in a zone with daylight saving
+        # would be ambiguous for an hour a year.
+        column = sf.expr(f"timestampadd(MICROSECOND, unix_micros({quoted(field['name'])}), TIMESTAMP_NTZ'1970-01-01 00:00:00')")
+    if request.rules.column_mapping == "none":
+        return column.alias(field["name"])
+    if not isinstance(field["type"], str):
+        column = column.cast(spark_type(physical_type(field["type"], request.rules)))
+    return column.alias(physical_name(field, request.rules), metadata=field_metadata(field))

@@ -1,0 +1,98 @@
+"""Column mapping of rows that are about to be written: ids and physical names of new columns, and the names in files.
+
+On Spark's JSON form of schemas, so that it can run anywhere. What columns the table has is the worker's to say (their metadata
+travels with the schema); new columns get the same names in every stage of one transaction.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from airflow_delta.staging.contract import Json
+from airflow_delta.staging.rules import TableRules
+from airflow_delta.staging.schema import Type, nullable
+
+ID = "delta.columnMapping.id"
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+FIELD_ID = "parquet.field.id"
+"""Metadata of a field that Spark's Parquet writer turns into the field id."""
+
+_NAMESPACE = uuid.UUID("5b1f6a34-6c80-4d5b-9c37-0d2a9cf1b3e1")
+
+
+def mapped_schema(schema: Json, rules: TableRules, seed: str) -> Json:
+    """Return the schema with an id and a physical name for every field that has none.
+
+    :param seed: the transaction: the same column gets the same physical name in each of its stages.
+    """
+    if rules.column_mapping == "none":
+        return schema
+    highest = max([rules.max_column_id, *_ids(schema)])
+
+    def complete(path: str, field: Json) -> Json:
+        nonlocal highest
+        metadata = dict(field.get("metadata") or {})
+        if ID not in metadata:
+            highest += 1
+            metadata[ID] = highest
+        metadata.setdefault(PHYSICAL_NAME, f"col-{uuid.uuid5(_NAMESPACE, f'{seed}/{path}')}")
+        return {**field, "metadata": metadata}
+
+    return dict(_each_field(schema, "", complete))
+
+
+def physical_name(field: Json, rules: TableRules) -> str:
+    """Return the name of a field in data files, statistics and partition values."""
+    if rules.column_mapping == "none":
+        return str(field["name"])
+    return str((field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]))
+
+
+def field_metadata(field: Json) -> Json:
+    """Return the metadata that makes Spark's Parquet writer give a field its id."""
+    identity = (field.get("metadata") or {}).get(ID)
+    return {} if identity is None else {FIELD_ID: identity}
+
+
+def physical_type(data_type: Type, rules: TableRules) -> Type:
+    """Return a type as it stands in files: physical names and field ids at every depth."""
+    return nullable(
+        _each_field(data_type, "", lambda _path, f: {**f, "name": physical_name(f, rules), "metadata": field_metadata(f)})
+    )
+
+
+def _each_field(data_type: Type, path: str, change: Callable[[str, Json], Json]) -> Type:
+    if isinstance(data_type, str):
+        return data_type
+    match data_type["type"]:
+        case "struct":
+            fields = []
+            for field in data_type["fields"]:
+                here = f"{path}.{field['name'].lower()}" if path else field["name"].lower()
+                # The field itself first: ids grow from the top downwards, as Delta gives them.
+                changed = change(here, field)
+                fields.append({**changed, "type": _each_field(field["type"], here, change)})
+            return {**data_type, "fields": fields}
+        case "array":
+            return {**data_type, "elementType": _each_field(data_type["elementType"], f"{path}.element", change)}
+        case "map":
+            return {
+                **data_type,
+                "keyType": _each_field(data_type["keyType"], f"{path}.key", change),
+                "valueType": _each_field(data_type["valueType"], f"{path}.value", change),
+            }
+    return data_type
+
+
+def _ids(schema: Json) -> list[int]:
+    found: list[int] = []
+
+    def note(_path: str, field: Json) -> Json:
+        identity = (field.get("metadata") or {}).get(ID)
+        if identity is not None:
+            found.append(int(identity))
+        return field
+
+    _each_field(schema, "", note)
+    return found

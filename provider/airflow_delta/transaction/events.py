@@ -1,0 +1,56 @@
+"""Events of the engine, under Delta's names (``delta.commit.stats``, ``delta.commit.conflict.*``, ...), for logs and metrics.
+
+An event is a log record of this module's logger with the fields in ``record.delta_event``, ``record.delta_table`` and
+``record.delta_data``; a process that counts instead of logging registers a listener. Nobody listening costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[[str, str, Mapping[str, Any]], None]
+
+_listeners: list[Listener] = []
+
+
+def add_listener(listener: Listener) -> None:
+    """Call ``listener(name, table, data)`` for every event of this process, in the thread that records it.
+
+    One that is registered already is not registered twice. What it raises is logged and goes no further.
+    """
+    if listener not in _listeners:
+        _listeners.append(listener)
+
+
+def remove_listener(listener: Listener) -> None:
+    """Call ``listener`` no more; one that is not registered is no error."""
+    if listener in _listeners:
+        _listeners.remove(listener)
+
+
+def enabled(level: int = logging.DEBUG) -> bool:
+    """Tell whether anybody would see an event, for callers whose ``data`` is costly to put together."""
+    return bool(_listeners) or logger.isEnabledFor(level)
+
+
+def record_event(name: str, table: str, data: Mapping[str, Any] | None = None, *, level: int = logging.DEBUG) -> None:
+    """Record an event.
+
+    :param name: Delta's name of it, such as ``delta.commit.stats``.
+    :param table: URI of the table.
+    :param data: facts, values that JSON knows.
+    :param level: of the log record.
+    """
+    facts = dict(data) if data is not None else {}
+    if logger.isEnabledFor(level):
+        fields = {"delta_event": name, "delta_table": table, "delta_data": facts}
+        logger.log(level, "%s on %s %s", name, table, facts, extra=fields)
+    for listener in tuple(_listeners):
+        try:
+            listener(name, table, facts)
+        except Exception:
+            logger.exception("A listener failed on event %s of table %s", name, table)

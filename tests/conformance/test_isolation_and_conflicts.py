@@ -1,0 +1,672 @@
+"""Isolation levels and the conflict checker: rules 1.5 and 2.2 to 2.9 of Delta's engine.
+
+The write-conflict matrix (2.11) and the tolerated metadata changes (2.4) are tables of ``transaction/matrix.py``, the scenarios
+of Delta's own suites (7.1, 7.2) those of ``transaction/test_scenarios_*.py``. Here stand the rules themselves: which check comes
+first, and what each of them looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    DeltaConcurrentModificationException,
+    DeltaIllegalArgumentException,
+    DeltaUnsupportedTableFeatureException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+from airflow_delta.log.actions import Action, Protocol
+from airflow_delta.transaction import CommitPolicy, Operation
+from airflow_delta.transaction.conflict_options import ConflictOptions
+from conformance.harness import (
+    MANUAL,
+    Raises,
+    Row,
+    Step,
+    Table,
+    add,
+    cdc,
+    columns,
+    commit,
+    committed,
+    created,
+    delta,
+    domain,
+    file,
+    info,
+    listed,
+    metadata,
+    remove,
+    row_id,
+    started,
+    then,
+    txn,
+    vector,
+    with_properties,
+)
+from conformance.harness import (
+    field as column,
+)
+from transaction.harness import app_id, both, filters, whole_table
+
+PART = ("part",)
+LOOSE = '{"numRecords":5,"tightBounds":false}'
+MOVED = {"data_change": False}
+
+# -- 1.5: the level of a commit ------------------------------------------------------------------------------------------------
+
+QUIET = (add("n", **MOVED), remove("a", **MOVED))
+TRACKED = with_properties(enableRowTracking="true")
+
+
+def level(*actions: Action, operation: Operation = MANUAL, asked: str | None = None) -> Step:
+    options = {} if asked is None else {"isolation_level": asked}
+    return then(started(lambda t: t.commit(list(actions), operation), **options), info(1, "isolationLevel"))
+
+
+WRITE = "WriteSerializable"
+
+LEVELS = [
+    Row("1.5", "data that change", [created()], level(add("n")), "Serializable"),
+    Row("1.5", "nothing", [created()], level(), "SnapshotIsolation"),
+    Row("1.5", "data that move", [created()], level(*QUIET, operation=Operation.optimize()), "SnapshotIsolation"),
+    Row(
+        "1.5",
+        "data that move, by an operation that changes data",
+        [created()],
+        level(*QUIET, operation=Operation.write()),
+        "SnapshotIsolation",
+    ),
+    Row("1.5", "change data files never change data", [created()], level(cdc()), "SnapshotIsolation"),
+    Row(
+        "1.5",
+        "the domain of row tracking does not count",
+        [TRACKED],
+        level(file("n", stats=LOOSE, **MOVED), operation=Operation.optimize()),
+        "SnapshotIsolation",
+    ),
+    Row("1.5 rule 1", "metadata", [created()], level(metadata(description="d")), "Serializable"),
+    Row("1.5 rule 1", "a protocol", [created()], level(listed((), "domainMetadata")), "Serializable"),
+    Row(
+        "1.5 rule 1",
+        "a transaction id with a compaction",
+        [created()],
+        level(*QUIET, txn("app", 1), operation=Operation.optimize()),
+        "Serializable",
+    ),
+    Row(
+        "1.5 rule 1", "another domain", [with_properties(feature__domainMetadata="supported")], level(domain("d")), "Serializable"
+    ),
+    Row(
+        "1.5 rule 3",
+        "WriteSerializable, data that move",
+        [created()],
+        level(*QUIET, operation=Operation.optimize(), asked=WRITE),
+        "SnapshotIsolation",
+    ),
+    Row(
+        "1.5 rule 3",
+        "WriteSerializable, data that move, by an operation that changes data",
+        [created()],
+        level(*QUIET, operation=Operation.write(), asked=WRITE),
+        WRITE,
+    ),
+    Row("1.5", "the name in any case of letters", [created()], level(add("n"), asked="writeserializable"), WRITE),
+    Row(
+        "1.5",
+        "no level of this name",
+        [created()],
+        level(add("n"), asked="ReadCommitted"),
+        Raises(DeltaIllegalArgumentException, "ReadCommitted"),
+    ),
+    Row(
+        "1.5",
+        "SnapshotIsolation is not for the asking",
+        [created()],
+        level(add("n"), asked="SnapshotIsolation"),
+        Raises(DeltaIllegalArgumentException, "SnapshotIsolation"),
+    ),
+    Row(
+        "1.5",
+        "a property other than Serializable is refused",
+        [],
+        started(lambda t: t.update_metadata(metadata(configuration=delta(isolationLevel=WRITE)))),
+        Raises(DeltaIllegalArgumentException, "delta.isolationLevel"),
+    ),
+    Row("1.5", "Serializable as property", [with_properties(isolationLevel="Serializable")], level(add("n")), "Serializable"),
+]
+
+# Which operations change data, whatever their files say: the only ones that stay at WriteSerializable with moved files.
+CHANGES_DATA = {
+    True: [
+        Operation.write(),
+        Operation.streaming_update("Append", "q", 1),
+        Operation.delete(),
+        Operation.truncate(),
+        Operation.convert(1),
+        Operation.merge("a = b"),
+        Operation.update(),
+        Operation("CREATE TABLE AS SELECT"),
+        Operation("REPLACE TABLE"),
+        Operation("CREATE OR REPLACE TABLE"),
+        Operation("REPLACE TABLE AS SELECT"),
+        Operation("CREATE OR REPLACE TABLE AS SELECT"),
+        Operation.restore(0),
+        Operation.clone("s", 1),
+    ],
+    False: [
+        Operation.optimize(),
+        Operation.reorg(),
+        Operation.compute_stats(),
+        Operation.set_table_properties({}),
+        Operation.add_columns([]),
+        Operation.vacuum_end("COMPLETED"),
+        Operation.manual_update(),
+        Operation("CREATE TABLE"),
+    ],
+}
+
+
+@pytest.mark.parametrize("row", LEVELS, ids=row_id)
+def test_level(row: Row, tmp_path: Path) -> None:
+    row.run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("operation", "changes"),
+    [(operation, changes) for changes, operations in CHANGES_DATA.items() for operation in operations],
+    ids=lambda value: value.name if isinstance(value, Operation) else "",
+)
+def test_which_operations_change_data(operation: Operation, changes: bool, tmp_path: Path) -> None:
+    expected = WRITE if changes else "SnapshotIsolation"
+    Row("1.5", operation.name, [created()], level(*QUIET, operation=operation, asked=WRITE), expected).run(tmp_path)
+
+
+# -- 2.2: the order of the checks ----------------------------------------------------------------------------------------------
+
+FEATURES = delta(feature__domainMetadata="supported", enableDeletionVectors="true")
+UPGRADED = listed(("deletionVectors", "vacuumProtocolCheck"), "domainMetadata")
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A transaction against one winner, on a table with the files a and b in part 1 and c in part 2.
+
+    :param rule: where it stands in the rules of Delta's engine.
+    :param name: what it is about.
+    :param reads: of ours.
+    :param winner: actions of the winning commit.
+    :param ours: actions of our commit.
+    :param expected: our exception, ``None`` for a commit that succeeds.
+    """
+
+    rule: str
+    name: str
+    reads: Callable[[Any], Any] | None = None
+    winner: Sequence[Action] = ()
+    ours: Sequence[Action] = ()
+    expected: type[DeltaConcurrentModificationException] | None = None
+    partition_by: tuple[str, ...] = PART
+    level: str | None = None
+    winner_reads: Callable[[Any], Any] | None = None
+    winner_operation: Operation = field(default_factory=Operation.truncate)
+    operation: Operation = field(default_factory=Operation.truncate)
+    conflicts: ConflictOptions = field(default_factory=ConflictOptions)
+
+    def run(self, root: Path) -> None:
+        table = Table(root)
+        table.create(self.partition_by, configuration=FEATURES)
+        table.commit(*(add(path, **self._in(part)) for path, part in (("a", 1), ("b", 1), ("c", 2))))
+        ours = table.open().start_transaction(isolation_level=self.level, policy=CommitPolicy(conflicts=self.conflicts))
+        winner = table.open().start_transaction()
+        for reads, transaction in ((self.reads, ours), (self.winner_reads, winner)):
+            if reads is not None:
+                reads(transaction)
+        assert winner.commit(self.winner, self.winner_operation) == 2
+        if self.expected is None:
+            assert ours.commit(self.ours, self.operation) == 3
+            return
+        with pytest.raises(DeltaConcurrentModificationException) as caught:
+            ours.commit(self.ours, self.operation)
+        assert type(caught.value) is self.expected, caught.value
+        assert table.versions() == [0, 1, 2]
+
+    def _in(self, part: int) -> dict[str, Any]:
+        return dict.fromkeys(self.partition_by, part)
+
+
+def a(**changes: Any) -> Any:
+    return remove("a", part=1, **changes)
+
+
+def changed(**fields: Any) -> Any:
+    return metadata(PART, configuration={"delta.enableDeletionVectors": "true"}, **{"description": "changed", **fields})
+
+
+NEW = add("n", part=1)
+OURS = add("o", part=1)
+READ = filters("part = 1")
+SAME_APP = (txn("app", 1),)
+
+ORDER = [
+    Clash("2.2", "protocol before metadata", winner=[UPGRADED, changed()], ours=[UPGRADED], expected=ProtocolChangedException),
+    Clash(
+        "2.2", "metadata before domains", winner=[changed(), domain("d")], ours=[domain("d")], expected=MetadataChangedException
+    ),
+    Clash("2.2", "metadata before transaction ids", app_id("app"), [changed(), *SAME_APP], expected=MetadataChangedException),
+    Clash("2.2", "metadata before files", READ, [changed(), NEW], [OURS], MetadataChangedException),
+    Clash(
+        "2.2", "transaction ids before files", both(READ, app_id("app")), [NEW, *SAME_APP], [OURS], ConcurrentTransactionException
+    ),
+    Clash("2.2", "domains before files", READ, [NEW, domain("d")], [OURS, domain("d")], ConcurrentTransactionException),
+    Clash("2.2", "added files before removed ones", READ, [NEW, a()], [OURS], ConcurrentAppendException),
+    Clash("2.2", "removed files that were read before those that both remove", READ, [a()], [a()], ConcurrentDeleteReadException),
+    Clash("2.2", "files that both remove", None, [a()], [a()], ConcurrentDeleteDeleteException),
+]
+
+# -- 2.3 -----------------------------------------------------------------------------------------------------------------------
+
+DROPPED = listed(("deletionVectors",))
+CONSTRAINED = listed(("deletionVectors",), "domainMetadata", "checkConstraints")
+STRICT = ConflictOptions(enforce_concurrent_feature_enablement=True)
+
+PROTOCOLS = [
+    Clash("2.3", "an upgrade against an upgrade", winner=[UPGRADED], ours=[UPGRADED], expected=ProtocolChangedException),
+    Clash("2.3", "an upgrade against a blind append", winner=[UPGRADED], ours=[OURS]),
+    Clash("2.3", "an upgrade against a read", READ, [UPGRADED], [OURS]),
+    Clash(
+        "2.3",
+        "a feature is dropped",
+        winner=[DROPPED],
+        ours=[OURS],
+        winner_operation=Operation.drop_feature("domainMetadata"),
+        expected=ProtocolChangedException,
+    ),
+    Clash("2.3", "a feature with rules for every write", winner=[CONSTRAINED], ours=[OURS]),
+    Clash(
+        "2.3",
+        "a feature with rules for every write, enforced",
+        winner=[CONSTRAINED],
+        ours=[OURS],
+        conflicts=STRICT,
+        expected=ProtocolChangedException,
+    ),
+    Clash("2.3", "a feature without rules for every write, enforced", winner=[UPGRADED], ours=[OURS], conflicts=STRICT),
+]
+
+# -- 2.4 to 2.6: beside the table of matrix.py -----------------------------------------------------------------------------------
+
+METADATA = [
+    Clash(
+        "2.4 step 1",
+        "both change the metadata",
+        winner=[metadata(PART, configuration={"delta.enableDeletionVectors": "true"})],
+        ours=[changed()],
+        expected=MetadataChangedException,
+    ),
+    Clash("2.4 step 3", "a blind append is no exception", winner=[changed()], ours=[OURS], expected=MetadataChangedException),
+    Clash(
+        "2.4 step 3",
+        "metadata that do not differ",
+        winner=[metadata(PART, configuration={"delta.enableDeletionVectors": "true"})],
+        ours=[OURS],
+    ),
+    Clash("2.5", "one domain in both", winner=[domain("d")], ours=[domain("d")], expected=ConcurrentTransactionException),
+    Clash(
+        "2.5",
+        "one domain in both, once as removal",
+        winner=[domain("d", removed=True)],
+        ours=[domain("d")],
+        expected=ConcurrentTransactionException,
+    ),
+    Clash("2.5", "two domains", winner=[domain("d")], ours=[domain("e")]),
+    Clash("2.6", "an id that was looked up", app_id("app"), [txn("app", 1)], expected=ConcurrentTransactionException),
+    Clash(
+        "2.6",
+        "an id that was looked up, with a lower version",
+        app_id("app"),
+        [txn("app", 0)],
+        [OURS, txn("app", 9)],
+        ConcurrentTransactionException,
+    ),
+    Clash("2.6", "another id", app_id("app"), [txn("other", 1)], [txn("app", 1)]),
+    Clash("2.6", "an id that both write and nobody looked up", winner=[txn("app", 1)], ours=[txn("app", 1)]),
+]
+
+# -- 2.8: files ------------------------------------------------------------------------------------------------------------------
+
+DV = (a(), file("a", stats=LOOSE, deletion_vector=vector(), partition={"part": 1}))
+OTHER_DV = (a(), file("a", stats=LOOSE, deletion_vector=vector(40), partition={"part": 1}))
+MOVES = {"ours": [remove("b", part=1, **MOVED), add("o", part=1, **MOVED)], "operation": Operation.optimize()}
+
+CANDIDATES = [
+    Clash("2.8 candidates", "Serializable, a blind append", READ, [NEW], [OURS], ConcurrentAppendException),
+    Clash("2.8 candidates", "Serializable, not blind", READ, [NEW], [OURS], ConcurrentAppendException, winner_reads=READ),
+    Clash(
+        "2.8 candidates",
+        "Serializable, files that only moved",
+        READ,
+        [add("n", part=1, **MOVED)],
+        [OURS],
+        ConcurrentAppendException,
+    ),
+    Clash(
+        "2.8 candidates",
+        "Serializable, a file that got a deletion vector",
+        filters("part = 1 AND value > 3"),
+        DV,
+        [OURS],
+        ConcurrentAppendException,
+    ),
+    Clash("2.8 candidates", "WriteSerializable, a blind append", READ, [NEW], [OURS], level=WRITE),
+    Clash(
+        "2.8 candidates",
+        "WriteSerializable, not blind",
+        READ,
+        [NEW],
+        [OURS],
+        ConcurrentAppendException,
+        level=WRITE,
+        winner_reads=READ,
+    ),
+    Clash(
+        "2.8 candidates",
+        "WriteSerializable, a blind append, and we change the metadata",
+        READ,
+        [NEW],
+        [OURS, changed()],
+        ConcurrentAppendException,
+        level=WRITE,
+    ),
+    Clash("2.8 candidates", "SnapshotIsolation, a blind append", READ, [NEW], **MOVES),
+    Clash("2.8 candidates", "SnapshotIsolation, not blind", READ, [NEW], winner_reads=READ, **MOVES),
+]
+
+ADDED = [
+    Clash("2.8 rule 1", "our commit appends blindly", None, [NEW], [OURS]),
+    Clash("2.8 rule 2", "the whole table was read", whole_table, [add("n", part=9)], [OURS], ConcurrentAppendException),
+    Clash(
+        "2.8 rule 2",
+        "no partitions: a commit that only removes and read nothing",
+        None,
+        [add("n")],
+        [remove("a")],
+        ConcurrentAppendException,
+        partition_by=(),
+    ),
+    Clash(
+        "2.8 rule 2",
+        "no partitions: a read by values",
+        filters("value = 1"),
+        [add("n")],
+        [add("o")],
+        ConcurrentAppendException,
+        partition_by=(),
+    ),
+    Clash("2.8 rule 3", "another partition", READ, [add("n", part=2)], [OURS]),
+    Clash(
+        "2.8 rule 3",
+        "one of two reads matches",
+        filters("part = 1", "part = 2"),
+        [add("n", part=2)],
+        [OURS],
+        ConcurrentAppendException,
+    ),
+    Clash(
+        "2.8 rule 3",
+        "values are compared as their type",
+        filters("part < 10"),
+        [add("n", part=9)],
+        [OURS],
+        ConcurrentAppendException,
+    ),
+    Clash("2.8 rule 3", "nothing was read by predicate", lambda t: t.track_files_read(["c"]), [NEW], [remove("b", part=1)]),
+    Clash(
+        "2.8 rule 4",
+        "a predicate on data alone matches every partition",
+        filters("value = 1"),
+        [add("n", part=9)],
+        [OURS],
+        ConcurrentAppendException,
+    ),
+    Clash(
+        "2.8 rule 4",
+        "OR of partition and data is a predicate on data",
+        filters("part = 1 OR value = 1"),
+        [add("n", part=9)],
+        [OURS],
+        ConcurrentAppendException,
+    ),
+    Clash("2.8 rule 4", "AND keeps its part on partitions", filters("part = 1 AND value = 1"), [add("n", part=9)], [OURS]),
+    Clash("2.8 rule 4", "a predicate on nothing", filters("true"), [add("n", part=9)], [OURS], ConcurrentAppendException),
+    Clash(
+        "2.8 rule 5",
+        "statistics of new files are not looked at",
+        filters("part = 1 AND value = 1"),
+        [file("n", stats='{"numRecords":1,"minValues":{"value":7},"maxValues":{"value":7}}', partition={"part": 1})],
+        [OURS],
+        ConcurrentAppendException,
+    ),
+]
+
+DELETED = [
+    Clash("2.8 check 10", "a file that was read", READ, [a()], [OURS], ConcurrentDeleteReadException),
+    Clash("2.8 check 10", "a file that was read and only moved", READ, [a(**MOVED)], [OURS], ConcurrentDeleteReadException),
+    Clash(
+        "2.8 check 10", "a file that was read, at SnapshotIsolation", READ, [a()], expected=ConcurrentDeleteReadException, **MOVES
+    ),
+    Clash(
+        "2.8 check 10",
+        "a file that was read, at WriteSerializable",
+        READ,
+        [a()],
+        [OURS],
+        ConcurrentDeleteReadException,
+        level=WRITE,
+    ),
+    Clash("2.8 check 10", "a file of another partition", READ, [remove("c", part=2)], [OURS]),
+    Clash("2.8 check 10", "the whole table was read", whole_table, [remove("c", part=2)], [OURS], ConcurrentDeleteReadException),
+    Clash("2.8 check 10", "a read, and nothing to commit", READ, [a()], [], ConcurrentDeleteReadException),
+    Clash("2.8 check 9", "a read, and nothing to commit", READ, [NEW], []),
+    Clash("2.8 check 11", "both remove a file", None, [a()], [a()], ConcurrentDeleteDeleteException),
+    Clash("2.8 check 11", "both give one file a deletion vector", None, DV, OTHER_DV, ConcurrentDeleteDeleteException),
+    Clash(
+        "2.8 check 11",
+        "two compactions of one file",
+        None,
+        [a(**MOVED)],
+        [a(**MOVED)],
+        ConcurrentDeleteDeleteException,
+        operation=Operation.optimize(),
+    ),
+    Clash("2.8 check 11", "a blind append", None, [a(), remove("b", part=1), remove("c", part=2)], [OURS]),
+    Clash(
+        "2.8 check 11",
+        "paths are compared as the log has them",
+        lambda t: t.track_files_read(["x%20y"]),
+        [remove("x y", part=1)],
+        [OURS],
+    ),
+]
+
+CLASHES = [*ORDER, *PROTOCOLS, *METADATA, *CANDIDATES, *ADDED, *DELETED]
+
+
+@pytest.mark.parametrize("clash", CLASHES, ids=lambda clash: f"{clash.rule} {clash.name}")
+def test_clash(clash: Clash, tmp_path: Path) -> None:
+    clash.run(tmp_path)
+
+
+def test_a_protocol_that_this_client_cannot_write_is_no_conflict(tmp_path: Path) -> None:
+    """2.3: the first check asks whether the winner's protocol is understood at all."""
+    table = Table(tmp_path)
+    table.create()
+    ours = table.open().start_transaction()
+    unknown = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "invariants", "fromTheFuture"]}
+    table.put_foreign(1, {"commitInfo": {"operation": "UPGRADE PROTOCOL", "timestamp": 1}}, {"protocol": unknown})
+    with pytest.raises(DeltaUnsupportedTableFeatureException, match="fromTheFuture"):
+        ours.commit([add("o")], MANUAL)
+
+
+# -- 2.9: in-commit timestamps ---------------------------------------------------------------------------------------------------
+
+ON = delta(enableInCommitTimestamps="true")
+
+
+def stamps(table: Table) -> list[int]:
+    return [table.info(version)["inCommitTimestamp"] for version in table.versions()]
+
+
+def raced(our_clock: int, winner_clock: int) -> Step:
+    """Commit after a winner, each at its own time, and see the timestamps of all versions."""
+
+    def run(table: Table) -> list[int]:
+        ours = table.open().start_transaction(clock=lambda: our_clock)
+        table.open().start_transaction(clock=lambda: winner_clock).commit([add("w")], MANUAL)
+        ours.commit([add("o")], MANUAL)
+        return stamps(table)
+
+    return run
+
+
+def timed(table: Table) -> None:
+    transaction = table.open().start_transaction(clock=lambda: 1_000)
+    transaction.update_metadata_for_new_table(metadata(configuration=ON))
+    transaction.commit([], MANUAL)
+
+
+def in_order(*clocks: int) -> Step:
+    def run(table: Table) -> list[int]:
+        for clock in clocks:
+            table.open().start_transaction(clock=lambda clock=clock: clock).commit([], MANUAL)
+        return stamps(table)
+
+    return run
+
+
+TIMESTAMPS = [
+    Row("2.9", "the clock's", [timed], in_order(2_000), [1_000, 2_000]),
+    Row("2.9", "a clock that stands still or goes back", [timed], in_order(1_000, 500), [1_000, 1_001, 1_002]),
+    Row("2.9", "a race that was lost to somebody later", [timed], raced(2_000, 3_000), [1_000, 3_000, 3_001]),
+    Row("2.9", "a race that was lost to somebody earlier", [timed], raced(3_000, 2_000), [1_000, 2_000, 3_000]),
+    Row(
+        "2.9",
+        "enabled in the first commit, no version and time are noted",
+        [timed],
+        lambda t: sorted(t.open().snapshot.metadata.configuration),
+        ["delta.enableInCommitTimestamps"],
+    ),
+]
+
+# -- 2.10: identity columns -----------------------------------------------------------------------------------------------------
+
+ID = column("id", "long", delta__identity__start=1, delta__identity__step=1, delta__identity__allowExplicitInsert=False)
+
+
+def identities(table: Table) -> None:
+    table.create(schema_string=columns(ID, column("value")))
+
+
+def writes_ids(table: Table, last: int, *actions: Any) -> Any:
+    transaction = table.open().start_transaction()
+    transaction.update_identity_high_water_marks({"id": last})
+    return transaction, list(actions)
+
+
+def two_writers(table: Table) -> list[int]:
+    (first, one), (second, two) = writes_ids(table, 5, add("a")), writes_ids(table, 7, add("b"))
+    first.commit(one, MANUAL)
+    with pytest.raises(MetadataChangedException):
+        second.commit(two, MANUAL)
+    return table.versions()
+
+
+def append_after_writer(table: Table) -> int:
+    ours = table.open().start_transaction()
+    writer, actions = writes_ids(table, 5, add("a"))
+    writer.commit(actions, MANUAL)
+    return ours.commit([add("b")], MANUAL)
+
+
+IDENTITY = [
+    Row("2.10", "two that give values", [identities], two_writers, [0, 1]),
+    Row("2.10", "an append that gives none", [identities], append_after_writer, 2),
+    Row(
+        "2.10",
+        "a commit that only gives values says so",
+        [identities],
+        then(append_after_writer, info(1, "tags")),
+        {"delta.identity.schemaUpdate": "true"},
+    ),
+]
+
+
+@pytest.mark.parametrize("row", [*TIMESTAMPS, *IDENTITY], ids=row_id)
+def test_rule(row: Row, tmp_path: Path) -> None:
+    row.run(tmp_path)
+
+
+# -- what an error tells (2.2) ---------------------------------------------------------------------------------------------------
+
+TELLS = [
+    # winner, condition, partition hint
+    ((add("n", part=1),), "DELTA_CONCURRENT_APPEND.WITH_PARTITION_HINT", "[part=1]"),
+    ((remove("a", part=1),), "DELTA_CONCURRENT_DELETE_READ.WITH_PARTITION_HINT", "[part=1]"),
+    ((changed(),), "DELTA_METADATA_CHANGED", None),
+    ((txn("app", 1),), "DELTA_CONCURRENT_TRANSACTION", None),
+]
+
+
+@pytest.mark.parametrize(("winner", "condition", "partition"), TELLS, ids=[condition for _, condition, _ in TELLS])
+def test_what_a_conflict_tells(winner: Sequence[Action], condition: str, partition: str | None, tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create(PART, configuration={"delta.enableDeletionVectors": "true"})
+    table.commit(add("a", part=1))
+    ours = table.open().start_transaction()
+    ours.filter_files("part = 1")
+    ours.txn_version("app")
+    table.commit(*winner, operation=Operation.merge("x = y"))
+    with pytest.raises(DeltaConcurrentModificationException) as caught:
+        ours.commit([remove("a", part=1)], Operation.delete())
+    error = caught.value
+    assert (error.condition, error.sql_state, error.partition) == (condition, "2D521", partition)
+    assert (error.operation, error.winning_version) == ("MERGE", 2)
+    assert error.winning_commit is not None
+    assert error.winning_commit["txnId"] == table.info(2)["txnId"]
+
+
+def test_the_partition_schema_is_that_of_the_version_that_was_read(tmp_path: Path) -> None:
+    """2.1: new metadata of ours do not change how the winner's files are looked at."""
+    table = Table(tmp_path)
+    table.create(PART)
+    ours = table.open().start_transaction()
+    ours.filter_files("part = 1")
+    table.commit(add("w", part=2))
+    widened = metadata(PART, schema_string=columns(column("value"), column("part"), column("more")))
+    assert ours.commit([add("o", part=1), widened], Operation.write()) == 2
+
+
+def test_the_protocol_that_a_winner_brings_is_followed(tmp_path: Path) -> None:
+    """2.3: an upgrade is adopted; from then on new files get row ids."""
+    table = Table(tmp_path)
+    table.create()
+    ours = table.open().start_transaction()
+    upgraded = Protocol(
+        min_reader_version=1, min_writer_version=7, writer_features=["appendOnly", "domainMetadata", "invariants", "rowTracking"]
+    )
+    table.commit(upgraded)
+    assert commit()(table) == 2
+    ours.commit([file("o", stats=LOOSE)], MANUAL)
+    assert next(line["add"]["baseRowId"] for line in table.lines(3) if "add" in line) == 0
+    assert committed(file("p", stats=LOOSE))(table) == 4
+    assert next(line["add"]["baseRowId"] for line in table.lines(4) if "add" in line) == 5

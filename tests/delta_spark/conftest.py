@@ -1,0 +1,92 @@
+"""Delta Spark, which judges what we write and goes on from it; one JVM for the whole folder.
+
+The JARs come from Maven Central through Spark's own ``spark.jars.packages``, into Ivy's cache: only the first run on a machine
+needs the network. What cannot be resolved is an error of every test here, never a skip.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from commands.flow import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""Built for Spark 4.2 and Scala 2.13, as the pinned PySpark is."""
+
+CONFIGURATION = {
+    "spark.jars.packages": DELTA,
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1536m",
+    # Minutes of small jobs: the second compiler would not earn back what it costs.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.default.parallelism": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    # What Delta spends its time on with tables of a few rows: tasks, plans and code generation.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # Read back and compare every checksum, ours too, and fail when one is wrong.
+    "spark.databricks.delta.incremental.commit.verify": "true",
+    "spark.databricks.delta.checksum.mismatch.fatal": "true",
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.delta_spark)
+
+
+@pytest.fixture(scope="session")
+def delta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A small local Spark with Delta Lake, SQL on ``delta.`/path```, in UTC."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        pytest.fail(
+            "A Spark without Delta runs in this process: run tests/delta_spark on its own (make test-delta-spark)", pytrace=False
+        )
+    directory = tmp_path_factory.mktemp("delta-spark")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("airflow-delta-judge")
+    for key, value in CONFIGURATION.items():
+        builder = builder.config(key, value)
+    session = (
+        builder.config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.local.dir", str(directory / "local"))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(delta: SparkSession) -> SparkSession:
+    """The same session, for what uses Spark without Delta: a process has one."""
+    return delta
+
+
+@pytest.fixture
+def table(tmp_path: Path, delta: SparkSession) -> Table:
+    """A table that is written step by step, as the tasks of a Dag run do it."""
+    return Table(tmp_path / "table", delta)

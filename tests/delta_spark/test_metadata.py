@@ -1,0 +1,375 @@
+"""The same CREATE TABLE and ALTER TABLE by Delta Spark and by us give the same protocol, properties and schema.
+
+Ids of columns must agree; what is random (physical names, names of row tracking's columns) must have Delta's form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from pyspark.sql.types import StructType as SparkStruct
+
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.log import DeltaLog, Metadata, Protocol
+from airflow_delta.log.protocol import features
+from airflow_delta.log.schema_changes import drop_column, rename_column
+from airflow_delta.transaction import Operation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PLAIN = "a BIGINT, b STRING"
+NESTED = "s STRUCT<x: INT, l: ARRAY<STRUCT<y: INT>>, m: MAP<STRUCT<k: INT>, STRUCT<v: INT>>>, b INT"
+MAPPED = {"delta.columnMapping.mode": "name"}
+RANDOM = (
+    (re.compile(r"^col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"), "col-<uuid>"),
+    (re.compile(r"^_row-id-col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"), "_row-id-col-<uuid>"),
+    (re.compile(r"^_row-commit-version-col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"), "_row-commit-version-col-<uuid>"),
+)
+
+
+@dataclass(frozen=True)
+class Rename:
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Drop:
+    name: str
+
+
+@dataclass(frozen=True)
+class Unset:
+    key: str
+
+
+@dataclass(frozen=True)
+class AddColumn:
+    ddl: str
+
+
+Step = Mapping[str, str] | Rename | Drop | Unset | AddColumn
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table and what is done to it.
+
+    :param ddl: columns for Delta Spark; ``columns`` are ours, where Spark's DDL parser does not give the same.
+    :param defaults: default properties of the session.
+    """
+
+    name: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+    ddl: str = PLAIN
+    columns: Sequence[Mapping[str, Any]] | None = None
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    partitioned_by: Sequence[str] = ()
+
+
+def column(name: str, kind: str, **metadata: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def versions(reader: int, writer: int) -> dict[str, str]:
+    return {"delta.minReaderVersion": str(reader), "delta.minWriterVersion": str(writer)}
+
+
+# What a table is created with, and what an existing (1, 2) table is altered to.
+PROPERTIES: dict[str, dict[str, str]] = {
+    "appendOnly": {"delta.appendOnly": "true"},
+    "changeDataFeed": {"delta.enableChangeDataFeed": "true"},
+    "changeDataCapture": {"delta.enableChangeDataCapture": "true"},
+    "columnMapping": MAPPED,
+    "deletionVectors": {"delta.enableDeletionVectors": "true"},
+    "rowTracking": {"delta.enableRowTracking": "true"},
+    "v2Checkpoint": {"delta.checkpointPolicy": "v2"},
+    "typeWidening": {"delta.enableTypeWidening": "true"},
+    "feature domainMetadata": {"delta.feature.domainMetadata": "supported"},
+    "feature allowColumnDefaults": {"delta.feature.allowColumnDefaults": "supported"},
+    "feature vacuumProtocolCheck": {"delta.feature.vacuumProtocolCheck": "supported"},
+    "feature checkpointProtection": {"delta.feature.checkpointProtection": "supported"},
+    "feature appendOnly": {"delta.feature.appendOnly": "enabled"},
+    "feature columnMapping": {"delta.feature.columnMapping": "supported"},
+    "feature rowTracking": {"delta.feature.rowTracking": "supported"},
+    "feature timestampNtz": {"delta.feature.timestampNtz": "supported"},
+    "feature identityColumns": {"delta.feature.identityColumns": "supported"},
+    "feature generatedColumns": {"delta.feature.generatedColumns": "supported"},
+    "feature typeWidening-preview": {"delta.feature.typeWidening-preview": "supported", "delta.enableTypeWidening": "true"},
+    "feature and property": {"delta.feature.columnMapping": "supported", "delta.enableDeletionVectors": "true"},
+    "versions 1 1": versions(1, 1),
+    "versions 1 2": versions(1, 2),
+    "versions 1 4": versions(1, 4),
+    "versions 1 5": versions(1, 5),
+    "versions 1 6": versions(1, 6),
+    "versions 1 7": versions(1, 7),
+    "versions 2 5": versions(2, 5),
+    "versions 2 6": versions(2, 6),
+    "versions 2 7": versions(2, 7),
+    "versions 3 7": versions(3, 7),
+    "writer version 4": {"delta.minWriterVersion": "4"},
+    "reader version 2": {"delta.minReaderVersion": "2"},
+    "ignoreProtocolDefaults": {"delta.ignoreProtocolDefaults": "true"},
+    "keys in another case": {"DELTA.APPENDonly": "TRUE", "Owner": "me"},
+    "isolationLevel": {"delta.isolationLevel": "serializable"},
+    "retention": {"delta.logRetentionDuration": "40 days"},
+    "statistics": {"delta.dataSkippingStatsColumns": "A"},
+}
+
+IDENTITY_DDL = "i BIGINT GENERATED BY DEFAULT AS IDENTITY (START WITH 10 INCREMENT BY -2), a INT"
+IDENTITY = (
+    column("i", "long", **{"delta.identity.start": 10, "delta.identity.step": -2, "delta.identity.allowExplicitInsert": True}),
+    column("a", "integer"),
+)
+CASES = [
+    *(Case(f"new: {name}", properties) for name, properties in PROPERTIES.items()),
+    *(Case(f"upgraded: {name}", {}, [properties]) for name, properties in PROPERTIES.items()),
+    Case("new: column mapping by id", {"delta.columnMapping.mode": "id"}),
+    Case("new: in-commit timestamps", {"delta.enableInCommitTimestamps": "true"}),
+    Case("new: constraint", {"delta.constraints.c": "a > 1"}),
+    Case("new: NOT NULL", ddl="a BIGINT NOT NULL, s STRUCT<x: INT NOT NULL> NOT NULL"),
+    Case("new: timestamp_ntz", ddl="a BIGINT, t TIMESTAMP_NTZ"),
+    Case("new: every type", ddl="a TINYINT, b DECIMAL(5,5), c BINARY, d DATE, e MAP<STRING,ARRAY<FLOAT>>, f VOID, g BOOLEAN"),
+    Case(
+        "new: generated column",
+        ddl="a BIGINT, g BIGINT GENERATED ALWAYS AS (a + 1)",
+        columns=[column("a", "long"), column("g", "long", **{"delta.generationExpression": "a + 1"})],
+    ),
+    Case(
+        "new: identity column",
+        ddl=IDENTITY_DDL,
+        columns=IDENTITY,
+    ),
+    Case(
+        "new: default value",
+        {"delta.feature.allowColumnDefaults": "supported"},
+        ddl="a BIGINT DEFAULT 7, b STRING",
+        columns=[column("a", "long", CURRENT_DEFAULT="7", EXISTS_DEFAULT="7"), column("b", "string")],
+    ),
+    Case(
+        "new: char and varchar",
+        ddl="c CHAR(5), v VARCHAR(7), a ARRAY<VARCHAR(3)>, s STRUCT<x: CHAR(2)>",
+        columns=[
+            column("c", "char(5)"),
+            column("v", "varchar(7)"),
+            {**column("a", ""), "type": {"type": "array", "elementType": "varchar(3)", "containsNull": True}},
+            {**column("s", ""), "type": {"type": "struct", "fields": [column("x", "char(2)")]}},
+        ],
+    ),
+    Case("new: nested columns mapped", MAPPED, ddl=NESTED),
+    Case("new: names that need mapping", MAPPED, ddl="`a b` INT, `x,y` INT, `p;` INT", partitioned_by=["p;"]),
+    Case(
+        "upgraded: mapping, renamed, dropped, added",
+        {},
+        [MAPPED, Rename("b", "c"), Drop("s"), AddColumn("d INT"), AddColumn("s STRUCT<x: INT>")],
+        ddl=NESTED,
+    ),
+    Case("upgraded: partition column renamed", {}, [MAPPED, Rename("p", "q")], ddl="a INT, p INT", partitioned_by=["p"]),
+    Case("upgraded: mapping and removed again", {}, [MAPPED, {"delta.columnMapping.mode": "none"}, MAPPED]),
+    Case("upgraded: mapping unset", {}, [MAPPED, Unset("delta.columnMapping.mode")]),
+    Case("upgraded: feed of a (1, 1) table", versions(1, 1), [{"delta.enableChangeDataFeed": "true"}]),
+    Case("upgraded: (3, 7) with legacy versions", {"delta.enableDeletionVectors": "true"}, [versions(1, 4)]),
+    Case("upgraded: timestamp_ntz by name", {}, [{"delta.feature.timestampNtz": "supported"}, AddColumn("t TIMESTAMP_NTZ")]),
+    Case(
+        "row tracking off and on",
+        {"delta.enableRowTracking": "true"},
+        [{"delta.enableRowTracking": "false"}, {"delta.enableRowTracking": "true"}],
+    ),
+    Case("row tracking unset", {"delta.enableRowTracking": "true"}, [Unset("delta.enableRowTracking")]),
+    Case(
+        "defaults",
+        {"delta.appendOnly": "false"},
+        defaults={"appendOnly": "true", "enableDeletionVectors": "true", "feature.domainMetadata": "supported"},
+    ),
+    Case(
+        "defaults of the protocol ignored",
+        {"delta.ignoreProtocolDefaults": "true"},
+        defaults={"feature.domainMetadata": "supported", "minWriterVersion": "5"},
+    ),
+    Case("defaults of the protocol", defaults={"minWriterVersion": "4"}),
+]
+
+CHECKED = {**MAPPED, "delta.constraints.c": "a > 1"}
+MANIFEST = {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
+# What both refuse: a table, a step, and Delta's error class.
+REFUSED = [
+    (Case("mode none to id", {}, [{"delta.columnMapping.mode": "id"}]), "DELTA_UNSUPPORTED_COLUMN_MAPPING_MODE_CHANGE"),
+    (Case("mode name to id", MAPPED, [{"delta.columnMapping.mode": "id"}]), "DELTA_UNSUPPORTED_COLUMN_MAPPING_MODE_CHANGE"),
+    (Case("timestamp_ntz", {}, [AddColumn("t TIMESTAMP_NTZ")]), "DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT"),
+    (Case("unknown key", {}, [{"delta.foo": "1"}]), "DELTA_UNKNOWN_CONFIGURATION"),
+    (Case("maxColumnId", {}, [{"delta.columnMapping.maxColumnId": "4"}]), "DELTA_CANNOT_MODIFY_TABLE_PROPERTY"),
+    (Case("constraint", {}, [{"delta.constraints.c": "a > 1"}]), "DELTA_ADD_CONSTRAINTS"),
+    (Case("reader version alone", {}, [{"delta.minReaderVersion": "3"}]), "DELTA_READ_FEATURE_PROTOCOL_REQUIRES_WRITE"),
+    (
+        Case("clustering", {}, [{"delta.feature.clustering": "supported"}]),
+        "DELTA_ALTER_TABLE_SET_CLUSTERING_TABLE_FEATURE_NOT_ALLOWED",
+    ),
+    (Case("unknown feature", {}, [{"delta.feature.sparkles": "supported"}]), "DELTA_UNSUPPORTED_FEATURES_IN_CONFIG"),
+    (Case("feature status", {}, [{"delta.feature.domainMetadata": "on"}]), "DELTA_UNSUPPORTED_FEATURE_STATUS"),
+    (Case("statistics", {}, [{"delta.dataSkippingStatsColumns": "zz"}]), "DELTA_COLUMN_NOT_FOUND_IN_SCHEMA"),
+    (
+        Case("reserved column", {}, [{"delta.enableChangeDataFeed": "true"}], ddl="_change_type INT, a INT"),
+        "DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS",
+    ),
+    (
+        Case("reserved column added", {"delta.enableChangeDataFeed": "true"}, [AddColumn("_commit_version INT")]),
+        "RESERVED_CDC_COLUMNS_ON_WRITE",
+    ),
+    (
+        Case("manifest", {"delta.enableDeletionVectors": "true"}, [MANIFEST]),
+        "DELTA_VIOLATE_TABLE_PROPERTY_VALIDATION_FAILED",
+    ),
+    (
+        Case("constraint renamed", CHECKED, [Rename("a", "z")]),
+        "DELTA_CONSTRAINT_DEPENDENT_COLUMN_CHANGE",
+    ),
+    (
+        Case("constraint dropped", CHECKED, [Drop("a")]),
+        "DELTA_CONSTRAINT_DEPENDENT_COLUMN_CHANGE",
+    ),
+    (Case("renamed without mapping", {}, [Rename("a", "z")]), "DELTA_UNSUPPORTED_RENAME_COLUMN"),
+    (Case("dropped without mapping", {}, [Drop("a")]), "DELTA_UNSUPPORTED_DROP_COLUMN"),
+    (Case("partition dropped", MAPPED, [Drop("b")], partitioned_by=["b"]), "DELTA_UNSUPPORTED_DROP_PARTITION_COLUMN"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_protocol_properties_and_schema_are_deltas(case: Case, delta: SparkSession, tmp_path: Path) -> None:
+    for step, (theirs, ours) in enumerate(zip(by_delta(case, delta, tmp_path), by_us(case, tmp_path), strict=True)):
+        assert ours == theirs, f"after step {step}"
+
+
+@pytest.mark.parametrize(("case", "error_class"), REFUSED, ids=lambda value: getattr(value, "name", None))
+def test_what_delta_refuses_is_refused_with_its_error_class(
+    case: Case, error_class: str, delta: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match=error_class):
+        list(by_delta(case, delta, tmp_path))
+    with pytest.raises(DeltaError, match=error_class):
+        list(by_us(case, tmp_path))
+
+
+def test_the_protocol_for_a_variant_is_deltas_though_we_do_not_write_it(delta: SparkSession, tmp_path: Path) -> None:
+    case = Case("variant", ddl="a BIGINT, v VARIANT")
+    (theirs,) = by_delta(case, delta, tmp_path)
+    schema = SparkStruct.fromDDL(case.ddl).json()
+    txn = DeltaLog.for_table(str(tmp_path / "ours")).start_transaction()
+    txn.update_metadata_for_new_table(Metadata(id=str(uuid.uuid4()), schema_string=schema))
+    assert sorted(features(txn.protocol)) == theirs["features"]
+    assert masked(json.loads(txn.metadata.schema_string)) == theirs["schema"]
+    with pytest.raises(DeltaError, match="variantType"):
+        txn.commit([], Operation.create_table())
+
+
+def by_delta(case: Case, delta: SparkSession, directory: Path) -> Any:
+    path = directory / "delta"
+    name = f"delta.`{path}`"
+    partitioning = f"PARTITIONED BY ({', '.join(f'`{c}`' for c in case.partitioned_by)})" if case.partitioned_by else ""
+    keys = {f"spark.databricks.delta.properties.defaults.{key}": value for key, value in case.defaults.items()}
+    for key, value in keys.items():
+        delta.conf.set(key, value)
+    try:
+        properties = tbl_properties("TBLPROPERTIES", case.properties)
+        delta.sql(f"CREATE TABLE {name} ({case.ddl}) USING delta {partitioning} {properties}")
+    finally:
+        for key in keys:
+            delta.conf.unset(key)
+    yield state(path)
+    for step in case.steps:
+        match step:
+            case Rename(old, new):
+                delta.sql(f"ALTER TABLE {name} RENAME COLUMN `{old}` TO `{new}`")
+            case Drop(column_name):
+                delta.sql(f"ALTER TABLE {name} DROP COLUMN `{column_name}`")
+            case Unset(key):
+                delta.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('{key}')")
+            case AddColumn(ddl):
+                delta.sql(f"ALTER TABLE {name} ADD COLUMN {ddl}")
+            case _:
+                delta.sql(f"ALTER TABLE {name} {tbl_properties('SET TBLPROPERTIES', step)}")
+        yield state(path)
+
+
+def tbl_properties(words: str, properties: Mapping[str, str]) -> str:
+    pairs = ", ".join(f"'{key}'='{value}'" for key, value in properties.items())
+    return f"{words} ({pairs})" if pairs else ""
+
+
+def by_us(case: Case, directory: Path) -> Any:
+    path = directory / "ours"
+    log = DeltaLog.for_table(str(path))
+    columns = case.columns if case.columns is not None else SparkStruct.fromDDL(case.ddl).jsonValue()["fields"]
+    txn = log.start_transaction(default_properties=dict(case.defaults))
+    txn.update_metadata_for_new_table(
+        Metadata(
+            id=str(uuid.uuid4()),
+            schema_string=json.dumps({"type": "struct", "fields": columns}),
+            partition_columns=list(case.partitioned_by),
+            configuration=dict(case.properties),
+            created_time=int(time.time() * 1000),
+        )
+    )
+    txn.commit([], Operation.create_table())
+    yield state(path)
+    for step in case.steps:
+        txn = log.start_transaction()
+        txn.update_metadata(changed(txn.metadata, step))
+        txn.commit([], Operation.manual_update())
+        yield state(path)
+
+
+def changed(metadata: Metadata, step: Step) -> Metadata:
+    match step:
+        case Rename(old, new):
+            return rename_column(metadata, [old], new)
+        case Drop(name):
+            return drop_column(metadata, [name])
+        case Unset(key):
+            kept = {k: v for k, v in metadata.configuration.items() if k != key}
+            return msgspec.structs.replace(metadata, configuration=kept)
+        case AddColumn(ddl):
+            schema = json.loads(metadata.schema_string)
+            schema["fields"] += SparkStruct.fromDDL(ddl).jsonValue()["fields"]
+            return msgspec.structs.replace(metadata, schema_string=json.dumps(schema))
+    return msgspec.structs.replace(metadata, configuration={**metadata.configuration, **step})
+
+
+def state(path: Path) -> dict[str, Any]:
+    """Replay protocol and metadata without the code under test."""
+    found: dict[str, Any] = {}
+    for file in sorted((path / "_delta_log").glob("*.json")):
+        for line in file.read_text().splitlines():
+            action = json.loads(line)
+            found |= {key: action[key] for key in ("protocol", "metaData") if key in action}
+    protocol = found["protocol"]
+    return {
+        "versions": (protocol["minReaderVersion"], protocol["minWriterVersion"]),
+        "readerFeatures": None if "readerFeatures" not in protocol else sorted(protocol["readerFeatures"]),
+        "writerFeatures": None if "writerFeatures" not in protocol else sorted(protocol["writerFeatures"]),
+        "features": sorted(features(msgspec.convert(protocol, type=Protocol))),
+        "configuration": {k: masked(v) for k, v in found["metaData"]["configuration"].items()},
+        "partitionColumns": found["metaData"]["partitionColumns"],
+        "schema": masked(json.loads(found["metaData"]["schemaString"])),
+    }
+
+
+def masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: masked(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [masked(item) for item in value]
+    if isinstance(value, str):
+        for pattern, stand_in in RANDOM:
+            value = pattern.sub(stand_in, value)
+    return value

@@ -1,0 +1,105 @@
+"""The snapshot after a commit: taken over without reading, or listed until the commit shows (SnapshotManagementSuite)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from airflow_delta.exceptions import InvalidCommittedVersionException
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.commits import CommitFile
+from airflow_delta.log.local_store import LocalStore
+from airflow_delta.log.store import FileStatus
+from airflow_delta.transaction import Operation
+from support import tables
+
+
+class StaleStore(LocalStore):
+    """A store that goes on listing what was there when ``frozen`` was called, for some more listings."""
+
+    probes = False
+    stale = 0
+    shown: frozenset[str] = frozenset()
+
+    def frozen(self, listings: int) -> None:
+        self.shown = frozenset(status.name for status in super().list_from("_delta_log", ""))
+        self.stale = listings
+
+    def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:
+        found = super().list_from(directory, start_name)
+        if self.stale <= 0:
+            return found
+        self.stale -= 1
+        return [status for status in found if status.name in self.shown]
+
+
+@pytest.fixture
+def log(table: Path) -> DeltaLog:
+    tables.table_with_commits(table, 2)
+    log = DeltaLog(StaleStore(str(table), {"durable": "false"}))
+    log.stale_listing_pauses = (0.0, 0.001, 0.002)
+    assert log.snapshot.version == 2
+    return log
+
+
+def stale(log: DeltaLog, listings: int) -> None:
+    assert isinstance(log.store, StaleStore)
+    log.store.frozen(listings)
+
+
+def test_known_commits_need_no_listing(log: DeltaLog, table: Path) -> None:
+    stale(log, 100)
+    data = tables.append(table, 3).read_bytes()
+    assert log.update_after_commit(3, [CommitFile(3, data)]).version == 3
+    assert isinstance(log.store, StaleStore)
+    assert log.store.stale == 100
+
+
+@pytest.mark.parametrize("listings", [0, 1, 3])
+def test_a_stale_listing_is_repeated(log: DeltaLog, table: Path, listings: int, caplog: pytest.LogCaptureFixture) -> None:
+    stale(log, listings)
+    tables.append(table, 3)
+    with caplog.at_level(logging.WARNING, logger="airflow_delta"):
+        assert log.update_after_commit(3).version == 3
+    assert caplog.text.count("Version 3 of") == listings
+
+
+def test_a_listing_that_stays_stale(log: DeltaLog, table: Path) -> None:
+    stale(log, 100)
+    tables.append(table, 3)
+    with pytest.raises(InvalidCommittedVersionException) as caught:
+        log.update_after_commit(3)
+    assert (caught.value.table, caught.value.version) == (str(table), 3)
+    for text in ("DELTA_INVALID_COMMITTED_VERSION", "IS committed", "version 2 as the latest", "Do not commit the same again"):
+        assert text in str(caught.value)
+
+
+def test_a_newer_snapshot_is_as_good(log: DeltaLog, table: Path) -> None:
+    tables.append(table, 3)
+    tables.append(table, 4)
+    assert log.update_after_commit(3).version == 4
+
+
+def test_a_transaction_whose_commit_is_not_listed_is_committed_all_the_same(log: DeltaLog, table: Path) -> None:
+    txn = log.start_transaction()
+    other = DeltaLog(log.store)  # has read nothing yet, so it must list what was committed
+    other.stale_listing_pauses = (0.0,)
+    txn.log = other
+    stale(log, 100)
+    with pytest.raises(InvalidCommittedVersionException):
+        txn.commit([tables.add("new")], Operation("WRITE", {"mode": "Append"}))
+    assert txn.committed
+    assert tables.commit_path(table, 3).exists()
+    assert DeltaLog.for_table(str(table)).snapshot.version == 3
+
+
+def test_the_first_version_has_a_checksum_too(table: Path) -> None:
+    log = DeltaLog.for_table(str(table), {"durable": "false"})
+    txn = log.start_transaction()
+    txn.update_metadata(tables.metadata())
+    assert txn.commit([tables.add("a")], Operation("CREATE TABLE", {})) == 0
+    assert log.snapshot.version == 0
+    assert tables.log_path(table, f"{0:020d}.crc").exists()
+    assert log.snapshot.validate_checksum()

@@ -1,0 +1,213 @@
+"""Constraints, invariants, default values and lengths, as metadata hold them; type changes and clustering likewise."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException, DeltaLogCorruptedException
+from airflow_delta.log import change_data_feed, clustering
+from airflow_delta.log.actions import DomainMetadata, Metadata
+from airflow_delta.log.constraints import (
+    check_constraints,
+    column_defaults,
+    exists_defaults,
+    has_char_varchar,
+    has_defaults,
+    invariants,
+    length_limits,
+    replace_char_varchar,
+    without_exists_defaults,
+)
+from airflow_delta.log.schema import ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType, parse_schema, to_json
+from airflow_delta.log.type_widening import may_evolve, may_widen, with_type_changes
+
+
+def column(name: str, kind: Any = "integer", **metadata: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def struct(*columns: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(columns)}
+
+
+def schema(*columns: dict[str, Any]) -> StructType:
+    return parse_schema(json.dumps(struct(*columns)))
+
+
+def metadata(*columns: dict[str, Any], partition_by: Any = (), **configuration: str) -> Metadata:
+    return Metadata(
+        id="i", schema_string=json.dumps(struct(*columns)), partition_columns=list(partition_by), configuration=configuration
+    )
+
+
+def test_check_constraints_stand_in_the_properties():
+    found = check_constraints(metadata(column("a"), **{"delta.constraints.c1": "a > 1", "delta.appendOnly": "true"}))
+    assert found == {"c1": "a > 1"}
+
+
+def test_invariants_stand_in_fields_also_of_structs():
+    text = '{"expression":{"expression":"x < 10"}}'
+    found = invariants(schema(column("a"), column("s", struct(column("x.y", **{"delta.invariants": text})))))
+    assert found == {"s.`x.y`": "x < 10"}
+    with pytest.raises(DeltaAnalysisException, match="invariant of column a"):
+        invariants(schema(column("a", **{"delta.invariants": "x < 10"})))
+
+
+def test_default_values():
+    given = schema(column("a", CURRENT_DEFAULT="7", EXISTS_DEFAULT="6"), column("b"))
+    assert column_defaults(given) == {"a": "7"}
+    assert exists_defaults(given) == {"a": "6"}
+    assert has_defaults(given)
+    assert json.loads(to_json(without_exists_defaults(given)))["fields"][0]["metadata"] == {"CURRENT_DEFAULT": "7"}
+
+
+def test_lengths_go_into_the_metadata_of_the_column():
+    nested = {"type": "map", "keyType": "varchar(3)", "valueType": struct(column("x", "char(2)")), "valueContainsNull": True}
+    given = schema(column("c", "char( 5 )", comment="kept"), column("m", nested), column("i"))
+    assert has_char_varchar(given)
+    stored = replace_char_varchar(given)
+    assert not has_char_varchar(stored)
+    assert str(stored) == "struct<c:string,m:map<string,struct<x:string>>,i:int>"
+    assert length_limits(stored) == {"c": "char( 5 )", "m": "map<varchar(3),struct<x:char(2)>>"}
+    assert stored.fields[0].metadata["comment"] == "kept"
+    assert stored.fields[2] is given.fields[2]
+
+
+# -- type widening -------------------------------------------------------------------------------------------------------------
+
+
+def kind(text: str) -> DataType:
+    return schema(column("a", text)).fields[0].data_type
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "widens", "evolves"),
+    [
+        ("byte", "short", True, True),
+        ("short", "long", True, True),
+        ("integer", "double", True, True),
+        ("long", "double", False, False),
+        ("integer", "decimal(10,0)", True, True),
+        ("integer", "decimal(10,1)", False, False),
+        ("long", "decimal(21,1)", True, True),
+        ("decimal(5,2)", "decimal(7,3)", True, True),
+        ("decimal(5,2)", "decimal(6,4)", False, False),
+        ("float", "double", True, True),
+        ("double", "float", False, False),
+        ("date", "timestamp_ntz", True, True),
+        ("date", "timestamp", False, False),
+        ("string", "binary", False, False),
+    ],
+)
+def test_which_types_may_widen(before, after, widens, evolves):
+    assert may_widen(kind(before), kind(after)) is widens
+    assert may_evolve(kind(before), kind(after)) is evolves
+
+
+def test_type_changes_are_noted_in_the_nearest_field_as_delta_does():
+    deep = {
+        "type": "array",
+        "elementType": {"type": "map", "keyType": "short", "valueType": struct(column("x", "short")), "valueContainsNull": True},
+        "containsNull": True,
+    }
+    old = schema(
+        column("a", "short", **{"delta.typeChanges": [{"toType": "short", "fromType": "byte"}]}), column("l", deep), column("b")
+    )
+    wide = json.loads(json.dumps(deep).replace('"short"', '"integer"'))
+    new = with_type_changes(schema(column("A", "long"), column("l", wide), column("b"), column("n")), old)
+    changes = {f.name: f.metadata.get("delta.typeChanges") for f in new.fields}
+    assert changes == {
+        "A": [{"toType": "short", "fromType": "byte"}, {"toType": "long", "fromType": "short"}],
+        "l": [{"toType": "integer", "fromType": "short", "fieldPath": "element.key"}],
+        "b": None,
+        "n": None,
+    }
+    assert isinstance(new.fields[1].data_type, ArrayType)
+    inner = new.fields[1].data_type.element_type
+    assert isinstance(inner, MapType)
+    assert isinstance(inner.value_type, StructType)
+    assert inner.value_type.fields[0].metadata["delta.typeChanges"] == [{"toType": "integer", "fromType": "short"}]
+    assert with_type_changes(new, new) == new
+    assert isinstance(kind("decimal(5,2)"), DecimalType)
+    assert kind("odd") == PrimitiveType("odd")
+
+
+# -- change data feed ----------------------------------------------------------------------------------------------------------
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+MAPPED = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+
+
+def mapped(name: str, identity: int) -> dict[str, Any]:
+    return column(name, **{"delta.columnMapping.id": identity, "delta.columnMapping.physicalName": f"p{identity}"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (None, metadata(column("_change_type"), **FEED), "DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS"),
+        (metadata(column("a")), metadata(column("_commit_version"), **FEED), "DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS"),
+        (metadata(column("a"), **FEED), metadata(column("_commit_timestamp"), **FEED), "RESERVED_CDC_COLUMNS_ON_WRITE"),
+    ],
+)
+def test_reserved_names(old, new, said):
+    with pytest.raises(DeltaIllegalStateException, match=said):
+        change_data_feed.check_reserved_columns(new, old)
+
+
+def test_names_are_free_while_the_feed_is_off_and_below_the_top():
+    change_data_feed.check_reserved_columns(metadata(column("_change_type")), None)
+    change_data_feed.check_reserved_columns(metadata(column("s", struct(column("_change_type"))), **FEED), None)
+
+
+TWO = metadata(mapped("a", 1), mapped("b", 2), **FEED, **MAPPED)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "refused"),
+    [
+        (None, TWO, True),
+        (metadata(column("a"), column("b"), **FEED), TWO, True),
+        (TWO, metadata(mapped("a", 1), **FEED, **MAPPED), True),
+        (TWO, metadata(mapped("a", 1), mapped("c", 2), **FEED, **MAPPED), True),
+        (TWO, metadata(mapped("a", 1), mapped("b", 2), mapped("c", 3), **FEED, **MAPPED), False),
+        (TWO, metadata(mapped("a", 1), **MAPPED), False),
+        (metadata(column("a"), **FEED), metadata(column("b"), **FEED), False),
+    ],
+)
+def test_files_and_columns_may_not_change_in_one_commit(old, new, refused):
+    change_data_feed.check_column_mapping(new, old, has_file_actions=False, operation="WRITE")
+    if not refused:
+        change_data_feed.check_column_mapping(new, old, has_file_actions=True, operation="WRITE")
+        return
+    with pytest.raises(DeltaIllegalStateException, match=r"WRITE may not.*DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION"):
+        change_data_feed.check_column_mapping(new, old, has_file_actions=True, operation="WRITE")
+
+
+# -- clustering ----------------------------------------------------------------------------------------------------------------
+
+
+def domain(configuration: str, *, removed: bool = False) -> dict[str, DomainMetadata]:
+    return {"delta.clustering": DomainMetadata(domain="delta.clustering", configuration=configuration, removed=removed)}
+
+
+def test_clustering_columns_are_physical_and_must_stay():
+    columns = clustering.clustering_columns(domain('{"clusteringColumns":[["p1"],["s","p2"]],"domainName":"delta.clustering"}'))
+    assert columns == [("p1",), ("s", "p2")]
+    clustering.check(metadata(mapped("a", 1), column("s", struct(mapped("b", 2)))), columns)
+    with pytest.raises(DeltaAnalysisException, match=r"s\.p2.*DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN"):
+        clustering.check(metadata(mapped("a", 1)), columns)
+    with pytest.raises(DeltaAnalysisException, match="DELTA_CLUSTER_BY_WITH_PARTITIONED_BY"):
+        clustering.check(metadata(mapped("a", 1), column("p"), partition_by=["p"]), [("p1",)])
+
+
+def test_tables_without_clustering():
+    unclustered = clustering.unclustered()
+    assert clustering.clustering_columns({unclustered.domain: unclustered}) == []
+    assert clustering.clustering_columns({}) == []
+    assert clustering.clustering_columns(domain("{}", removed=True)) == []
+    with pytest.raises(DeltaLogCorruptedException, match=r"delta\.clustering"):
+        clustering.clustering_columns(domain("[]"))

@@ -1,0 +1,102 @@
+"""What may generate a column. The same expressions were given to Delta Spark 4.4: it takes and refuses the same ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.actions import Metadata
+from airflow_delta.log.generated_columns import check, generated_columns, without_generation
+from airflow_delta.log.schema import parse_schema
+
+COLUMNS = [
+    ("a", "integer"),
+    ("b", "string"),
+    ("t", "timestamp"),
+    ("s", {"type": "struct", "fields": [{"name": "x", "type": "integer", "nullable": True, "metadata": {}}]}),
+]
+
+
+def metadata(kind: str, expression: str, **others: str) -> Metadata:
+    fields = [{"name": name, "type": t, "nullable": True, "metadata": {}} for name, t in COLUMNS]
+    for name, text in {"g": expression, **others}.items():
+        fields.append({"name": name, "type": kind, "nullable": True, "metadata": {"delta.generationExpression": text}})
+    return Metadata(id="i", schema_string=json.dumps({"type": "struct", "fields": fields}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression"),
+    [
+        ("date", "CAST(t AS DATE)"),
+        ("date", "to_date(t)"),
+        ("date", "date(t)"),
+        ("integer", "year(t)"),
+        ("integer", "YEAR(t) * 100 + month(t)"),
+        ("integer", "a + 1"),
+        ("integer", "`A` + 1"),
+        ("integer", "-a"),
+        ("integer", "s.x"),
+        ("integer", "1"),
+        ("integer", "if(a > 1, a, 2)"),
+        ("integer", "coalesce(a, 1)"),
+        ("integer", "extract(YEAR FROM t)"),
+        ("long", "xxhash64(a)"),
+        ("long", "cast(a as bigint) * 2"),
+        ("double", "a / 2"),
+        ("decimal(10,2)", "cast(a as decimal(10, 2))"),
+        ("boolean", "a IN (1, 2) AND NOT (b = 'x')"),
+        ("string", "CASE WHEN a > 1 THEN 'x' ELSE 'yy' END"),
+        ("string", "concat(b, 'x')"),
+        ("string", "b || 'rand()'"),
+        ("string", "left(b, 2)"),
+        ("string", "date_format(t, 'yyyy-MM')"),
+        ("timestamp", "date_trunc('HOUR', t)"),
+    ],
+)
+def test_allowed(kind, expression):
+    check(metadata(kind, expression))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression", "error_class"),
+    [
+        ("integer", "zz + 1", "DELTA_INVALID_GENERATED_COLUMN_REFERENCES"),
+        ("integer", "s.y", "DELTA_INVALID_GENERATED_COLUMN_REFERENCES"),
+        ("integer", "g + 1", "DELTA_INVALID_GENERATED_COLUMN_REFERENCES"),
+        ("double", "rand()", "DELTA_NON_DETERMINISTIC_EXPRESSION_IN_GENERATED_COLUMN"),
+        ("string", "UUID()", "DELTA_NON_DETERMINISTIC_EXPRESSION_IN_GENERATED_COLUMN"),
+        ("timestamp", "current_timestamp()", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"),
+        ("date", "current_date", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"),
+        ("timestamp", "now()", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"),
+        ("long", "sum(a)", "DELTA_AGGREGATE_IN_GENERATED_COLUMN"),
+        ("integer", "myudf(a)", "DELTA_UDF_IN_GENERATED_COLUMN"),
+        ("integer", "other.upper(b)", "DELTA_UDF_IN_GENERATED_COLUMN"),
+        ("integer", "row_number() over (order by a)", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"),
+        ("integer", "(select 1)", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"),
+        ("integer", "explode(array(a))", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"),
+        ("integer", "aggregate(array(a), 0, (x, y) -> x + y)", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"),
+        ("integer", "a +", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"),
+        ("variant", "parse_json(b)", "DELTA_UNSUPPORTED_DATA_TYPE_IN_GENERATED_COLUMN"),
+        ("string", "a + 1", "DELTA_GENERATED_COLUMNS_EXPR_TYPE_MISMATCH"),
+        ("long", "a + 1", "DELTA_GENERATED_COLUMNS_EXPR_TYPE_MISMATCH"),
+        ("string", "year(t)", "DELTA_GENERATED_COLUMNS_EXPR_TYPE_MISMATCH"),
+    ],
+)
+def test_refused(kind, expression, error_class):
+    with pytest.raises(DeltaAnalysisException, match=error_class) as caught:
+        check(metadata(kind, expression))
+    assert "'g'" in str(caught.value)
+
+
+def test_one_generated_column_may_not_refer_to_another():
+    with pytest.raises(DeltaAnalysisException, match="DELTA_INVALID_GENERATED_COLUMN_REFERENCES"):
+        check(metadata("integer", "a + 1", h="g + 1"))
+
+
+def test_reading_and_removing():
+    schema = parse_schema(metadata("integer", "a + 1").schema_string)
+    assert generated_columns(schema) == {"g": "a + 1"}
+    assert without_generation(schema.fields[-1]).metadata == {}
+    assert without_generation(schema.fields[0]) is schema.fields[0]

@@ -1,0 +1,358 @@
+"""What surrounds the matrix: identity columns, options, domains, dropped features, what a conflict tells."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from airflow_delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    DeltaConcurrentModificationException,
+    DeltaError,
+    FeatureDropConflictException,
+    MetadataChangedException,
+    ProtocolChangedException,
+    ProtocolDowngradeException,
+)
+from airflow_delta.log.actions import AddFile, DomainMetadata, Metadata, Protocol
+from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
+from airflow_delta.transaction.conflict_metadata import IDENTITY_TAG, identity_only
+from airflow_delta.transaction.conflict_options import ConflictOptions
+from transaction.harness import Table, add, foreign_info, metadata, remove
+
+# -- identity columns -----------------------------------------------------------------------------------------------------------
+
+
+def identity_schema(high_water_mark: int | None = None, *, start: int = 1) -> str:
+    generation: dict[str, Any] = {"delta.identity.start": start, "delta.identity.step": 1}
+    generation["delta.identity.allowExplicitInsert"] = False
+    if high_water_mark is not None:
+        generation["delta.identity.highWaterMark"] = high_water_mark
+    fields = [
+        {"name": "id", "type": "long", "nullable": True, "metadata": generation},
+        {"name": "part", "type": "integer", "nullable": True, "metadata": {}},
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def identity_metadata(mark: int | None = None, **changes: Any) -> Metadata:
+    return metadata(["part"], schema_string=identity_schema(mark), **changes)
+
+
+KINDS = {
+    "none": None,
+    "generic": identity_metadata(description="other"),
+    "identity": identity_metadata(10),
+    "row tracking": identity_metadata(configuration={"delta.enableRowTracking": "true"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (identity_metadata(10), True),
+        (identity_metadata(), False),
+        (identity_metadata(10, description="x"), False),
+        (metadata(["part"], schema_string=identity_schema(10, start=5)), False),
+        (None, False),
+    ],
+)
+def test_what_only_notes_used_values(change: Metadata | None, expected: bool) -> None:
+    assert identity_only(identity_metadata(), change) is expected
+    assert identity_only(None, change) is False
+
+
+@pytest.mark.parametrize("winner", KINDS)
+@pytest.mark.parametrize("current", KINDS)
+@pytest.mark.parametrize("appends", [True, False])
+def test_identity_matrix(tmp_path: Path, current: str, winner: str, appends: bool) -> None:
+    """Delta's IdentityColumnConflictSuite: what each kind of metadata change does to each other."""
+    table = Table(tmp_path)
+    table.create(["part"], schema_string=identity_schema(), configuration={"delta.feature.rowTracking": "supported"})
+    stored = table.open().snapshot.metadata
+    ours = table.open().start_transaction()
+
+    def change(kind: str) -> dict[str, Any] | None:
+        given = KINDS[kind]
+        if given is None:
+            return None
+        line = {"id": stored.id, "format": {"provider": "parquet", "options": {}}, "partitionColumns": ["part"]}
+        line |= {"schemaString": given.schema_string, "createdTime": stored.created_time}
+        line |= {"configuration": {**stored.configuration, **given.configuration}}
+        return line | ({"description": given.description} if given.description else {})
+
+    tags = {"identity": {IDENTITY_TAG: "true"}, "row tracking": {"rowTrackingEnablementOnly": "true"}}.get(winner)
+    info = foreign_info(operation="WRITE", isBlindAppend=True, **({"tags": tags} if tags else {}))
+    new = {"add": {"path": "w", "partitionValues": {"part": "1"}, "size": 1, "modificationTime": 1, "dataChange": True}}
+    new["add"] |= {"stats": '{"numRecords":1}', "baseRowId": 0, "defaultRowCommitVersion": 1}
+    mark = {"domainMetadata": {"domain": "delta.rowTracking", "configuration": '{"rowIdHighWaterMark":0}', "removed": False}}
+    changed = change(winner)
+    table.put_foreign(1, info, *([{"metaData": changed}] if changed else []), new, mark)
+    mine = change(current)
+    actions: list[Any] = [] if mine is None else [_decoded(mine)]
+    if appends:
+        actions.append(replace(add("o", part=1), stats='{"numRecords":1}'))
+    else:
+        ours.filter_files()
+        actions.append(remove("gone", part=1))
+    expected: type[DeltaConcurrentModificationException] | None = None
+    if winner == "generic" or (winner != "none" and current != "none"):
+        expected = MetadataChangedException
+    elif not appends:
+        expected = ConcurrentAppendException
+    if expected is None:
+        assert ours.commit(actions, Operation.write()) == 2
+        assert (table.info(2).get("tags") or {}).get(IDENTITY_TAG) == ("true" if current == "identity" else None)
+    else:
+        with pytest.raises(expected):
+            ours.commit(actions, Operation.write())
+
+
+def _decoded(line: dict[str, Any]) -> Metadata:
+    import msgspec
+
+    return msgspec.convert(line, Metadata)
+
+
+# -- protocol -------------------------------------------------------------------------------------------------------------------
+
+LISTED = ["appendOnly", "domainMetadata", "invariants", "vacuumProtocolCheck"]
+CONFIGURATION = {"delta.feature.domainMetadata": "supported", "delta.feature.vacuumProtocolCheck": "supported"}
+
+
+def protocol(*writer: str, reader: tuple[str, ...] = ("vacuumProtocolCheck",)) -> Protocol:
+    listed = sorted({*writer, *reader})
+    return Protocol(min_reader_version=3, min_writer_version=7, reader_features=list(reader), writer_features=listed)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table(tmp_path)
+    table.create(configuration=CONFIGURATION)
+    return table
+
+
+def race(table: Table, **options: bool) -> OptimisticTransaction:
+    return table.open().start_transaction(policy=CommitPolicy(conflicts=ConflictOptions(**options)))
+
+
+@pytest.mark.parametrize(("feature", "conflicts"), [("checkConstraints", True), ("changeDataFeed", False)])
+@pytest.mark.parametrize("enforce", [True, False])
+def test_features_with_rules_for_every_write(table: Table, feature: str, conflicts: bool, enforce: bool) -> None:
+    ours = race(table, enforce_concurrent_feature_enablement=enforce)
+    table.commit(protocol(*LISTED, feature), operation=Operation.upgrade_protocol({}))
+    if conflicts and enforce:
+        with pytest.raises(ProtocolChangedException, match=feature):
+            ours.commit([add("a")], Operation.write())
+    else:
+        assert ours.commit([add("a")], Operation.write()) == 2
+
+
+def test_an_upgrade_that_is_taken_back_meanwhile(table: Table) -> None:
+    ours = race(table)
+    table.commit(protocol(*LISTED, "changeDataFeed"), operation=Operation.upgrade_protocol({}))
+    table.put_foreign(2, foreign_info(operation="DROP FEATURE"), {"protocol": json.loads(_json(protocol(*LISTED)))})
+    assert ours.commit([add("a")], Operation.write()) == 3
+
+
+def _json(value: Any) -> bytes:
+    import msgspec
+
+    return msgspec.json.encode(value)
+
+
+# -- our own dropping of a feature ----------------------------------------------------------------------------------------------
+
+DROP = Operation("DROP FEATURE", {"featureName": "domainMetadata"})
+
+
+def test_a_feature_is_dropped(table: Table) -> None:
+    ours = race(table)
+    table.commit(add("w"))
+    without = protocol(*(name for name in LISTED if name != "domainMetadata"))
+    assert ours.commit([without], DROP) == 2
+    assert "domainMetadata" not in (table.open().snapshot.protocol.writer_features or ())
+
+
+def test_a_feature_that_is_in_use_again(table: Table) -> None:
+    ours = race(table)
+    table.commit(DomainMetadata(domain="user.x", configuration="{}", removed=False))
+    without = protocol(*(name for name in LISTED if name != "domainMetadata"))
+    with pytest.raises(FeatureDropConflictException, match=r"user\.x") as caught:
+        ours.commit([without], DROP)
+    assert caught.value.version == 1
+    assert caught.value.error_class == "DELTA_FEATURE_DROP_CONFLICT_REVALIDATION_FAIL"
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        (protocol("appendOnly", "invariants", reader=()), "only one feature"),
+        (protocol(*(n for n in LISTED if n != "appendOnly")), "does not let it go"),
+        (protocol(*(n for n in LISTED if n != "domainMetadata"), "changeDataFeed"), "cannot be added in the same commit"),
+    ],
+)
+def test_what_cannot_be_dropped(table: Table, new: Protocol, why: str) -> None:
+    with pytest.raises(ProtocolDowngradeException, match=why):
+        table.commit(new, operation=DROP)
+
+
+def test_only_dropping_a_feature_drops_one(table: Table) -> None:
+    without = protocol(*(name for name in LISTED if name != "domainMetadata"))
+    with pytest.raises(ProtocolDowngradeException):
+        table.commit(without, operation=Operation.manual_update())
+
+
+def test_dropping_a_reader_feature_moves_the_protection_of_checkpoints(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create(configuration={**CONFIGURATION, "delta.feature.checkpointProtection": "supported"})
+    ours = race(table)
+    table.commit(add("w"))
+    table.commit(add("w2"))
+    before = ours.snapshot.metadata
+    protected = replace(before, configuration={**before.configuration, "delta.requireCheckpointProtectionBeforeVersion": "1"})
+    listed = ["appendOnly", "checkpointProtection", "domainMetadata", "invariants"]
+    without = Protocol(min_reader_version=1, min_writer_version=7, writer_features=listed)
+    assert ours.commit([protected, without], Operation("DROP FEATURE", {"featureName": "vacuumProtocolCheck"})) == 3
+    assert table.open().snapshot.metadata.configuration["delta.requireCheckpointProtectionBeforeVersion"] == "3"
+
+
+# -- metadata and domains -------------------------------------------------------------------------------------------------------
+
+
+def test_without_resolution_every_metadata_change_is_a_conflict(table: Table) -> None:
+    strict, lenient = race(table, resolve_feature_enablement=False), race(table)
+    table.put_foreign(1, foreign_info(), next(line for line in table.lines(0) if "metaData" in line))
+    assert lenient.commit([add("a")], Operation.write()) == 2
+    with pytest.raises(MetadataChangedException):
+        strict.commit([add("b")], Operation.write())
+
+
+CLUSTERED = DomainMetadata(domain="delta.clustering", configuration='{"clusteringColumns":[["value"]]}', removed=False)
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_a_replaced_table_is_not_clustered_as_the_one_before(table: Table, removes: bool) -> None:
+    ours = race(table, replace_removes_new_domains=removes)
+    table.commit(CLUSTERED)
+    ours.commit([add("a")], Operation.replace_table())
+    assert ("delta.clustering" in table.open().snapshot.domain_metadata) is not removes
+
+
+def test_a_replaced_table_that_sets_its_own_clustering_conflicts(table: Table) -> None:
+    ours = race(table)
+    table.commit(CLUSTERED)
+    with pytest.raises(ConcurrentTransactionException, match=r"delta\.clustering"):
+        ours.commit([CLUSTERED], Operation.replace_table())
+
+
+def test_different_domains_do_not_conflict(table: Table) -> None:
+    ours = race(table)
+    table.commit(DomainMetadata(domain="user.x", configuration="{}", removed=False))
+    assert ours.commit([DomainMetadata(domain="user.y", configuration="{}", removed=False)], Operation.manual_update()) == 2
+
+
+# -- after a race the actions are checked again ----------------------------------------------------------------------------------
+
+
+def _rows(path: str, base: int) -> AddFile:
+    return replace(add(path), stats='{"numRecords":1}', base_row_id=base, default_row_commit_version=2)
+
+
+def test_what_a_race_makes_of_the_actions_is_checked_again(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create(configuration={"delta.feature.rowTracking": "supported"})
+    table.commit(replace(add("a"), stats='{"numRecords":1}'))
+    ours = race(table)
+    table.put_foreign(
+        2,
+        foreign_info(operation="WRITE"),
+        *[{"add": json.loads(_json(_rows("n", base)))} for base in (1, 2)],
+    )
+    with pytest.raises(DeltaError, match="DELTA_DUPLICATE_ACTIONS_FOUND"):
+        ours.commit([], Operation("ROW TRACKING UNBACKFILL"))
+
+
+# -- what a conflict tells ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_conflict_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = Table(tmp_path)
+    table.create(("part",), name="flights")
+    ours = table.open().start_transaction()
+    ours.filter_files("part = 1")
+    tags = {"airflow.dagId": "load", "airflow.runId": "r1", "airflow.taskId": "commit", "airflow.tryNumber": "2"}
+    table.commit(add("w", part=1), operation=Operation.write(), tags=tags, user_metadata="nightly")
+    with caplog.at_level(logging.INFO, logger="airflow_delta.transaction"), pytest.raises(ConcurrentAppendException) as caught:
+        ours.commit([add("o", part=1)], Operation.write())
+    error = caught.value
+    assert error.condition == "DELTA_CONCURRENT_APPEND.WITH_PARTITION_HINT"
+    assert error.sql_state == "2D521"
+    assert error.operation == "WRITE"
+    assert error.table_name == "flights"
+    assert error.version == error.winning_version == 1
+    assert error.partition == "[part=1]"
+    assert error.partition_values == {"part": "1"}
+    assert error.winning_commit is not None
+    assert error.winning_commit["userMetadata"] == "nightly"
+    assert error.message_parameters == {
+        "operation": "WRITE",
+        "tableName": "flights",
+        "version": "1",
+        "partitionValues": "[part=1]",
+    }
+    text = str(error)
+    assert "committed by Dag load, run r1, task commit, try 2 at 20" in text
+    assert "with airflow-provider-delta/" in text
+    assert "user metadata 'nightly'" in text
+    (event,) = [record for record in caplog.records if getattr(record, "delta_event", "").startswith("delta.commit.conflict")]
+    assert event.delta_event == "delta.commit.conflict.ConcurrentAppend"  # type: ignore[attr-defined]
+    facts = event.delta_data  # type: ignore[attr-defined]
+    assert facts["winningTxnOperation"] == "WRITE"
+    assert facts["condition"] == error.condition
+    assert facts["winningVersion"] == 1
+
+
+def test_a_conflict_without_a_partition(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create()
+    table.commit(add("a"))
+    ours = table.open().start_transaction()
+    ours.read_whole_table()
+    table.put_foreign(2, {"remove": {"path": "a", "dataChange": True}})
+    with pytest.raises(ConcurrentDeleteReadException) as caught:
+        ours.commit([add("o")], Operation.write())
+    error = caught.value
+    assert error.condition == "DELTA_CONCURRENT_DELETE_READ.WITHOUT_HINT"
+    assert error.operation == "TRANSACTION"
+    assert error.table_name == f"delta.`{table.root}`"
+    assert "partitionValues" not in error.message_parameters
+
+
+def test_a_null_partition_and_mapped_columns_are_told_by_the_names_that_users_know(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    mapped = {"delta.columnMapping.id": 2, "delta.columnMapping.physicalName": "col-2"}
+    fields = [
+        {"name": "value", "type": "integer", "nullable": True, "metadata": {**mapped, "delta.columnMapping.id": 1}},
+        {"name": "part", "type": "integer", "nullable": True, "metadata": mapped},
+    ]
+    fields[0]["metadata"]["delta.columnMapping.physicalName"] = "col-1"  # type: ignore[index]
+    configuration = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+    line = {"id": "x", "format": {"provider": "parquet", "options": {}}, "partitionColumns": ["part"], "createdTime": 1}
+    line |= {"schemaString": json.dumps({"type": "struct", "fields": fields}), "configuration": configuration}
+    table.put_foreign(0, foreign_info(), {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": line})
+    ours = table.open().start_transaction()
+    ours.filter_files("part IS NULL")
+    new = {"path": "w", "partitionValues": {"col-2": None}, "size": 1, "modificationTime": 1, "dataChange": True}
+    table.put_foreign(1, foreign_info(), {"add": new})
+    with pytest.raises(ConcurrentAppendException) as caught:
+        ours.commit([remove("x", **{"col-2": 1})], Operation.manual_update())
+    assert caught.value.partition == "[part=null]"
+    assert caught.value.partition_values == {"part": None}

@@ -1,0 +1,161 @@
+"""Which features of a table can be dropped, and what stands in the way of the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from airflow_delta.exceptions import DeltaLogCorruptedException, ProtocolChangedException
+from airflow_delta.log.actions import DomainMetadata, Protocol
+from airflow_delta.transaction import Operation
+from airflow_delta.transaction.feature_drop import obstacle
+from transaction.harness import Table, add, foreign_info, metadata
+from transaction.matrix import with_vector
+
+TRACKED = replace(add("a"), stats='{"numRecords":3}')
+CLUSTERED = DomainMetadata(domain="delta.clustering", configuration='{"clusteringColumns":[["value"]]}', removed=False)
+
+
+def created(root: Path, *actions: Any, **configuration: str) -> Table:
+    table = Table(root)
+    table.create(configuration={f"delta.{key.replace('_', '.')}": value for key, value in configuration.items()})
+    if actions:
+        table.commit(*actions)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("feature", "configuration", "actions", "why"),
+    [
+        ("domainMetadata", {"feature_domainMetadata": "supported"}, [], None),
+        ("clustering", {"feature_domainMetadata": "supported"}, [CLUSTERED], "the table is clustered"),
+        ("clustering", {"feature_domainMetadata": "supported"}, [], None),
+        ("inCommitTimestamp", {"enableInCommitTimestamps": "true"}, [], "delta.enableInCommitTimestamps"),
+        ("inCommitTimestamp", {"feature_inCommitTimestamp": "supported"}, [], None),
+        ("deletionVectors", {"enableDeletionVectors": "true"}, [], "delta.enableDeletionVectors"),
+        ("deletionVectors", {"feature_deletionVectors": "supported"}, [add("a")], None),
+        ("rowTracking", {"enableRowTracking": "true"}, [], "delta.enableRowTracking"),
+        ("rowTracking", {"feature_rowTracking": "supported"}, [], None),
+        ("rowTracking", {"feature_rowTracking": "supported"}, [TRACKED], "1 files have row ids"),
+        ("columnMapping", {"columnMapping_mode": "name"}, [], "the columns are mapped"),
+        ("columnMapping", {"feature_columnMapping": "supported"}, [], None),
+        ("v2Checkpoint", {"checkpointPolicy": "v2"}, [], "makes use of it"),
+        ("v2Checkpoint", {"feature_v2Checkpoint": "supported"}, [], None),
+        ("vacuumProtocolCheck", {"feature_vacuumProtocolCheck": "supported"}, [], None),
+        ("appendOnly", {}, [], "does not let it go"),
+    ],
+)
+def test_what_stands_in_the_way(
+    tmp_path: Path, feature: str, configuration: dict[str, str], actions: list[Any], why: str | None
+) -> None:
+    found = obstacle({feature}, created(tmp_path, *actions, **configuration).open().snapshot)
+    if why is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert why in found
+
+
+def test_files_with_deletion_vectors(tmp_path: Path) -> None:
+    table = created(tmp_path, with_vector(add("a"), 1), enableDeletionVectors="true")
+    before = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
+    table.put_foreign(2, foreign_info(), {"metaData": {**before, "configuration": {}}})
+    assert obstacle({"deletionVectors"}, table.open().snapshot) == "1 files have a deletion vector"
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    assert (
+        obstacle({"clustering", "rowTracking"}, created(tmp_path).open().snapshot)
+        == "only one feature can be dropped in a commit"
+    )
+
+
+# -- row tracking that is dropped cleans up after others ----------------------------------------------------------------------
+
+
+def rows(path: str, **changes: Any) -> Any:
+    return replace(add(path), stats='{"numRecords":3}', **changes)
+
+
+def suspend(table: Table) -> None:
+    """Stop giving row ids, which is how dropping the feature begins."""
+    before = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
+    configuration = {**before["configuration"], "delta.rowTrackingSuspended": "true"}
+    table.put_foreign(1, foreign_info(), {"metaData": {**before, "configuration": configuration}})
+
+
+def test_dropping_row_tracking_takes_the_ids_of_concurrent_commits_away(tmp_path: Path) -> None:
+    table = created(tmp_path, feature_rowTracking="supported")
+    suspend(table)
+    table.commit(rows("a"))
+    ours = table.open().start_transaction()
+    given = {"path": "w", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
+    table.put_foreign(3, foreign_info(), {"add": {**given, "baseRowId": 3, "defaultRowCommitVersion": 3}})
+    without = Protocol(min_reader_version=1, min_writer_version=7, writer_features=["appendOnly", "domainMetadata", "invariants"])
+    assert ours.commit([without], Operation("DROP FEATURE", {"featureName": "rowTracking"})) == 4
+    assert [next(iter(line)) for line in table.lines(4)] == ["commitInfo", "protocol", "add"]
+    assert table.lines(4)[2]["add"] == {**given, "dataChange": False}
+    assert table.live() == {"a", "w"}
+
+
+def test_a_feature_dropped_by_another_is_a_conflict_for_row_ids(tmp_path: Path) -> None:
+    table = created(tmp_path, feature_rowTracking="supported")
+    ours = table.open().start_transaction()
+    dropped = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "domainMetadata", "invariants"]}
+    table.put_foreign(1, foreign_info(operation="DROP FEATURE"), {"protocol": dropped})
+    with pytest.raises(ProtocolChangedException, match="rowTracking"):
+        ours.commit([rows("a")], Operation.write())
+
+
+def test_tables_whose_row_tracking_is_suspended_get_no_ids_in_a_race(tmp_path: Path) -> None:
+    table = created(tmp_path, feature_rowTracking="supported")
+    suspend(table)
+    ours = table.open().start_transaction()
+    table.commit(rows("w"))
+    assert ours.commit([rows("a")], Operation.write()) == 3
+    assert [next(iter(line)) for line in table.lines(3)] == ["commitInfo", "add"]
+    assert "baseRowId" not in table.lines(3)[1]["add"]
+
+
+@pytest.mark.parametrize("text", ["{}", "not JSON"])
+def test_a_mark_that_cannot_be_understood_stops_the_commit(tmp_path: Path, text: str) -> None:
+    table = created(tmp_path, feature_rowTracking="supported")
+    ours = table.open().start_transaction()
+    broken = {"domain": "delta.rowTracking", "configuration": text, "removed": False}
+    table.put_foreign(1, foreign_info(), {"domainMetadata": broken})
+    with pytest.raises(DeltaLogCorruptedException, match="high-water mark"):
+        ours.commit([rows("a")], Operation.write())
+    assert table.versions() == [0, 1]
+
+
+@pytest.mark.parametrize("stats", ["", "no JSON", '{"numRecords":"x"}'])
+def test_statistics_that_do_not_tell_the_rows(tmp_path: Path, stats: str) -> None:
+    table = created(tmp_path, feature_rowTracking="supported")
+    with pytest.raises(Exception, match="numRecords"):
+        table.commit(replace(add("a"), stats=stats))
+
+
+# -- versions that the preview of type widening notes in the schema -----------------------------------------------------------
+
+
+def test_type_changes_follow_the_version_of_the_commit(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create(configuration={"delta.feature.typeWidening-preview": "supported"})
+    ours = table.open().start_transaction()
+    table.commit(add("w"))
+
+    def schema(new: int) -> str:
+        changes = [
+            {"fromType": "byte", "toType": "short", "tableVersion": 0},
+            {"fromType": "short", "toType": "integer", "tableVersion": new},
+        ]
+        field = {"name": "value", "type": "integer", "nullable": True, "metadata": {"delta.typeChanges": changes}}
+        return json.dumps({"type": "struct", "fields": [field]})
+
+    ours.commit([metadata(schema_string=schema(1))], Operation("CHANGE COLUMN"))
+    stored = next(line["metaData"] for line in table.lines(2) if "metaData" in line)
+    assert json.loads(stored["schemaString"]) == json.loads(schema(2))
