@@ -670,3 +670,62 @@ def test_the_protocol_that_a_winner_brings_is_followed(tmp_path: Path) -> None:
     assert next(line["add"]["baseRowId"] for line in table.lines(3) if "add" in line) == 0
     assert committed(file("p", stats=LOOSE))(table) == 4
     assert next(line["add"]["baseRowId"] for line in table.lines(4) if "add" in line) == 5
+
+
+# -- 7.3: dynamic partition overwrite ------------------------------------------------------------------------------------------
+
+OVERWRITES = [
+    # winner, our exception, partition of the hint
+    ("adds to the partition", [1, "add"], ConcurrentAppendException, 1),
+    ("adds to another partition", [2, "add"], None, None),
+    ("removes the same file", [1, "remove"], ConcurrentDeleteDeleteException, 1),
+    ("removes a file of another partition", [2, "remove"], None, None),
+]
+
+
+@pytest.mark.parametrize("name", ["part", "partitionValues"])
+@pytest.mark.parametrize(("winner", "expected", "hint"), [row[1:] for row in OVERWRITES], ids=[row[0] for row in OVERWRITES])
+def test_dynamic_partition_overwrite(
+    name: str, winner: list[Any], expected: type[DeltaConcurrentModificationException] | None, hint: int | None, tmp_path: Path
+) -> None:
+    """The partitions are recorded as read, not the files, whatever the column's name."""
+    table = Table(tmp_path)
+    table.create((name,))
+    table.commit(add("one", **{name: 1}), add("two", **{name: 2}))
+    ours = table.open().start_transaction()
+    new = add("new", **{name: 1})
+    files = ours.filter_files(new_files=[new])
+    assert files["path"].to_pylist() == ["one"]
+    partition, kind = winner
+    old = {1: "one", 2: "two"}[partition]
+    table.commit(
+        add("w", **{name: partition}) if kind == "add" else remove(old, **{name: partition}), operation=Operation.truncate()
+    )
+    actions = [new, remove("one", **{name: 1})]
+    if expected is None:
+        assert ours.commit(actions, Operation.write("Overwrite", dynamic_partition_overwrite=True)) == 3
+        return
+    with pytest.raises(expected) as caught:
+        ours.commit(actions, Operation.write("Overwrite", dynamic_partition_overwrite=True))
+    assert caught.value.partition == f"[{name}={hint}]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spelled", "wanted", "same"),
+    [
+        ("timestamp", "2024-01-01T00:00:00.000000Z", "2024-01-01 00:00:00", True),
+        ("timestamp", "2024-01-01T00:00:00.000000Z", "2024-01-01T01:00:00+01:00", True),
+        ("timestamp", "2024-01-01T00:00:00.000000Z", "2024-01-01 00:00:01", False),
+        ("integer", "1", "01", True),
+        ("string", "1", "01", False),
+        ("date", "no date", "no date", True),
+        ("date", "no date", "2024-01-01", False),
+    ],
+)
+def test_partitions_in_another_spelling(kind: str, spelled: str, wanted: str, same: bool, tmp_path: Path) -> None:
+    """Values are compared as their type; what is none of its type is compared as text."""
+    table = Table(tmp_path)
+    table.create(("part",), schema_string=columns(column("value"), column("part", kind)))
+    table.commit(add("old", part=spelled))
+    found = table.open().start_transaction().filter_files(new_files=[add("new", part=wanted)])
+    assert found["path"].to_pylist() == (["old"] if same else [])

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from airflow_delta.transaction import Operation
 from delta_spark.support import assert_equal_states, assert_same_state, delta_log, open_log, sql_name
 
 
@@ -42,3 +43,18 @@ def test_delta_reads_storage_and_not_its_cache(delta, table):
     first = delta_log(delta, table.path).unsafeVolatileSnapshot()
     table.write("SELECT 2 AS id")
     assert (first.version(), delta_log(delta, table.path).unsafeVolatileSnapshot().version()) == (0, 1)
+
+
+def test_delta_reads_a_last_checkpoint_that_replaced_its_own(delta, tmp_path):
+    """On local disk Hadoop keeps a checksum beside each file, and reads nothing that contradicts it."""
+    path = tmp_path / "t"
+    delta.sql(f"CREATE TABLE {sql_name(path)} (id BIGINT) USING delta")
+    delta_log(delta, path).checkpoint()
+    assert (path / "_delta_log" / "._last_checkpoint.crc").exists()
+    log = open_log(path)
+    log.start_transaction().commit([], Operation.manual_update())
+    log.checkpoint(log.update())
+    hint = delta_log(delta, path).readLastCheckpointFile()
+    assert hint.isDefined()
+    assert hint.get().checksum().isDefined()
+    assert hint.get().version() == 1

@@ -52,6 +52,42 @@ def test_text_and_value_both_ways(type_, text, value):
     assert serialize_partition_value(value, PrimitiveType(type_)) == text
 
 
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("integer", 1.5),
+        ("integer", "x"),
+        ("string", 5),
+        ("byte", 128),
+        ("date", "2024-01-01"),
+        ("timestamp", 5),
+        ("binary", b"\xff"),
+        ("variant", 1),
+    ],
+)
+def test_a_value_of_another_type_is_named(type_, value):
+    with pytest.raises(DeltaAnalysisException, match=f"is not a partition value of type {PrimitiveType(type_)}"):
+        serialize_partition_value(value, PrimitiveType(type_))
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "text"),
+    [
+        ("double", float("nan"), "NaN"),
+        ("double", float("inf"), "Infinity"),
+        ("double", 0.0, "0.0"),
+        ("double", 100.0, "100.0"),
+        ("double", 1e-5, "1.0E-5"),
+        ("double", -1.25e8, "-1.25E8"),
+        ("float", 1e39, "Infinity"),
+        ("float", 0.1, "0.1"),
+        ("boolean", False, "false"),
+    ],
+)
+def test_numbers_have_the_text_that_java_gives_them(type_, value, text):
+    assert serialize_partition_value(value, PrimitiveType(type_)) == text
+
+
 def test_decimals_have_the_scale_of_their_type():
     kind = DecimalType(10, 2)
     assert serialize_partition_value(Decimal("1.5"), kind) == "1.50"

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from transaction.harness import Table, add
 
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
@@ -25,6 +24,7 @@ from airflow_delta.log.schema import parse_schema
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.metadata_update import MetadataUpdate, update_metadata, with_global_config_defaults
 from airflow_delta.transaction.prepare import TableState
+from transaction.harness import Table, add
 
 LEGACY = Protocol(min_reader_version=1, min_writer_version=2)
 

@@ -140,6 +140,27 @@ def test_dynamic_overwrite_with_column_mapping(tmp_path: Path) -> None:
     transaction.commit([file("n", "1")], Operation.write("overwrite", dynamic_partition_overwrite=True))
 
 
+def test_reads_of_a_table_that_does_not_exist(tmp_path: Path) -> None:
+    by_predicate, by_files = (Table(tmp_path).open().start_transaction() for _ in range(2))
+    assert by_predicate.files_for_scan("part = 1", limit=3).num_rows == 0
+    assert by_files.filter_files(new_files=[add("n", part=1)]).num_rows == 0
+    assert by_predicate.read_predicates == ("part = 1",)
+    assert by_files.read_predicates == ("the partitions of the new files",)
+    assert by_predicate.read_files == by_files.read_files == frozenset()
+
+
+def test_nothing_is_recorded_for_no_predicate(table: Table) -> None:
+    transaction = table.open().start_transaction()
+    transaction.track_read_predicates()
+    assert transaction.read_predicates == ()
+
+
+def test_statistics_that_do_not_tell_the_rows(table: Table) -> None:
+    table.commit(msgspec.structs.replace(add("d", part=3), stats="not json"))
+    files = table.open().start_transaction().filter_files("part = 3", keep_num_records=True)
+    assert files["num_records"].to_pylist() == [None]
+
+
 class TestSplit:
     """Committing part of a transaction's work at a time."""
 

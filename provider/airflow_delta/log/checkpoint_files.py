@@ -114,6 +114,7 @@ class PartFiles:
                 use_dictionary=self._dictionary,
                 write_statistics=self._statistics,
                 store_schema=False,
+                write_page_checksum=True,
             )
         return self._writer
 

@@ -110,7 +110,7 @@ class CheckpointPart:
             yield
         except FileNotFoundError as error:
             raise self.corrupted("is missing") from error
-        except (pa.ArrowException, EOFError) as error:
+        except (pa.ArrowException, EOFError, UnicodeDecodeError) as error:
             raise self.corrupted(f"is damaged: {error}") from error
         except OSError as error:
             # Arrow reports a damaged file as a bare OSError; one with a code or of a subclass is the storage's own.
@@ -134,7 +134,7 @@ class CheckpointPart:
     def _open(self, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
         source = self._store.open_input(self.path)
         local = getattr(self._store, "local_root", None) is not None
-        return pq.ParquetFile(source, metadata=metadata, pre_buffer=not local)
+        return pq.ParquetFile(source, metadata=metadata, pre_buffer=not local, page_checksum_verification=True)
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:

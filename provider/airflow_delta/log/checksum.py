@@ -217,7 +217,10 @@ def _raw(value: Any) -> msgspec.Raw:
 
 def _part(decoder: msgspec.json.Decoder[T | None], raw: msgspec.Raw) -> T | None:
     data = memoryview(raw)
-    return decoder.decode(data) if len(data) else None
+    try:
+        return decoder.decode(data) if len(data) else None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def _keyed(files: list[AddFile]) -> dict[Any, AddFile] | None:

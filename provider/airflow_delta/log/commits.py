@@ -309,7 +309,7 @@ def _decode_joined(decoder: msgspec.json.Decoder[Any], files: Sequence[CommitFil
         return _decode(decoder, files[0].version, files[0].data, table=table)
     try:
         return decoder.decode_lines(b"\n".join([file.data for file in files]))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         # Decoding one by one finds the commit and the line.
         return [line for file in files for line in _decode(decoder, file.version, file.data, table=table)]
 

@@ -29,6 +29,9 @@ from airflow_delta.log.files_tail import FileKey, TailFiles, canonical_path, fil
 
 Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
+_REQUIRED = ("path", "partitionValues", "size")
+"""What every ``add`` has (protocol, "Add File")."""
+
 _VECTOR_ID = ["deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.offset"]
 
 
@@ -129,7 +132,14 @@ class _Selection:
         for rows, mask in self._struct_batches(columns):
             selected = rows if mask is None else rows.filter(mask)
             if len(selected):
-                yield _as_batch(selected)
+                batch = _as_batch(selected)
+                self._check_required(batch, columns)
+                yield batch
+
+    def _check_required(self, rows: pa.RecordBatch, columns: Sequence[str]) -> None:
+        for name in _REQUIRED:
+            if name in columns and (name not in rows.schema.names or rows.column(name).null_count):
+                raise self.part.corrupted(f"is damaged: it holds files without {name}")
 
     def narrowed(self, columns: Sequence[str], evaluate: Evaluate) -> _Selection:
         """Return the rows that ``evaluate`` selects out of these, looking at the given fields of ``add``."""

@@ -165,6 +165,9 @@ class LocalStore(LogStore):
         try:
             try:
                 self._write_new(folder, temporary, chunks, self._durable)
+                # Hadoop's checksum of the file that was there; against it, its readers would take the new one for damaged.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f".{name}.crc", dir_fd=folder)
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):

@@ -156,7 +156,8 @@ def _serialize(value: Any, data_type: DataType) -> str:
         text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
         return str(text.rstrip("0").rstrip(".")) if value.microsecond else str(text[:19])
     if name in ("float", "double"):
-        return _float_text(float(value), single=name == "float")
+        single = name == "float"
+        return _float_text(to_float32(float(value)) if single else float(value), single=single)
     if isinstance(data_type, DecimalType):
         quantum = decimal.Decimal(1).scaleb(-data_type.scale)
         with decimal.localcontext(prec=60):

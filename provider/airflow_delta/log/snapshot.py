@@ -346,9 +346,11 @@ class Snapshot:
 
     def add_files(self, predicate: str | Predicate | None = None) -> list[AddFile]:
         """Return the table's files as actions; for results known to be small."""
+        from airflow_delta.log.files import live_files
         from airflow_delta.log.files_columns import to_add_files
 
-        return to_add_files(self.files(predicate))
+        file_filter = self._file_filter(predicate) if predicate is not None else None
+        return self.read_with_checkpoint(lambda reader, tail: to_add_files(live_files(reader, tail, file_filter=file_filter)))
 
     def tombstones(self) -> pa.Table:
         """Return the removes that have not expired (``delta.deletedFileRetentionDuration``) as an Arrow table."""
@@ -391,6 +393,8 @@ class Snapshot:
                 return read(reader, tail)
             except DeltaLogCorruptedException as error:
                 self._drop_checkpoint(error)
+            except UnicodeDecodeError as error:
+                self._drop_checkpoint(self._no_text(error))
 
     def _from_checkpoint(self, read: Callable[[CheckpointReader], T]) -> T | None:
         while (reader := self.checkpoint_reader()) is not None:
@@ -398,6 +402,8 @@ class Snapshot:
                 return read(reader)
             except DeltaLogCorruptedException as error:
                 self._drop_checkpoint(error)
+            except UnicodeDecodeError as error:
+                self._drop_checkpoint(self._no_text(error))
         return None
 
     def checkpoint_reader(self) -> CheckpointReader | None:
@@ -408,6 +414,15 @@ class Snapshot:
         from airflow_delta.log.checkpoint_reader import CheckpointReader
 
         return CheckpointReader(self.log.store, checkpoint.parts, version=checkpoint.version, table=self.log.uri)
+
+    def _no_text(self, error: UnicodeDecodeError) -> DeltaLogCorruptedException:
+        checkpoint = self.segment.checkpoint
+        version = checkpoint.version if checkpoint is not None else self.version
+        return DeltaLogCorruptedException(
+            f"The checkpoint of version {version} of table {self.log.uri} is damaged: it holds bytes that are no text ({error}).",
+            table=self.log.uri,
+            version=version,
+        )
 
     def _drop_checkpoint(self, error: DeltaLogCorruptedException) -> None:
         """Replace the segment by one without its checkpoint, or raise the error when there is none."""
