@@ -18,7 +18,7 @@ help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing)"
 	@echo "make test       the tests, but for the slow ones"
 	@echo "make test-slow  the slow ones"
-	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about ten minutes)"
+	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes)"
 	@echo "make coverage   branches of log/ and transaction/ that their tests reach; fails under 95 %"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     what ruff can repair"
