@@ -85,6 +85,7 @@ def _v2(_metadata: Metadata, properties: TableProperties, _schema: SchemaFacts) 
 
 
 _ICEBERG = "this provider does not write the Parquet files and the metadata that Iceberg readers need"
+_VARIANT = "this provider reads variant values and does not stage any yet"
 _COORDINATED = "its commits go through a commit coordinator, which this provider does not speak to"
 
 
@@ -208,9 +209,9 @@ _FEATURES = (
         stand_in="typeWidening-preview",
     ),
     Feature("typeWidening-preview", reader=True, supported=True, tolerated=True),
-    Feature("variantType", reader=True, active=_type("variant"), stand_in="variantType-preview"),
-    Feature("variantType-preview", reader=True),
-    Feature("variantShredding", reader=True, requires=("variantType",)),
+    Feature("variantType", reader=True, active=_type("variant"), stand_in="variantType-preview", reason=_VARIANT),
+    Feature("variantType-preview", reader=True, reason=_VARIANT),
+    Feature("variantShredding", reader=True, requires=("variantType",), reason=_VARIANT),
     Feature(
         "variantShredding-preview",
         reader=True,
