@@ -13,6 +13,7 @@ from airflow_delta.log.commits import CommitFile
 from airflow_delta.log.local_store import LocalStore
 from airflow_delta.log.store import FileStatus
 from airflow_delta.transaction import Operation
+from airflow_delta.transaction.observer import TransactionObserver
 from support import tables
 
 
@@ -83,7 +84,16 @@ def test_a_newer_snapshot_is_as_good(log: DeltaLog, table: Path) -> None:
 
 
 def test_a_transaction_whose_commit_is_not_listed_is_committed_all_the_same(log: DeltaLog, table: Path) -> None:
-    txn = log.start_transaction()
+    told: list[str] = []
+
+    class Observer(TransactionObserver):
+        def committed(self, version: int) -> None:
+            told.append(f"committed {version}")
+
+        def aborted(self, error: BaseException) -> None:
+            told.append(f"aborted: {error}")
+
+    txn = log.start_transaction(observer=Observer())
     other = DeltaLog(log.store)  # has read nothing yet, so it must list what was committed
     other.stale_listing_pauses = (0.0,)
     txn.log = other
@@ -91,6 +101,7 @@ def test_a_transaction_whose_commit_is_not_listed_is_committed_all_the_same(log:
     with pytest.raises(InvalidCommittedVersionException):
         txn.commit([tables.add("new")], Operation("WRITE", {"mode": "Append"}))
     assert txn.committed
+    assert told == ["committed 3"]
     assert tables.commit_path(table, 3).exists()
     assert DeltaLog.for_table(str(table)).snapshot.version == 3
 

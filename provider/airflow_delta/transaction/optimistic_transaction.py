@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import DeltaAssertionError, DeltaConcurrentModificationException
+from airflow_delta.exceptions import DeltaAssertionError, DeltaConcurrentModificationException, InvalidCommittedVersionException
 from airflow_delta.log.actions import Action, AddCDCFile, AddFile, RemoveFile
 from airflow_delta.transaction import active
 from airflow_delta.transaction.auto_compact import AutoCompactHook, wants_auto_compaction
@@ -275,7 +275,9 @@ class OptimisticTransaction(Committing):
             self.register_post_commit_hook(SymlinkManifestHook())
 
     def _failed(self, error: BaseException) -> None:
-        """Tell of a commit that failed; of a conflict, the loop has."""
+        """Tell of a commit that failed; of a conflict, the loop has. A commit that is durable is no failed one."""
+        if isinstance(error, InvalidCommittedVersionException):
+            return
         if isinstance(error, Exception) and not isinstance(error, DeltaConcurrentModificationException):
             data = {"txnId": self.txn_id, "readVersion": self.read_version, "error": type(error).__name__, "message": str(error)}
             record_event("delta.commit.failure", self.log.uri, data, level=logging.INFO)
