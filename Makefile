@@ -61,7 +61,7 @@ test-slow: $(STAMP)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -n 2 -m "delta_spark and not slow" tests/delta_spark $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -n 2 --timeout 900 -m "delta_spark and not slow" tests/delta_spark $(TEST_FLAGS)
 
 coverage: $(STAMP)
 	@$(RUN) $(BIN)/python -m coverage run -m pytest -q -m "not slow and not delta_spark and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz $(TEST_FLAGS)

@@ -212,9 +212,8 @@ def main() -> dict[str, Any]:
                 failed += 1
                 handle = engine.handle()
         return {"seconds": seconds, "failed": failed, "begin": begin, "end": time.time()}
-    if CASE == "checkpoint":
-        handle = engine.handle()
-        return {"seconds": [timed(lambda: engine.checkpoint(handle))[0]]}
+    if CASE == "checkpoint":  # opening included: ours reads the table only when it writes it down
+        return {"seconds": [timed(lambda: engine.checkpoint(engine.handle()))[0]]}
     raise SystemExit(f"unknown case {CASE}")
 
 

@@ -163,8 +163,10 @@ def json_log(work: Path) -> None:
 
 
 def checkpoints(work: Path, sizes: list[int]) -> None:
-    head("Writing a checkpoint")
+    head("Opening a table and writing a checkpoint")
     for size in sizes:
+        own = work / f"own-{size}"  # has a checkpoint of its latest version, after which there would be nothing to write
+        tables.write_commit(own, max(int(p.name[:20]) for p in content(own) if p.name[:20].isdigit()) + 1, [tables.info()])
         compare(f"{size:,} files, from another engine's checkpoint (statistics as JSON)", "checkpoint", work / f"foreign-{size}")
         compare(f"{size:,} files, from our own checkpoint", "checkpoint", work / f"own-{size}")
     table = work / f"v2-{sizes[-1]}"
