@@ -220,3 +220,41 @@ def test_open_input_is_what_arrow_reads(local: LocalStore) -> None:
         assert pq.ParquetFile(file).read() == content
     with pytest.raises(FileNotFoundError):
         local.open_input("none.parquet")
+
+
+class TestScratchFiles:
+    """What is written piece by piece and put under a name at the end."""
+
+    @pytest.mark.parametrize("anonymous", [True, False])
+    @pytest.mark.parametrize("before", [None, b"old"])
+    def test_a_scratch_file_becomes_the_file(self, table: Path, before: bytes | None, anonymous: bool) -> None:
+        store = LocalStore(str(table))
+        store.put("_delta_log/other", b"")
+        store._anonymous_files = anonymous
+        if before is not None:
+            store.put("_delta_log/x", before)
+        file = store.scratch_file()
+        file.write(b"1" * 100_000)
+        file.seek(0)
+        store.put_file("_delta_log/x", file)
+        file.close()
+        assert store.read("_delta_log/x") == b"1" * 100_000
+        assert sorted(path.name for path in (table / "_delta_log").iterdir()) == ["other", "x"]
+        modes = {(table / "_delta_log" / name).stat().st_mode for name in ("other", "x")}
+        assert len(modes) == 1, "readable for the same people as every other file"
+
+    def test_it_leaves_nothing_when_it_is_not_put(self, table: Path) -> None:
+        store = LocalStore(str(table))
+        store.put("_delta_log/other", b"")
+        with store.scratch_file() as file:
+            file.write(b"1")
+        assert [path.name for path in (table / "_delta_log").iterdir()] == ["other"]
+
+    def test_only_the_rest_of_a_file_is_put(self, table: Path) -> None:
+        store = LocalStore(str(table))
+        store.put("_delta_log/other", b"")
+        with store.scratch_file() as file:
+            file.write(b"12345")
+            file.seek(2)
+            store.put_file("_delta_log/x", file)
+        assert store.read("_delta_log/x") == b"345"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
+from collections.abc import Callable
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -38,10 +38,12 @@ class PartFiles:
 
     :param schema: columns of the files.
     :param part_size: most actions in a file; no limit for ``None``.
+    :param new_file: makes the files that hold them for now.
     """
 
-    def __init__(self, schema: pa.Schema, part_size: int | None) -> None:
+    def __init__(self, schema: pa.Schema, part_size: int | None, new_file: Callable[[], BinaryIO]) -> None:
         self.part_size = part_size
+        self._new_file = new_file
         self.rows = 0
         self._schema = schema
         self._files: list[BinaryIO] = []
@@ -105,7 +107,7 @@ class PartFiles:
 
     def _current(self) -> pq.ParquetWriter:
         if self._writer is None:
-            file = tempfile.TemporaryFile(prefix="delta-checkpoint-")  # noqa: SIM115 - closed in close()
+            file = self._new_file()
             self._files.append(file)
             self._writer = pq.ParquetWriter(
                 file,

@@ -24,6 +24,8 @@ from airflow_delta.log.last_checkpoint import LastCheckpointInfo, encode_last_ch
 from airflow_delta.log.totals import Totals
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from airflow_delta.log.checkpoint_reader import CheckpointReader
     from airflow_delta.log.files_tail import TailFiles
     from airflow_delta.log.snapshot import Snapshot
@@ -66,9 +68,12 @@ class _Writing:
         self._source = CheckpointSource(snapshot, reader, tail)
         self._schema = self._source.schema
 
+    def _part_files(self, schema: pa.Schema, part_size: int | None) -> PartFiles:
+        return PartFiles(schema, part_size, self._snapshot.log.store.scratch_file)
+
     def classic(self, part_size: int | None) -> LastCheckpointInfo:
         version = self._snapshot.version
-        with contextlib.closing(PartFiles(self._schema.classic, part_size)) as parts:
+        with contextlib.closing(self._part_files(self._schema.classic, part_size)) as parts:
             adds = self._write_files(parts)
             for kind, rows in self._source.state():
                 parts.write(kind, rows)
@@ -87,7 +92,7 @@ class _Writing:
 
     def v2(self, part_size: int, parquet_manifest: bool) -> LastCheckpointInfo:
         snapshot, sidecars = self._snapshot, []
-        with contextlib.closing(PartFiles(self._schema.files, part_size)) as parts:
+        with contextlib.closing(self._part_files(self._schema.files, part_size)) as parts:
             adds = self._write_files(parts)
             files = parts.finish()
             for number, file in enumerate(files, start=1):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.file_names import LOG_DIRECTORY
 from airflow_delta.log.store import UNKNOWN, AmbiguousPutError, FileStatus, LogStore
 
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES}
@@ -52,6 +55,7 @@ class LocalStore(LogStore):
             )
         self._durable = durable == "true"
         self._anonymous_files = hasattr(os, "O_TMPFILE")
+        self._scratch: weakref.WeakSet[BinaryIO] = weakref.WeakSet()
 
     def _absolute(self, path: str) -> str:
         return f"{self.local_root}/{path}"
@@ -154,17 +158,35 @@ class LocalStore(LogStore):
         """Create or replace a file by renaming a complete one over it."""
         self._replace(path, (data,))
 
+    def scratch_file(self) -> BinaryIO:
+        """Return a nameless file beside the log where there is such a thing, so that putting it copies nothing."""
+        if self._anonymous_files:
+            directory = self._absolute(LOG_DIRECTORY)
+            with contextlib.suppress(OSError):  # then any other place will do
+                descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+                file = os.fdopen(descriptor, "w+b")
+                self._scratch.add(file)
+                return file
+        return super().scratch_file()
+
     def put_file(self, path: str, file: BinaryIO) -> None:
-        """Create or replace a file with another's content, without holding all of it."""
+        """Create or replace a file with another's content: by giving a :meth:`scratch_file` a name, else copying it in parts."""
+        if file in self._scratch and file.tell() == 0 and self._replace(path, file):
+            return
         self._replace(path, iter(lambda: file.read(_COPIED_AT_ONCE), b""))
 
-    def _replace(self, path: str, chunks: Iterable[bytes]) -> None:
+    def _replace(self, path: str, content: Iterable[bytes] | BinaryIO) -> bool:
+        """Put a complete file in the place of another; ``False`` when ``content`` is a file that cannot be linked."""
         directory, name = os.path.split(self._absolute(path))
         folder = self._open_directory(directory)
         temporary = f".{name}.{uuid.uuid4().hex}.tmp"
         try:
             try:
-                self._write_new(folder, temporary, chunks, self._durable)
+                if isinstance(content, io.IOBase):
+                    if not self._link_scratch(folder, temporary, content):
+                        return False
+                else:
+                    self._write_new(folder, temporary, content, self._durable)
                 # Hadoop's checksum of the file that was there; against it, its readers would take the new one for damaged.
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f".{name}.crc", dir_fd=folder)
@@ -175,8 +197,20 @@ class LocalStore(LogStore):
                 raise
             if self._durable:
                 os.fsync(folder)
+            return True
         finally:
             os.close(folder)
+
+    def _link_scratch(self, folder: int, name: str, file: io.IOBase) -> bool:
+        """Give a nameless file a name; ``False`` where it lies elsewhere or the system cannot."""
+        file.flush()
+        if self._durable:
+            os.fsync(file.fileno())
+        try:
+            os.link(f"/proc/self/fd/{file.fileno()}", name, dst_dir_fd=folder, follow_symlinks=True)
+        except OSError:
+            return False
+        return True
 
     def _open_directory(self, directory: str) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

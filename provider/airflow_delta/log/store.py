@@ -102,6 +102,12 @@ class LogStore(ABC):
     def put(self, path: str, data: bytes) -> None:
         """Create or replace a file atomically."""
 
+    def scratch_file(self) -> BinaryIO:
+        """Return a nameless file for what :meth:`put_file` is to put; it is gone when it is closed."""
+        import tempfile
+
+        return tempfile.TemporaryFile(prefix="delta-log-")
+
     def put_file(self, path: str, file: BinaryIO) -> None:
         """Create or replace a file atomically with what another one, open for reading, holds from its position on."""
         self.put(path, file.read())
