@@ -18,7 +18,7 @@ from airflow_delta.log.commits import CommitFile, CommitHead, read_small_state
 from airflow_delta.log.file_names import commit_file
 from airflow_delta.log.segment import LogSegment, load_segment
 from airflow_delta.log.snapshot_state import SnapshotState, TailCache, missing_actions, resolve_state
-from airflow_delta.log.totals import Totals
+from airflow_delta.log.totals import MAX_FILES, Totals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -470,7 +470,11 @@ class Snapshot:
     def _totals(self) -> Totals:
         totals = self.derived_totals()
         if totals is None:
-            totals = self.count_totals()
+            from airflow_delta.log.files import count_files
+
+            count, size = self.read_with_checkpoint(count_files)
+            # Histograms of many files cost more than counting them, and only a complete checksum needs them.
+            totals = self.count_totals() if count <= MAX_FILES else Totals(count, size)
             self.set_totals(totals)
         return totals
 
@@ -487,7 +491,8 @@ class Snapshot:
 
     def complete_state(self) -> None:
         """Read or count all that a checksum holds, whatever it costs."""
-        if not self._totals().is_complete:
+        totals = self.derived_totals()
+        if totals is None or not totals.is_complete:
             self.set_totals(self.count_totals())
         _ = self.set_transactions, self.domain_metadata
 
