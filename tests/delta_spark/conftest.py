@@ -6,9 +6,12 @@ needs the network. What cannot be resolved is an error of every test here, never
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +58,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.delta_spark)
 
 
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let the processes of one run resolve the JARs one after the other: Ivy's cache is not made for several writers."""
+    with (Path(tempfile.gettempdir()) / "airflow-delta-tests-ivy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
 def delta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A small local Spark with Delta Lake, SQL on ``delta.`/path```, in UTC."""
@@ -70,11 +81,11 @@ def delta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("airflow-delta-judge")
     for key, value in CONFIGURATION.items():
         builder = builder.config(key, value)
-    session = (
-        builder.config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .config("spark.local.dir", str(directory / "local"))
-        .getOrCreate()
+    builder = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).config(
+        "spark.local.dir", str(directory / "local")
     )
+    with one_at_a_time():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
