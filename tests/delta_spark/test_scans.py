@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_delta.commands import scan
 from airflow_delta.log import DeltaLog
+from airflow_delta.log.actions import AddFile
 from airflow_delta.log.deletion_vectors import read_deletion_vector, read_deletion_vectors, write_deletion_vectors
 from airflow_delta.spark import read as reading
 from airflow_delta.staging.contract import ScanPlan, TransactionHandle
+from airflow_delta.transaction import Operation
 from delta_spark.support import rows_of, sql_name
 
 if TYPE_CHECKING:
@@ -203,6 +206,10 @@ def plan(path: Path, predicate: str | None = None) -> ScanPlan:
     return ScanPlan.from_dict(json.loads(json.dumps(planned.to_dict())))
 
 
+def file_name(add: AddFile) -> str:
+    return add.path.rpartition("/")[2]
+
+
 def assert_same_rows(delta: SparkSession, path: Path, predicate: str | None) -> None:
     condition = "" if predicate is None else f" WHERE {predicate}"
     expected = delta.sql(f"SELECT * FROM {sql_name(path)}{condition}")
@@ -233,24 +240,20 @@ def test_files_of_other_values_are_left_out(made):
 
 def test_vectors_that_we_write_are_read_by_delta_spark(delta, made, tmp_path):
     source = made("random prefixes")
-    log = DeltaLog.for_table(str(source))
-    files = [f for f in log.snapshot.add_files() if f.deletion_vector is not None]
-    bitmaps = read_deletion_vectors(log.store, [f.deletion_vector for f in files])
     delta.sql(f"CREATE TABLE {sql_name(tmp_path / 'copy')} SHALLOW CLONE {sql_name(source)}")
     path = tmp_path / "copy"
-    copy = DeltaLog.for_table(str(path))
-    assert [read_deletion_vector(copy.store, f.deletion_vector) for f in copy.snapshot.add_files()] == bitmaps
+    log, copy = DeltaLog.for_table(str(source)), DeltaLog.for_table(str(path))
+    files, copied = (sorted(each.snapshot.add_files(), key=file_name) for each in (log, copy))  # a clone orders them anew
+    assert all(add.deletion_vector is not None for add in files)
+    bitmaps = read_deletion_vectors(log.store, [add.deletion_vector for add in files])
+    assert [read_deletion_vector(copy.store, add.deletion_vector) for add in copied] == bitmaps
     for bitmap in bitmaps:
         bitmap.add_range(100, 20000)
     new = write_deletion_vectors(copy.store, "staged/tx/stage/1-ab", bitmaps)
     new[0] = write_deletion_vectors(copy.store, "", [bitmaps[0]], max_inline_size=1 << 20)[0]
     transaction = copy.start_transaction()
-    from msgspec.structs import replace
-
-    from airflow_delta.transaction import Operation
-
     actions = []
-    for add, descriptor in zip(copy.snapshot.add_files(), new, strict=True):
+    for add, descriptor in zip(copied, new, strict=True):
         stats = json.dumps({**json.loads(add.stats), "tightBounds": False})
         actions += [add.remove(1), replace(add, deletion_vector=descriptor, data_change=True, stats=stats)]
     transaction.filter_files()

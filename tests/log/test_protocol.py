@@ -16,7 +16,6 @@ from airflow_delta.log.protocol import (
     apply_feature_properties,
     check_can_read,
     check_can_write,
-    check_feature_drop,
     check_form,
     check_transition,
     features,
@@ -164,36 +163,6 @@ def test_a_preview_feature_stands_in_for_the_one_it_became():
     assert apply_feature_properties(metadata(enableTypeWidening="true"), preview)[1] == preview
     assert needs_manual_enablement(preview, metadata(enableTypeWidening="true")) == ()
     assert features(required_protocol(metadata("variant"))) >= {"variantType"}
-
-
-@pytest.mark.parametrize(
-    ("current", "new", "dropped"),
-    [
-        (NTZ, protocol(1, 2), "timestampNtz"),
-        (NTZ, protocol(1, 7, None, ["appendOnly", "invariants", "checkpointProtection"]), "timestampNtz"),
-        (protocol(1, 3), protocol(1, 2), "checkConstraints"),
-    ],
-)
-def test_one_feature_is_dropped_at_a_time(current, new, dropped):
-    assert check_feature_drop(current, new, "s3://t", 1) == dropped
-
-
-@pytest.mark.parametrize(
-    ("current", "new", "said"),
-    [
-        (NTZ, NTZ, "would drop nothing"),
-        (protocol(1, 4), protocol(1, 2), "changeDataFeed, checkConstraints, generatedColumns, and features are dropped one"),
-        (NTZ, protocol(1, 7, None, ["appendOnly", "invariants", "domainMetadata"]), "would also add domainMetadata"),
-        (
-            protocol(1, 7, None, ["rowTracking", "domainMetadata"]),
-            protocol(1, 7, None, ["rowTracking"]),
-            "DROP_DEPENDENT_FEATURE",
-        ),
-    ],
-)
-def test_drops_that_are_refused(current, new, said):
-    with pytest.raises(ProtocolDowngradeException, match=said):
-        check_feature_drop(current, new, "s3://t", 1)
 
 
 def test_a_protocol_may_not_lose_a_feature():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_delta.exceptions import DeltaLogCorruptedException, ProtocolChangedException
+from airflow_delta.exceptions import DeltaLogCorruptedException, ProtocolChangedException, ProtocolDowngradeException
 from airflow_delta.log.actions import DomainMetadata, Protocol
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.feature_drop import obstacle
@@ -72,6 +72,21 @@ def test_one_at_a_time(tmp_path: Path) -> None:
         obstacle({"clustering", "rowTracking"}, created(tmp_path).open().snapshot)
         == "only one feature can be dropped in a commit"
     )
+
+
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        (["appendOnly", "invariants", "rowTracking"], "rowTracking depends on it"),
+        (["appendOnly", "domainMetadata", "invariants", "vacuumProtocolCheck"], "vacuumProtocolCheck cannot be added"),
+        (["domainMetadata", "invariants"], "only one feature can be dropped"),
+    ],
+)
+def test_protocols_that_no_drop_leads_to(tmp_path: Path, left: list[str], why: str) -> None:
+    ours = created(tmp_path, feature_rowTracking="supported").open().start_transaction()
+    without = Protocol(min_reader_version=1, min_writer_version=7, writer_features=left)
+    with pytest.raises(ProtocolDowngradeException, match=why):
+        ours.commit([without], Operation("DROP FEATURE", {"featureName": "x"}))
 
 
 # -- row tracking that is dropped cleans up after others ----------------------------------------------------------------------

@@ -32,7 +32,6 @@ __all__ = [
     "can_upgrade_to",
     "check_can_read",
     "check_can_write",
-    "check_feature_drop",
     "check_form",
     "check_transition",
     "features",
@@ -44,7 +43,6 @@ __all__ = [
 MAX_READER_VERSION = 3
 MAX_WRITER_VERSION = 7
 DEFAULT_VERSIONS = (1, 2)
-CHECKPOINT_PROTECTION = "checkpointProtection"
 
 _LEGACY_PAIRS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (1, 6), (2, 6))
 
@@ -333,29 +331,3 @@ def check_transition(current: Protocol, new: Protocol, table: str, version: int)
             table=table,
             version=version,
         )
-
-
-def check_feature_drop(current: Protocol, new: Protocol, table: str, version: int) -> str:
-    """Check that a protocol drops exactly one feature of the table's present one, and return its name.
-
-    ``checkpointProtection`` may come in with it. That nothing makes use of the feature is for the caller to see to.
-
-    :raises ProtocolDowngradeException: more or fewer are dropped, another one is added, or a feature that stays requires it.
-    """
-    before, after = features(current), features(new)
-    lost, gained = before - after, after - before - {CHECKPOINT_PROTECTION}
-    dependent = sorted(name for name in after if name in FEATURES and lost & set(FEATURES[name].requires))
-    if len(lost) != 1:
-        problem = f"it would drop {', '.join(sorted(lost)) or 'nothing'}, and features are dropped one at a time"
-    elif gained:
-        problem = f"it would also add {', '.join(sorted(gained))}"
-    elif dependent:
-        problem = f"{', '.join(dependent)} depends on it (DELTA_FEATURE_DROP_DEPENDENT_FEATURE)"
-    else:
-        return next(iter(lost))
-    raise ProtocolDowngradeException(
-        f"The protocol of {table} (version {version}: {_describe(current)}) cannot become ({_describe(new)}) by dropping a "
-        f"feature: {problem}.",
-        table=table,
-        version=version,
-    )

@@ -28,13 +28,18 @@ def dropped(old: Protocol, new: Protocol) -> frozenset[str]:
 def check_drop(old: Protocol, new: Protocol, snapshot: Snapshot, *, table: str) -> None:
     """Check that a commit may take a table from one protocol to a lesser one.
 
-    :raises ProtocolDowngradeException: more than one feature is dropped, another one is added, or it is in use.
+    :raises ProtocolDowngradeException: more than one feature is dropped, another one is added, it is in use, or one that stays
+        requires it.
     """
     lost = dropped(old, new)
     gained = dropped(new, old) - {CHECKPOINT_PROTECTION}
+    known = table_protocol.FEATURES
+    dependent = sorted(name for name in table_protocol.features(new) if name in known and lost & set(known[name].requires))
     why = None
     if gained:
         why = f"{', '.join(sorted(gained))} cannot be added in the same commit"
+    elif dependent:
+        why = f"{', '.join(dependent)} depends on it (DELTA_FEATURE_DROP_DEPENDENT_FEATURE)"
     elif lost:
         why = obstacle(lost, snapshot)
     if why is not None:
