@@ -20,6 +20,7 @@ from airflow_delta.exceptions import (
     ConcurrentAppendException,
     DeltaError,
     MaxCommitRetriesExceededException,
+    MetadataChangedException,
 )
 from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.log.local_store import LocalStore
@@ -87,7 +88,7 @@ CONTESTS = [
         policy=BOUNDED,
     ),
     Contest("a conflict is not tried again", [blind("w")], [1], ConcurrentAppendException, lambda t: t.read_whole_table()),
-    Contest("a conflict with the second winner", [[metadata(description="d")]], [1], DeltaError),
+    Contest("a conflict with the second winner", [[add("w"), metadata(description="d")]], [1], MetadataChangedException),
     Contest("cancelled before the put", [], [], CommitCancelledException, policy=CommitPolicy(cancelled=lambda: True)),
 ]
 

@@ -93,6 +93,8 @@ def test_what_does_not_ask(table: Table) -> None:
     files = [file(f"f{n}", part=1) for n in range(4)]
     assert commit(table, *files, operation=Operation.optimize()) is None
     assert commit(table, remove("f0", part=1), operation=Operation.delete()) is None, "a commit that adds nothing"
+    moved = [msgspec.structs.replace(one, data_change=False) for one in files]
+    assert commit(table, *moved, operation=Operation.compute_stats()) is None, "a commit that writes nothing"
     transaction = table.open().start_transaction(policy=policy())
     transaction.commit_large([file("g", part=1)], Operation.restore(0))
     assert transaction.outcome is not None

@@ -22,6 +22,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions import AddCDCFile, AddFile, DomainMetadata, Protocol, SetTransaction
 from airflow_delta.transaction import CommitPolicy, Operation, events
 from transaction.harness import Table, add, metadata, remove, txn
+from transaction.matrix import with_vector
 
 MANUAL = Operation.manual_update()
 Recorded = list[tuple[str, str, Mapping[str, Any]]]
@@ -300,3 +301,11 @@ def test_user_metadata_of_the_policy_comes_last(table: Table) -> None:
 def test_policies_that_make_no_sense(options: dict[str, Any]) -> None:
     with pytest.raises(DeltaIllegalArgumentException, match=next(iter(options))):
         CommitPolicy(**options)
+
+
+def test_facts_about_files_may_be_added_where_deletion_vectors_are_off_again(table: Table) -> None:
+    table.create(configuration={"delta.feature.deletionVectors": "supported"})
+    file = with_vector(add("a", data_change=False), 1)
+    with pytest.raises(DeltaIllegalStateException, match="DELTA_ADDING_DELETION_VECTORS_DISALLOWED"):
+        table.commit(file, operation=Operation.optimize())
+    assert table.commit(file, operation=Operation("COMPUTE STATS")) == 1

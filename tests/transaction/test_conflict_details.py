@@ -235,6 +235,59 @@ def test_without_resolution_every_metadata_change_is_a_conflict(table: Table) ->
         strict.commit([add("b")], Operation.write())
 
 
+def with_line(table: Table, version: int, configuration: dict[str, str], **changes: Any) -> None:
+    """Commit other metadata, as another engine does."""
+    before = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
+    after = {**before, **changes, "configuration": {**before["configuration"], **configuration}}
+    table.put_foreign(version, foreign_info(operation="SET TBLPROPERTIES", inCommitTimestamp=1), {"metaData": after})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("delta.enableRowTracking", "true"),
+        ("delta.enableDeletionVectors", "true"),
+        ("delta.checkpointPolicy", "v2"),
+        ("delta.enableInCommitTimestamps", "true"),
+        ("delta.columnMapping.mode", "name"),
+    ],
+)
+def test_what_the_protocol_does_not_support_cannot_be_switched_on_meanwhile(table: Table, key: str, value: str) -> None:
+    ours = race(table)
+    with_line(table, 1, {key: value})
+    with pytest.raises(MetadataChangedException, match=key):
+        ours.commit([add("a")], Operation.write())
+
+
+def test_another_partitioning_is_a_conflict_for_a_blind_append(table: Table) -> None:
+    ours = race(table)
+    with_line(table, 1, {}, partitionColumns=["value"])
+    with pytest.raises(MetadataChangedException, match="partition_columns"):
+        ours.commit([add("a")], Operation.write())
+
+
+@pytest.mark.parametrize(
+    ("created", "noted", "changed"),
+    [
+        ("delta.columnMapping.mode=id", "user=x", "delta.columnMapping.mode=name"),
+        (
+            "delta.enableInCommitTimestamps=true",
+            "delta.inCommitTimestampEnablementVersion=1",
+            "delta.inCommitTimestampEnablementVersion=7",
+        ),
+    ],
+)
+def test_what_is_on_already_may_not_become_something_else(tmp_path: Path, created: str, noted: str, changed: str) -> None:
+    properties = [dict([text.split("=")]) for text in (created, noted, changed)]
+    table = Table(tmp_path)
+    table.create(configuration=properties[0])
+    with_line(table, 1, properties[1])
+    ours = race(table)
+    with_line(table, 2, {**properties[1], **properties[2]})
+    with pytest.raises(MetadataChangedException, match=changed.partition("=")[0]):
+        ours.commit([add("a")], Operation.write())
+
+
 CLUSTERED = DomainMetadata(domain="delta.clustering", configuration='{"clusteringColumns":[["value"]]}', removed=False)
 
 
@@ -244,6 +297,14 @@ def test_a_replaced_table_is_not_clustered_as_the_one_before(table: Table, remov
     table.commit(CLUSTERED)
     ours.commit([add("a")], Operation.replace_table())
     assert ("delta.clustering" in table.open().snapshot.domain_metadata) is not removes
+
+
+def test_a_clustering_that_a_winner_has_removed_is_not_removed_again(table: Table) -> None:
+    table.commit(CLUSTERED)
+    ours = race(table)
+    table.commit(replace(CLUSTERED, removed=True))
+    ours.commit([add("a")], Operation.replace_table())
+    assert not any("domainMetadata" in line for line in table.lines(3))
 
 
 def test_a_replaced_table_that_sets_its_own_clustering_conflicts(table: Table) -> None:

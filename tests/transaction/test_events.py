@@ -122,6 +122,17 @@ def test_totals_are_those_of_the_table(table: Table, recorded: Recorded) -> None
     assert totals == [(1, 1), (2, 2), (3, 3)]
 
 
+def test_totals_that_cannot_be_had_do_not_fail_a_commit_that_is_durable(table: Table, recorded: Recorded) -> None:
+    table.commit(add("a", part=1))
+    log_files = table.root / "_delta_log"
+    (log_files / f"{1:020d}.crc").unlink()
+    transaction = table.open().start_transaction()
+    recorded.clear()
+    (log_files / f"{1:020d}.json").write_text('{"add":damaged}\n')
+    assert transaction.commit([add("b", part=1)], Operation.write()) == 2
+    assert stats_of(recorded)["numFilesTotal"] == -1
+
+
 def test_events_are_log_records(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="airflow_delta.transaction.events"):
         table.commit(add("a", part=1))

@@ -174,3 +174,10 @@ def test_type_changes_follow_the_version_of_the_commit(tmp_path: Path) -> None:
     ours.commit([metadata(schema_string=schema(1))], Operation("CHANGE COLUMN"))
     stored = next(line["metaData"] for line in table.lines(2) if "metaData" in line)
     assert json.loads(stored["schemaString"]) == json.loads(schema(2))
+
+
+def test_mapping_that_is_switched_off_but_still_in_the_schema(tmp_path: Path) -> None:
+    table = created(tmp_path, columnMapping_mode="name")
+    before = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
+    table.put_foreign(1, foreign_info(), {"metaData": {**before, "configuration": {}}})
+    assert obstacle({"columnMapping"}, table.open().snapshot) == "the columns are mapped"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_delta.exceptions import MetadataChangedException
+from airflow_delta.exceptions import MetadataChangedException, MissingCommitTimestampException
 from airflow_delta.transaction import Operation
 from transaction.harness import Table, add, metadata
 
@@ -134,6 +134,27 @@ def test_a_winner_that_switches_them_on_is_followed(plain: Table) -> None:
     winner.commit([], Operation.set_table_properties(ENABLED))
     assert ours.commit([add("a")], Operation.write()) == 2
     assert (timestamp(plain, 2) or 0) > (timestamp(plain, 1) or 0)
+
+
+def test_a_winner_that_switches_them_on_with_a_slow_clock(plain: Table) -> None:
+    ours = plain.open().start_transaction()
+    before = next(line["metaData"] for line in plain.lines(0) if "metaData" in line)
+    after = {**before, "configuration": {**ENABLED, VERSION: "1", TIMESTAMP: "5"}}
+    listed = ["appendOnly", "inCommitTimestamp", "invariants"]
+    foreign(
+        plain, 1, 5, {"metaData": after}, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": listed}}
+    )
+    assert ours.commit([add("a")], Operation.write()) == 2
+    assert timestamp(plain, 2) == plain.info(2)["timestamp"]
+
+
+def test_a_winner_without_one_is_refused(table: Table) -> None:
+    """Of a writer that does not know them; what its time was, nobody can say."""
+    ours = table.open().start_transaction()
+    foreign(table, 1, None)
+    with pytest.raises(MissingCommitTimestampException, match="commit 1"):
+        ours.commit([add("a")], Operation.write())
+    assert table.versions() == [0, 1]
 
 
 def test_two_that_switch_them_on(plain: Table) -> None:

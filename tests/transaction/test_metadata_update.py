@@ -345,3 +345,14 @@ def test_char_types_in_a_metadata_action_are_a_defect_of_the_caller(tmp_path):
     table.create()
     with pytest.raises(DeltaAssertionError, match="char or varchar"):
         table.commit(metadata(column("value", "char(3)")))
+
+
+def test_metadata_among_the_actions_bring_no_feature_that_must_be_asked_for(tmp_path: Any) -> None:
+    table = Table(tmp_path)
+    table.create()
+    given = msgspec.structs.replace(
+        table.open().snapshot.metadata, schema_string=metadata(column("at", "timestamp_ntz")).schema_string
+    )
+    with pytest.raises(DeltaUnsupportedTableFeatureException, match=r"delta\.feature\.timestampNtz"):
+        table.commit(given)
+    assert table.versions() == [0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_delta.exceptions import (
@@ -247,6 +248,18 @@ def test_append_only(table: Table) -> None:
     assert table.live() == {"b"}
 
 
+def test_append_only_is_not_lifted_by_the_commit_that_deletes(table: Table) -> None:
+    table.create(configuration={"delta.appendOnly": "true"})
+    table.commit(add("a"))
+    before = table.open().snapshot.metadata
+    lifted = msgspec.structs.replace(before, configuration={"delta.appendOnly": "false"})
+    with pytest.raises(AppendOnlyException):
+        table.commit(lifted, remove("a"), operation=Operation.replace_table())
+    table.commit(lifted, operation=Operation.set_table_properties({"delta.appendOnly": "false"}))
+    table.commit(remove("a"), operation=Operation.delete())
+    assert table.live() == set()
+
+
 def test_change_data_files_change_no_data(table: Table) -> None:
     table.create()
     with pytest.raises(DeltaIllegalArgumentException, match="dataChange=false"):
@@ -278,6 +291,18 @@ def test_set_transactions_are_deduplicated(table: Table) -> None:
     clash.update_set_transaction(txn("app", 4))
     with pytest.raises(DeltaIllegalArgumentException, match="'app' is set to version 5 and to version 4"):
         clash.commit([txn("app", 5)], MANUAL)
+
+
+def test_set_transactions_of_a_large_commit_are_deduplicated_too(table: Table) -> None:
+    table.create()
+    transaction = table.open().start_transaction()
+    transaction.update_set_transaction(txn("app", 3))
+    transaction.commit_large([txn("app", 3)], Operation.restore(version=0))
+    assert [line["txn"]["appId"] for line in table.lines(1) if "txn" in line] == ["app"]
+    clash = table.open().start_transaction()
+    clash.update_set_transaction(txn("app", 4))
+    with pytest.raises(DeltaIllegalArgumentException, match="'app'"):
+        clash.commit_large([txn("app", 5)], Operation.restore(version=0))
 
 
 def test_commit_if_needed(table: Table) -> None:

@@ -140,6 +140,16 @@ def test_dynamic_overwrite_with_column_mapping(tmp_path: Path) -> None:
     transaction.commit([file("n", "1")], Operation.write("overwrite", dynamic_partition_overwrite=True))
 
 
+def test_two_sets_of_many_partitions_stay_two(table: Table) -> None:
+    """Messages name the first few partitions only; what is compared is all of them."""
+    transaction = table.open().start_transaction()
+    for last in (7, 8):
+        transaction.filter_files(new_files=[add(f"n{part}", part=part) for part in (*range(1, 7), last)])
+    table.commit(add("c", part=8))
+    with pytest.raises(ConcurrentAppendException):
+        transaction.commit([add("m", part=8)], Operation.write("overwrite", dynamic_partition_overwrite=True))
+
+
 def test_reads_of_a_table_that_does_not_exist(tmp_path: Path) -> None:
     by_predicate, by_files = (Table(tmp_path).open().start_transaction() for _ in range(2))
     assert by_predicate.files_for_scan("part = 1", limit=3).num_rows == 0

@@ -73,6 +73,19 @@ def test_only_touched_partitions_are_written(table: Table, kinds: list[str]) -> 
     assert kinds == ["full +3 -0", "incremental +2 -0", "incremental +1 -1"]
 
 
+@pytest.mark.parametrize("before", [("part",), ()])
+def test_another_partitioning_leaves_nothing_of_the_old_one(table: Table, before: tuple[str, ...], kinds: list[str]) -> None:
+    text = schema(value="integer", part="integer", other="integer")
+    table.create(before, configuration=ENABLED, schema_string=text)
+    values = dict.fromkeys(before, 1)
+    table.commit(add("a", **values))
+    changed = msgspec.structs.replace(table.open().snapshot.metadata, partition_columns=["other"])
+    overwrite = Operation.write("Overwrite", ["other"], can_overwrite_schema=True)
+    table.commit(changed, remove("a", **values), add("b", other=2), operation=overwrite)
+    assert manifests(table) == {"other=2": ["b"]}
+    assert kinds[-1] == "full +1 -1"
+
+
 def test_a_tombstone_that_does_not_say_its_partition(table: Table) -> None:
     table.create(("part",), configuration=ENABLED)
     table.commit(add("a", part=1), add("b", part=2))

@@ -51,14 +51,17 @@ class AutoCompactHook(PostCommitHook):
 
     def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
         """Put the request, if one is due, into the outcome of the commit and into the policy's hands."""
-        written = {_key(action.partition_values) for action in actions if isinstance(action, AddFile)}
+        written = {_key(action.partition_values) for action in actions if isinstance(action, AddFile) and action.data_change}
         if not written:
             record_event(_EVENT, txn.log.uri, {"status": "skipEmptyIngestion"})
             return
+        from airflow_delta.transaction.partition_sets import PartitionSet
+
         policy = txn.policy
         min_size = policy.auto_compact_max_file_size // 2
         snapshot = txn.log.snapshot if txn.log.snapshot.version >= version else txn.log.update()
-        found = _small_files(snapshot.files(columns=["partition_values", "size"]), written, min_size)
+        partitions = PartitionSet.of((dict(key) for key in written), snapshot.partition_schema)
+        found = _small_files(partitions.select(snapshot.files(columns=["partition_values", "size"])), written, min_size)
         due = sorted(
             (key for key, (count, _size) in found.items() if count >= policy.auto_compact_min_files),
             key=lambda key: (-found[key][0], str(key)),

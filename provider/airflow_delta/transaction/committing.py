@@ -125,14 +125,15 @@ class Committing(TableChanges):
     def _prepare_large(self, actions: Sequence[Action], operation: Operation) -> tuple[PreparedCommit, list[Action]]:
         """Return what a ``commitLarge`` writes: metadata always and first, the protocol after the caller's actions."""
         self._assert_not_committed()
-        prepared = prepare_commit(self._state(), self._with_domains(actions), operation, policy=self.policy, large=True)
+        deduplicated = deduplicate_set_transactions(self._with_domains(actions), self._set_transactions)
+        prepared = prepare_commit(self._state(), deduplicated, operation, policy=self.policy, large=True)
         check_added_files(self.log.uri, prepared.actions, prepared.metadata, self.policy)
         check_consistent_data_change(self.log.uri, prepared.actions, operation.name, self.policy)
         rest = [action for action in prepared.actions if not isinstance(action, Metadata | Protocol)]
         marks = [a for a in rest if isinstance(a, DomainMetadata) and a.domain == row_tracking.DOMAIN]
         protocol = [prepared.new_protocol] if prepared.new_protocol is not None else []
         others = [action for action in rest if action not in marks] if marks else rest
-        return prepared, [prepared.metadata, *others, *self._set_transactions, *protocol, *marks]
+        return prepared, [prepared.metadata, *others, *protocol, *marks]
 
     def _tags(self, prepared: PreparedCommit, tags: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return the tags, with the one of a commit whose metadata only notes which identity values have been used."""

@@ -18,7 +18,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
 )
 from airflow_delta.log import protocol as table_protocol
-from airflow_delta.log.actions import AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
+from airflow_delta.log.actions import AddFile, Metadata, Protocol, RemoveFile
 from airflow_delta.transaction import in_commit_timestamps, row_tracking
 from airflow_delta.transaction.conflict_domains import check_domains
 from airflow_delta.transaction.conflict_errors import BEGIN_AGAIN, conflict, partition_hint
@@ -69,7 +69,6 @@ class ConflictChecker:
         actions = self._seen = self.current.own_actions
         self._has_metadata = any(isinstance(action, Metadata) for action in actions)
         self._has_protocol = any(isinstance(action, Protocol) for action in actions)
-        self._has_domains = any(isinstance(action, DomainMetadata) for action in actions)
         self._removes = {action.path: action for action in actions if isinstance(action, RemoveFile)}
         reads = self.current.reads
         self._checks_removes = reads.has_files or reads.whole_table or bool(self._removes)
@@ -84,6 +83,7 @@ class ConflictChecker:
 
         :raises DeltaConcurrentModificationException: this transaction cannot be serialised after it.
         :raises DeltaUnsupportedTableFeatureException: the winner raised the protocol beyond what this provider can write.
+        :raises MissingCommitTimestampException: the winner lacks the timestamp that every commit of the table must have.
         """
         changes_table = winner.may_hold(PROTOCOL_KEY) | winner.may_hold(METADATA_KEY)
         if changes_table:
@@ -176,6 +176,10 @@ class ConflictChecker:
     def _fold_timestamp(self, winner: WinningCommit) -> None:
         current = self.current
         winning = winner.in_commit_timestamp
+        if winning is None and in_commit_timestamps.is_enabled(current.read_metadata):
+            from airflow_delta.log.time_travel import timestamp_of_info
+
+            winning = timestamp_of_info(winner.version, winner.commit_info or None, table=winner.table)  # which refuses
         if winning is None:
             winning = winner.modification_time
         if winning is None and self._modification_time is not None:

@@ -13,16 +13,27 @@ from airflow_delta.transaction.operations import Operation
 
 
 def check_files(
-    table: str, actions: Sequence[Action], metadata: Metadata, protocol: Protocol, operation: Operation, *, large: bool = False
+    table: str,
+    actions: Sequence[Action],
+    metadata: Metadata,
+    protocol: Protocol,
+    operation: Operation,
+    *,
+    read_metadata: Metadata | None = None,
+    large: bool = False,
 ) -> None:
     """Check partitioning, deletion vectors and that nothing is deleted from an append-only table.
 
+    :param read_metadata: of the version that was read; a commit that deletes cannot itself lift its ``delta.appendOnly``.
     :param large: of a ``commitLarge``, which replaces the state of the table and so is not held to append-only.
     :raises DeltaIllegalStateException: a file has other partition columns than the table, or a deletion vector that may not be.
     :raises AppendOnlyException: a file of an append-only table is removed.
     """
     columns = physical_partition_columns(metadata)
-    append_only = not large and metadata.configuration.get("delta.appendOnly", "false").lower() == "true"
+    append_only = not large and any(
+        known is not None and known.configuration.get("delta.appendOnly", "false").lower() == "true"
+        for known in (read_metadata, metadata)
+    )
     for action in actions:
         if isinstance(action, AddFile):
             if action.partition_values.keys() != columns:
@@ -33,7 +44,8 @@ def check_files(
             if append_only and action.data_change:
                 raise AppendOnlyException(
                     f"{operation.name} would remove {action.path}, but table {table} only allows appends "
-                    "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). Unset the property if rows may be deleted.",
+                    "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). If rows may be deleted, unset the property first, "
+                    "in a commit of its own.",
                     table=table,
                 )
         elif isinstance(action, AddCDCFile) and action.data_change:

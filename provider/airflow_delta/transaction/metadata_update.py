@@ -92,7 +92,7 @@ def update_metadata(
         stored = _with_type_changes(state, metadata, stored, overwrites_schema=overwrites_schema)
     if stored != schema:
         metadata = msgspec.structs.replace(metadata, schema_string=to_json(stored))
-    _check_manual(state, metadata, table_protocol.asked_features(metadata.configuration))
+    check_manual(state, metadata, asked=table_protocol.asked_features(metadata.configuration))
     metadata, protocol = table_protocol.apply_feature_properties(metadata, state.protocol)
     _check_defaults(state, metadata, protocol, replaces_rows=creates_table or overwrites_schema)
     metadata = _with_row_tracking_names(state, metadata, protocol)
@@ -185,9 +185,10 @@ def _with_type_changes(state: TableState, metadata: Metadata, schema: StructType
     return with_type_changes(schema, parse_schema(state.metadata.schema_string))
 
 
-def _check_manual(state: TableState, metadata: Metadata, asked: Collection[str]) -> None:
+def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str] = ()) -> None:
     """Check that features which an existing table only gets by name were asked for.
 
+    :param asked: features that the caller asked for by name.
     :raises DeltaUnsupportedTableFeatureException: they were not (Delta: DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT).
     """
     if state.protocol is None:
@@ -212,15 +213,7 @@ def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *
     defaults = column_defaults(parse_schema(metadata.schema_string))
     if not defaults:
         return
-    if "allowColumnDefaults" not in table_protocol.features(protocol):
-        raise DeltaUnsupportedTableFeatureException(
-            f"The column {next(iter(defaults))} of table {state.table} has a default value, which the table does not support "
-            "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_FEATURE_NOT_ENABLED). Set the table property delta.feature.allowColumnDefaults to "
-            "'supported'.",
-            features=("allowColumnDefaults",),
-            table=state.table,
-            version=state.read_version,
-        )
+    check_defaults_supported(state, defaults, protocol)
     if state.metadata is None or replaces_rows:
         return
     before = parse_schema(state.metadata.schema_string)
@@ -229,6 +222,23 @@ def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *
         raise DeltaAnalysisException(
             f"The column {added[0]} cannot be added to table {state.table} with a default value "
             "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_ALTER_TABLE_ADD_COLUMN_NOT_SUPPORTED). Add it without one, then set the default.",
+            table=state.table,
+            version=state.read_version,
+        )
+
+
+def check_defaults_supported(state: TableState, columns: Collection[str], protocol: Protocol) -> None:
+    """Check that the table may have columns with default values, if it has any.
+
+    :param columns: names of the columns that have one.
+    :raises DeltaUnsupportedTableFeatureException: it may not.
+    """
+    if columns and "allowColumnDefaults" not in table_protocol.features(protocol):
+        raise DeltaUnsupportedTableFeatureException(
+            f"The column {next(iter(columns))} of table {state.table} has a default value, which the table does not support "
+            "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_FEATURE_NOT_ENABLED). Set the table property delta.feature.allowColumnDefaults to "
+            "'supported'.",
+            features=("allowColumnDefaults",),
             table=state.table,
             version=state.read_version,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from airflow_delta.exceptions import (
     DeltaAssertionError,
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
-    DeltaUnsupportedTableFeatureException,
 )
 from airflow_delta.log import protocol as table_protocol
 from airflow_delta.log.actions import (
@@ -41,7 +40,7 @@ class TableState:
     :param metadata: at the version that was read; ``None`` when the table does not exist, as is ``protocol``.
     :param new_metadata: set through ``update_metadata``, as is ``new_protocol``.
     :param row_id_high_water_mark: gives the last row id of the version that was read; asked only where row ids are given.
-    :param snapshot: version that was read; asked only by a commit that drops a feature.
+    :param snapshot: version that was read; asked only by commits that drop a feature or change metadata.
     """
 
     table: str
@@ -93,13 +92,13 @@ def prepare_commit(
         check_protocol_change(state, new_protocol, operation)
     if new_metadata is not None or new_protocol is not None:  # else it was checked when the transaction began
         table_protocol.check_can_write(protocol, metadata, state.table, state.read_version)
-        _check_column_defaults(state.table, metadata, protocol)
+        _check_column_defaults(state, metadata, protocol)
     if new_metadata is not None:
         _check_change_data_feed(state, new_metadata, actions, operation)
     if not large:
         _check_partition_columns(state, new_metadata, operation, policy or CommitPolicy())
     rest: list[Action] = [action for action in actions if not isinstance(action, Metadata | Protocol)]
-    check_files(state.table, rest, metadata, protocol, operation, large=large)
+    check_files(state.table, rest, metadata, protocol, operation, read_metadata=state.metadata, large=large)
     if row_tracking.is_supported(protocol):
         rest = row_tracking.prepare(
             rest,
@@ -144,28 +143,20 @@ def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metada
     return new_metadata, new_protocol, new_protocol is not None
 
 
-def verify_metadata(state: TableState, metadata: Metadata, *, asked_for: Collection[str] = ()) -> Protocol | None:
+def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
     """Check metadata that is to be committed, and return the protocol that the table must be upgraded to for it, if any.
 
-    :param asked_for: features that the caller asked for by name.
     :raises DeltaAnalysisException: the schema, the partitioning or a property is not valid.
     :raises DeltaUnsupportedTableFeatureException: it needs a feature that an existing table only gets by name.
     """
     from airflow_delta.log.schema import check_metadata
+    from airflow_delta.transaction.metadata_update import check_manual
 
     check_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
     required = table_protocol.required_protocol(metadata)
     if state.protocol is None:
         return required
-    manual = [name for name in table_protocol.needs_manual_enablement(state.protocol, metadata) if name not in asked_for]
-    if manual:
-        raise DeltaUnsupportedTableFeatureException(
-            f"The new metadata of table {state.table} needs the features {', '.join(manual)}, which an existing table only gets "
-            f"when asked for by name: set the table property delta.feature.{manual[0]} to 'supported'.",
-            features=tuple(manual),
-            table=state.table,
-            version=state.read_version,
-        )
+    check_manual(state, metadata)
     upgraded = table_protocol.upgraded(state.protocol, required)
     return None if upgraded == state.protocol else upgraded
 
@@ -221,22 +212,15 @@ def _default_protocol() -> Protocol:
     return Protocol(min_reader_version=reader, min_writer_version=writer)
 
 
-def _check_column_defaults(table: str, metadata: Metadata, protocol: Protocol) -> None:
+def _check_column_defaults(state: TableState, metadata: Metadata, protocol: Protocol) -> None:
     """Check that columns only have a default value where the table has that feature."""
-    if "CURRENT_DEFAULT" not in metadata.schema_string or "allowColumnDefaults" in table_protocol.features(protocol):
+    if "CURRENT_DEFAULT" not in metadata.schema_string:
         return
     from airflow_delta.log.constraints import column_defaults
     from airflow_delta.log.schema import parse_schema
+    from airflow_delta.transaction.metadata_update import check_defaults_supported
 
-    columns = sorted(column_defaults(parse_schema(metadata.schema_string)))
-    if columns:
-        raise DeltaUnsupportedTableFeatureException(
-            f"The column {columns[0]} of table {table} has a default value, which the table does not support "
-            "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_FEATURE_NOT_ENABLED). Set the table property delta.feature.allowColumnDefaults to "
-            "'supported'.",
-            features=("allowColumnDefaults",),
-            table=table,
-        )
+    check_defaults_supported(state, column_defaults(parse_schema(metadata.schema_string)), protocol)
 
 
 def _check_change_data_feed(state: TableState, new_metadata: Metadata, actions: Sequence[Action], operation: Operation) -> None:

@@ -5,7 +5,7 @@ Files that were read stay Arrow columns; they are only ever searched for the few
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,12 +32,10 @@ class ReadPredicate:
     """One read of the table.
 
     :param text: the predicate as the caller gave it.
-    :param partition_text: text of the conjuncts on partition columns only; ``true`` when there are none.
     :param matches: tells whether a file of a partition belongs to what was read.
     """
 
     text: str
-    partition_text: str
     matches: Callable[[PartitionValues], bool] | None
     _known: dict[tuple[tuple[str, str | None], ...], bool] = field(default_factory=dict)
 
@@ -64,17 +62,19 @@ class ReadSet:
     :param app_ids: application ids whose version it looked up.
     """
 
-    predicates: dict[str, ReadPredicate] = field(default_factory=dict)
+    predicates: dict[Hashable, ReadPredicate] = field(default_factory=dict)
     whole_table: bool = False
     app_ids: set[str] = field(default_factory=set)
     _columns: list[pa.ChunkedArray] = field(default_factory=list)
     _paths: set[str] = field(default_factory=set)
 
-    def add_predicate(self, text: str, matcher: PartitionMatcher | None = None, partition_text: str = EVERYTHING) -> None:
-        """Record a read; without a matcher it covers every partition."""
-        key = partition_text if matcher is not None else EVERYTHING
+    def add_predicate(self, text: str, matcher: PartitionMatcher | None = None, key: Hashable = EVERYTHING) -> None:
+        """Record a read; without a matcher it covers every partition.
+
+        :param key: what the matcher selects, completely (``text`` may be shortened): reads of one key are one.
+        """
         matches = None if matcher is None else matcher.matches_partition
-        self.predicates.setdefault(key, ReadPredicate(text, key, matches))
+        self.predicates.setdefault(key, ReadPredicate(text, matches))
 
     def add_files(self, files: pa.Table) -> None:
         """Record the files of a scan: a table with a column ``path``."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.actions import (
     Action,
     AddCDCFile,
@@ -24,6 +25,8 @@ from airflow_delta.transaction.policy import CommitOutcome
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.snapshot import Snapshot
+    from airflow_delta.log.totals import Totals
     from airflow_delta.transaction.prepare import PreparedCommit
 
 EVENT = "delta.commit.stats"
@@ -105,7 +108,7 @@ class CommitStats:
         cdc = [action for action in actions if isinstance(action, AddCDCFile)]
         info = outcome.commit_info
         snapshot = log.snapshot
-        totals = snapshot.derived_totals()
+        totals = _known_totals(snapshot)
         known = [status.size for version, status in snapshot.segment.statuses.items() if version <= snapshot.version]
         return cls(
             start_version=start_version,
@@ -154,6 +157,13 @@ class CommitStats:
     def record(self, table: str) -> None:
         """Record the event."""
         events.record_event(EVENT, table, self.as_event())
+
+
+def _known_totals(snapshot: Snapshot) -> Totals | None:
+    try:
+        return snapshot.derived_totals()
+    except (DeltaError, OSError):  # the commit is durable: a number for its event must not fail it
+        return None
 
 
 def _histogram(sizes: Sequence[int]) -> dict[str, Any] | None:

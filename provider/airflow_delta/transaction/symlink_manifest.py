@@ -108,14 +108,17 @@ def update_manifests(log: DeltaLog, read: Snapshot, snapshot: Snapshot, actions:
     """
     _check_column_mapping(snapshot)
     columns = snapshot.metadata.partition_columns
-    touched = {_directory(values, columns) for values in _touched(read, actions)}
-    first = next(iter(log.store.list_recursive(DIRECTORY)), None)
-    if first is None or not columns:
+    repartitioned = read.version >= 0 and read.metadata.partition_columns != columns  # no directory stays what it was
+    if not columns or repartitioned or next(iter(log.store.list_recursive(DIRECTORY)), None) is None:
         generate_manifests(log, snapshot)
         return
     if any(isinstance(action, AddFile) and action.deletion_vector is not None for action in actions):
         generate_manifests(log, snapshot)  # which refuses
-    files = snapshot.files(columns=["path", "partition_values"])
+    from airflow_delta.transaction.partition_sets import PartitionSet
+
+    partitions = list(_touched(read, actions))
+    touched = {_directory(values, columns) for values in partitions}
+    files = PartitionSet.of(partitions, snapshot.partition_schema).select(snapshot.files(columns=["path", "partition_values"]))
     rows = zip(files.column("path").to_pylist(), files.column("partition_values").to_pylist(), strict=True)
     lines = {directory: paths for directory, paths in _by_directory(rows, columns).items() if directory in touched}
     _write(log.store, lines)

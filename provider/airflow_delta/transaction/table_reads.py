@@ -146,7 +146,7 @@ class TableReads:
             self.reads.add_predicate("the partitions of the new files")
             return self._no_files()
         partitions = PartitionSet.of((file.partition_values for file in new_files), self.snapshot.partition_schema)
-        self.reads.add_predicate(partitions.text, partitions, partitions.text)
+        self.reads.add_predicate(partitions.text, partitions, partitions.members)
         return partitions.select(self.snapshot.files())
 
     def track_files_read(self, paths: Iterable[str]) -> None:

@@ -38,12 +38,7 @@ class _Line(msgspec.Struct, kw_only=True, rename="camel"):
     domain_metadata: DomainMetadata | None = None
 
 
-class _InfoLine(msgspec.Struct, kw_only=True, rename="camel"):
-    commit_info: dict[str, Any] | None = None
-
-
 _decoder = msgspec.json.Decoder(_Line)
-_info_decoder = msgspec.json.Decoder(_InfoLine)
 _SMALL_KEYS = (METADATA_KEY, PROTOCOL_KEY, TXN_KEY, DOMAIN_KEY)
 
 
@@ -75,15 +70,8 @@ class WinningCommit:
     def commit_info(self) -> dict[str, Any]:
         """The commit's ``commitInfo``; empty when it has none."""
         if self._info is None:
-            self._info = self._first_line() or read_commit_info(self.version, self._data, table=self.table) or {}
+            self._info = read_commit_info(self.version, self._data, table=self.table) or {}
         return self._info
-
-    def _first_line(self) -> dict[str, Any] | None:
-        """Return the ``commitInfo`` where most writers put it, so that a large commit is not scanned for it."""
-        try:
-            return _info_decoder.decode(self._data[: self._data.index(b"\n")]).commit_info
-        except (ValueError, msgspec.DecodeError, UnicodeDecodeError):
-            return None
 
     @property
     def operation(self) -> str:
