@@ -128,8 +128,14 @@ ASSERT_METADATA = [
         given(field("a b"), V, partition_by=["a b"]),
         refused("DELTA_INVALID_PARTITION_COLUMN_NAME"),
     ),
-    Row("5.3 row 5", "a column without an id", [], given(mapped("a", number=None), **MAPPED), refused("id")),
-    Row("5.3 row 5", "a column without a physical name", [], given(mapped("a", physical=None), **MAPPED), refused("physical")),
+    Row("5.3 row 5", "a column without an id", [], given(mapped("a", number=None), **MAPPED), refused("MISSING_ID")),
+    Row(
+        "5.3 row 5",
+        "a column without a physical name",
+        [],
+        given(mapped("a", physical=None), **MAPPED),
+        refused("MISSING_PHYSICAL_NAME"),
+    ),
     Row("5.3 row 5", "one id twice", [], given(mapped("a"), mapped("b", physical="q"), **MAPPED), refused("id 1")),
     Row(
         "5.3 row 5", "one physical name twice", [], given(mapped("a"), mapped("b", number=2), **MAPPED), refused("physical name")
@@ -142,6 +148,13 @@ ASSERT_METADATA = [
         "an interval in a list",
         [],
         given(field("a", array("interval year to month"))),
+        refused("DELTA_UNSUPPORTED_DATA_TYPES"),
+    ),
+    Row(
+        "5.3 row 7",
+        "a decimal of too many digits",
+        [],
+        given(field("a", "decimal(39,0)")),
         refused("DELTA_UNSUPPORTED_DATA_TYPES"),
     ),
     Row(
@@ -201,6 +214,19 @@ ASSERT_METADATA = [
         [],
         given(
             field("_id"),
+            enableRowTracking="true",
+            rowTracking__materializedRowIdColumnName="_id",
+            rowTracking__materializedRowCommitVersionColumnName="_version",
+        ),
+        refused("DELTA_ADDING_COLUMN_WITH_INTERNAL_NAME_FAILED"),
+    ),
+    Row(
+        "5.3 row 10",
+        "the name of a column of row tracking, in files",
+        [],
+        given(
+            mapped("a", physical="_id"),
+            **MAPPED,
             enableRowTracking="true",
             rowTracking__materializedRowIdColumnName="_id",
             rowTracking__materializedRowCommitVersionColumnName="_version",

@@ -58,6 +58,25 @@ def test_known_commits_need_no_listing(log: DeltaLog, table: Path) -> None:
     assert log.store.stale == 100
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_listing_for_a_newer_checkpoint_may_fail(
+    log: DeltaLog, table: Path, broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.checkpoint()  # the next snapshot looks for it
+    stale(log, 100)
+    data = tables.append(table, 3).read_bytes()
+    with monkeypatch.context() as patch:
+        if broken:
+            patch.setattr(log.store, "list_from", lambda *_args, **_options: (_ for _ in ()).throw(OSError("slow down")))
+        assert log.update_after_commit(3, [CommitFile(3, data)]).version == 3
+    assert log.snapshot.segment.checkpoint is None
+    stale(log, 0)
+    data = tables.append(table, 4).read_bytes()
+    checkpoint = log.update_after_commit(4, [CommitFile(4, data)]).segment.checkpoint
+    assert checkpoint is not None
+    assert checkpoint.version == 2
+
+
 @pytest.mark.parametrize("listings", [0, 1, 3])
 def test_a_stale_listing_is_repeated(log: DeltaLog, table: Path, listings: int, caplog: pytest.LogCaptureFixture) -> None:
     stale(log, listings)

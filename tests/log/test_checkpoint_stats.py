@@ -129,7 +129,7 @@ def test_decimals_and_dates() -> None:
 
 
 def test_typed_statistics_in_which_spark_wrote_timestamps_as_int96(table: Path) -> None:
-    stats = '{"numRecords":3,"minValues":{"id":"2024-01-02T03:04:05.006Z"},"maxValues":{"id":"2024-01-02T03:04:05.006Z"}}'
+    stats = '{"numRecords":3,"minValues":{"id":"2024-01-02T03:04:05.006Z"},"maxValues":{"id":"9999-12-31T23:59:59.999Z"}}'
     schema = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "timestamp", "nullable": True, "metadata": {}}]})
     create_table(table, add("a", stats=stats), add("b"), schema_string=schema)
     write_checkpoint(DeltaLog.for_table(str(table)).snapshot)
@@ -148,6 +148,9 @@ def test_typed_statistics_in_which_spark_wrote_timestamps_as_int96(table: Path) 
         found = {f["path"]: f["stats"] for f in DeltaLog.for_table(str(table)).snapshot.files().to_pylist()}
         assert found["b"] is None
         assert json.loads(found["a"])["minValues"]["id"] == "2024-01-02T03:04:05.006000Z"
+        assert json.loads(found["a"])["maxValues"]["id"] == "9999-12-31T23:59:59.999000Z"  # nanoseconds have no such year
+        for wanted, paths in {"id > '5000-01-01'": ["a", "b"], "id < '2024-01-02'": ["b"]}.items():
+            assert DeltaLog.for_table(str(table)).snapshot.files(wanted)["path"].to_pylist() == paths
         write_checkpoint(DeltaLog.for_table(str(table)).snapshot)
         assert pq.ParquetFile(file).schema_arrow.field("add").type.field("stats_parsed").type.field("minValues").type.field(
             "id"

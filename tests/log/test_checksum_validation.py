@@ -15,6 +15,7 @@ import pytest
 from airflow_delta.exceptions import DeltaChecksumMismatchException, DeltaIllegalArgumentException
 from airflow_delta.log import ChecksumValidation, DeltaLog
 from airflow_delta.log.actions import DomainMetadata, encode_actions
+from airflow_delta.transaction import Operation
 from support import tables
 
 ALWAYS = ChecksumValidation(mode="always")
@@ -103,6 +104,17 @@ def test_every_field_is_compared(checked: Path, field: str, damage: Callable[[di
     assert list(error.mismatches) == [field]
     for text in (str(checked), "version 3", field, f"delete _delta_log/{3:020d}.crc"):
         assert text in str(error)
+
+
+def test_the_timestamp_is_compared(table: Path) -> None:
+    txn = DeltaLog.for_table(str(table), {"durable": "false"}).start_transaction()
+    txn.update_metadata_for_new_table(tables.metadata(configuration={"delta.enableInCommitTimestamps": "true"}))
+    txn.commit([], Operation.create_table())
+    assert DeltaLog.for_table(str(table)).snapshot.validate_checksum()
+    change(table, 0, set_field("inCommitTimestampOpt", value=1))
+    with pytest.raises(DeltaChecksumMismatchException) as caught:
+        DeltaLog.for_table(str(table)).snapshot.validate_checksum()
+    assert list(caught.value.mismatches) == ["inCommitTimestampOpt"]
 
 
 @pytest.mark.parametrize(("field", "damage"), DAMAGE)

@@ -12,8 +12,10 @@ from deltalake import DeltaTable
 
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.log import DeltaLog
+from airflow_delta.log.checkpoint_v2 import write_compatibility_checkpoint
 from airflow_delta.log.checkpoint_writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
+from airflow_delta.log.segment import LogListing, list_log
 from support.tables import (
     add,
     append,
@@ -75,6 +77,7 @@ CASES = {
     "no checkpoint": ([OLD] * 5, [], range(5)),
     "exactly at the cutoff": ([-4, -3, -2, -1, 0, OLD], [5], range(5, 6)),
     "just after the cutoff": ([1] * 6, [5], range(6)),
+    "commits of one millisecond are a millisecond apart": ([-1] * 6, [5], range(6)),
     "a clock that goes back does not make a commit older": ([NEW, OLD, OLD, OLD, OLD], [4], range(5)),
 }
 
@@ -86,8 +89,9 @@ def test_what_stays(table: Path, ages: list[int], checkpoints: list[int], left: 
     files = log.snapshot.num_files
     deleted = clean_up_expired_logs(log.snapshot, now=NOON)
     assert versions(table) == list(left)
-    for name in deleted:
-        assert int(Path(name).name[:20]) < left.start
+    names = [Path(path).name for path in deleted]
+    assert names == sorted(names, key=lambda name: (int(name[:20]), name[20:] == ".json")), "of a version, the commit goes last"
+    assert all(int(name[:20]) < left.start for name in names)
     assert {int(f.name[:20]) for f in (table / "_delta_log").iterdir() if f.name[:20].isdigit()} >= set(left)
     assert not [f for f in (table / "_delta_log").iterdir() if f.name[:20].isdigit() and int(f.name[:20]) < left.start]
     fresh = DeltaLog.for_table(str(table))
@@ -251,10 +255,47 @@ def test_a_classic_twin_for_readers_that_know_no_v2(table: Path, parquet_manifes
     assert len(DeltaTable(str(table)).file_uris()) == 8
 
 
+def test_sidecars_stay_that_only_the_twin_names(table: Path) -> None:
+    log = v2_table(table, [3, 6])
+    checkpoint = list_log(log.store).complete_checkpoint(log.store, 6)
+    assert checkpoint is not None
+    write_compatibility_checkpoint(log.store, checkpoint, table=log.uri)
+    for manifest in (table / "_delta_log").glob(f"{6:020d}.checkpoint.*-*"):
+        manifest.unlink()
+    clean_up_expired_logs(DeltaLog.for_table(str(table)).snapshot, now=NOON)
+    assert {int(path.name[:20]) for path in sidecars(table)} == {6}
+    assert DeltaLog.for_table(str(table)).snapshot.files().num_rows == 8
+
+
+def test_no_twin_of_a_protected_version(table: Path) -> None:
+    v2_table(table, [3, 6])
+    both = ["checkpointProtection", "v2Checkpoint"]
+    write_commit(table, 8, protocol(3, 7, reader_features=["v2Checkpoint"], writer_features=both))
+    write_commit(table, 9, metadata(configuration={**V2, PROTECTION: "7"}))
+    clean_up_expired_logs(DeltaLog.for_table(str(table)).snapshot, now=NOON)
+    assert versions(table) == [6, 7, 8, 9]
+    assert not list((table / "_delta_log").glob("*.checkpoint.parquet"))
+
+
 def test_no_twin_beside_a_classic_checkpoint_or_when_nothing_goes(table: Path) -> None:
     log = v2_table(table, [6])
     assert clean_up_expired_logs(log.snapshot, now=NOON - 10 * DAY) == []
     assert not list((table / "_delta_log").glob("*.checkpoint.parquet"))
+
+
+def test_only_the_checkpoints_that_matter_are_opened(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = v2_table(table, [1, 2, 3, 4, 5, 6])
+    for version in (5, 6, 7):
+        touch(log_path(table, f"{version:020d}.json"), CUTOFF + NEW)
+    snapshot = log.snapshot
+    opened: list[int] = []
+    complete = LogListing.complete_checkpoint
+    monkeypatch.setattr(LogListing, "complete_checkpoint", lambda *args: opened.append(args[2]) or complete(*args))
+    clean_up_expired_logs(snapshot, now=NOON - 10 * DAY)
+    assert opened == [], "nothing has expired"
+    clean_up_expired_logs(snapshot, now=NOON)
+    assert set(opened) == {5, 6}
+    assert versions(table) == [5, 6, 7]
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated"])

@@ -117,6 +117,12 @@ def test_ids_of_dropped_columns_are_not_given_again():
     assert new.configuration["delta.columnMapping.maxColumnId"] == "3"
 
 
+def test_ids_that_come_with_the_schema_are_not_given_again():
+    new = column_mapping.assign(with_mode(metadata(mapped("a", 7), column("b")), "name"), None)
+    assert ids(new) == {"a": 7, "b": 8}
+    assert new.configuration["delta.columnMapping.maxColumnId"] == "8"
+
+
 def test_an_overwrite_reuses_columns_of_the_same_name_and_type():
     old = with_mode(metadata(mapped("a", 1), mapped("b", 2), mapped("s", 3, kind=struct(mapped("x", 4)))), "name", 4)
     bare = metadata(column("A"), column("b", "string"), column("s", struct(column("x"), column("y"))))
@@ -156,7 +162,7 @@ def test_mapping_is_removed_where_files_have_the_names_of_the_schema():
 
 
 def test_mapping_that_comes_with_data_into_a_table_without_it_is_taken_out():
-    foreign = metadata(mapped("a", 3, "xyz"))
+    foreign = metadata({**mapped("a", 3, "xyz"), "metadata": {**mapped("a", 3, "xyz")["metadata"], "parquet.field.id": 3}})
     assert json.loads(column_mapping.assign(foreign, NONE).schema_string) == struct(column("a"))
     assert json.loads(column_mapping.assign(foreign, None).schema_string) == struct(column("a"))
     assert column_mapping.assign(foreign, foreign) is foreign  # an older writer left it there: it stays
@@ -223,6 +229,12 @@ def test_renaming_keeps_id_and_physical_name():
     assert renamed.configuration["delta.dataSkippingStatsColumns"] == "a,S.element,`q.r`"
 
 
+def test_only_the_column_of_that_path_is_renamed():
+    table = with_mode(metadata(mapped("x", 1), mapped("s", 2, kind=struct(mapped("x", 3)))), "name", 3)
+    assert ids(rename_column(table, ["x"], "y")) == {"y": 1, "s": 2, "s.x": 3}
+    assert ids(rename_column(table, ["s", "x"], "y")) == {"x": 1, "s": 2, "s.y": 3}
+
+
 def test_dropping_takes_the_column_out_of_the_list_of_statistics():
     new = drop_column(TABLE, ["s"])
     assert "s" not in ids(new)
@@ -248,6 +260,12 @@ def test_dropping_takes_the_column_out_of_the_list_of_statistics():
 def test_changes_that_are_refused(change, said):
     with pytest.raises(DeltaAnalysisException, match=said):
         change()
+
+
+def test_an_expression_that_cannot_be_read_may_refer_to_any_column():
+    odd = with_mode(metadata(mapped("a", 1), mapped("b", 2), **{"delta.constraints.odd": "a > 1 AND"}), "name", 2)
+    with pytest.raises(DeltaAnalysisException, match="b cannot be changed: whether odd refers to it"):
+        drop_column(odd, ["b"])
 
 
 def test_parts_of_maps_are_renamed_and_dropped():

@@ -13,16 +13,13 @@ from airflow_delta.log.actions import DomainMetadata, Metadata
 from airflow_delta.log.constraints import (
     check_constraints,
     column_defaults,
-    exists_defaults,
     has_char_varchar,
-    has_defaults,
     invariants,
-    length_limits,
     replace_char_varchar,
     without_exists_defaults,
 )
 from airflow_delta.log.schema import ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType, parse_schema, to_json
-from airflow_delta.log.type_widening import may_evolve, may_widen, with_type_changes
+from airflow_delta.log.type_widening import may_widen, with_type_changes
 
 
 def column(name: str, kind: Any = "integer", **metadata: Any) -> dict[str, Any]:
@@ -44,8 +41,8 @@ def metadata(*columns: dict[str, Any], partition_by: Any = (), **configuration: 
 
 
 def test_check_constraints_stand_in_the_properties():
-    found = check_constraints(metadata(column("a"), **{"delta.constraints.c1": "a > 1", "delta.appendOnly": "true"}))
-    assert found == {"c1": "a > 1"}
+    given = {"delta.constraints.c1": "a > 1", "Delta.Constraints.c2": "a < 9", "delta.appendOnly": "true"}
+    assert check_constraints(metadata(column("a"), **given)) == {"c1": "a > 1", "c2": "a < 9"}
 
 
 def test_invariants_stand_in_fields_also_of_structs():
@@ -59,8 +56,6 @@ def test_invariants_stand_in_fields_also_of_structs():
 def test_default_values():
     given = schema(column("a", CURRENT_DEFAULT="7", EXISTS_DEFAULT="6"), column("b"))
     assert column_defaults(given) == {"a": "7"}
-    assert exists_defaults(given) == {"a": "6"}
-    assert has_defaults(given)
     assert json.loads(to_json(without_exists_defaults(given)))["fields"][0]["metadata"] == {"CURRENT_DEFAULT": "7"}
 
 
@@ -71,7 +66,8 @@ def test_lengths_go_into_the_metadata_of_the_column():
     stored = replace_char_varchar(given)
     assert not has_char_varchar(stored)
     assert str(stored) == "struct<c:string,m:map<string,struct<x:string>>,i:int>"
-    assert length_limits(stored) == {"c": "char( 5 )", "m": "map<varchar(3),struct<x:char(2)>>"}
+    kept = [field.metadata.get("__CHAR_VARCHAR_TYPE_STRING") for field in stored.fields]
+    assert kept == ["char( 5 )", "map<varchar(3),struct<x:char(2)>>", None]
     assert stored.fields[0].metadata["comment"] == "kept"
     assert stored.fields[2] is given.fields[2]
 
@@ -84,27 +80,29 @@ def kind(text: str) -> DataType:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "widens", "evolves"),
+    ("before", "after", "widens"),
     [
-        ("byte", "short", True, True),
-        ("short", "long", True, True),
-        ("integer", "double", True, True),
-        ("long", "double", False, False),
-        ("integer", "decimal(10,0)", True, True),
-        ("integer", "decimal(10,1)", False, False),
-        ("long", "decimal(21,1)", True, True),
-        ("decimal(5,2)", "decimal(7,3)", True, True),
-        ("decimal(5,2)", "decimal(6,4)", False, False),
-        ("float", "double", True, True),
-        ("double", "float", False, False),
-        ("date", "timestamp_ntz", True, True),
-        ("date", "timestamp", False, False),
-        ("string", "binary", False, False),
+        ("byte", "short", True),
+        ("byte", "decimal(10,0)", True),
+        ("byte", "decimal(9,0)", False),
+        ("short", "long", True),
+        ("integer", "double", True),
+        ("long", "double", False),
+        ("integer", "decimal(10,0)", True),
+        ("integer", "decimal(10,1)", False),
+        ("long", "decimal(21,1)", True),
+        ("decimal(5,2)", "decimal(7,3)", True),
+        ("decimal(5,2)", "decimal(6,4)", False),
+        ("decimal(5,2)", "decimal(5,2)", False),
+        ("float", "double", True),
+        ("double", "float", False),
+        ("date", "timestamp_ntz", True),
+        ("date", "timestamp", False),
+        ("string", "binary", False),
     ],
 )
-def test_which_types_may_widen(before, after, widens, evolves):
+def test_which_types_may_widen(before, after, widens):
     assert may_widen(kind(before), kind(after)) is widens
-    assert may_evolve(kind(before), kind(after)) is evolves
 
 
 def test_type_changes_are_noted_in_the_nearest_field_as_delta_does():
@@ -131,6 +129,8 @@ def test_type_changes_are_noted_in_the_nearest_field_as_delta_does():
     assert isinstance(inner.value_type, StructType)
     assert inner.value_type.fields[0].metadata["delta.typeChanges"] == [{"toType": "integer", "fromType": "short"}]
     assert with_type_changes(new, new) == new
+    assert with_type_changes(new, old) == new, "what a caller has noted is not noted twice"
+    assert with_type_changes(schema(column("b", "string")), old).fields[0].metadata == {}, "only widening is noted"
     assert isinstance(kind("decimal(5,2)"), DecimalType)
     assert kind("odd") == PrimitiveType("odd")
 
@@ -148,7 +148,7 @@ def mapped(name: str, identity: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (None, metadata(column("_change_type"), **FEED), "DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS"),
+        (None, metadata(column("_Change_Type"), **FEED), "DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS"),
         (metadata(column("a")), metadata(column("_commit_version"), **FEED), "DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS"),
         (metadata(column("a"), **FEED), metadata(column("_commit_timestamp"), **FEED), "RESERVED_CDC_COLUMNS_ON_WRITE"),
     ],
@@ -197,7 +197,7 @@ def domain(configuration: str, *, removed: bool = False) -> dict[str, DomainMeta
 def test_clustering_columns_are_physical_and_must_stay():
     columns = clustering.clustering_columns(domain('{"clusteringColumns":[["p1"],["s","p2"]],"domainName":"delta.clustering"}'))
     assert columns == [("p1",), ("s", "p2")]
-    clustering.check(metadata(mapped("a", 1), column("s", struct(mapped("b", 2)))), columns)
+    clustering.check(metadata(mapped("a", 1), column("s", struct(mapped("b", 2))), column("Own")), [*columns, ("P1",), ("own",)])
     with pytest.raises(DeltaAnalysisException, match=r"s\.p2.*DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN"):
         clustering.check(metadata(mapped("a", 1)), columns)
     with pytest.raises(DeltaAnalysisException, match="DELTA_CLUSTER_BY_WITH_PARTITIONED_BY"):
@@ -208,6 +208,6 @@ def test_tables_without_clustering():
     unclustered = clustering.unclustered()
     assert clustering.clustering_columns({unclustered.domain: unclustered}) == []
     assert clustering.clustering_columns({}) == []
-    assert clustering.clustering_columns(domain("{}", removed=True)) == []
+    assert clustering.clustering_columns(domain('{"clusteringColumns":[["p1"]]}', removed=True)) == []
     with pytest.raises(DeltaLogCorruptedException, match=r"delta\.clustering"):
         clustering.clustering_columns(domain("[]"))

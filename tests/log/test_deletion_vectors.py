@@ -95,7 +95,8 @@ def test_z85_round_trip(data):
 
 def test_z85_of_its_specification():
     assert z85_encode(bytes.fromhex("864FD26FB559F75B")) == "HelloWorld"
-    for text in ("abcd", "abc~e", "#####"):
+    assert z85_decode("%nSc0") == b"\xff" * 4
+    for text in ("abcd", "abc~e", "#####", "%nSc1"):
         with pytest.raises(ValueError, match=r"multiple|none of Z85|too large"):
             z85_decode(text)
     with pytest.raises(ValueError, match="multiple of four"):

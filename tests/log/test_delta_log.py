@@ -115,6 +115,19 @@ def test_the_commit_we_stand_on_is_replaced(table: Path) -> None:
     assert log.update().metadata.name == "replaced"
 
 
+def test_own_commits_of_a_table_that_is_gone_are_forgotten(table: Path) -> None:
+    tables.create_table(table)
+    log = DeltaLog.for_table(str(table))
+    assert log.snapshot.version == 0
+    log.write_commit(1, encode_actions([tables.info(), tables.txn("ours", 1)]))
+    assert log.update().version == 1
+    shutil.rmtree(table)
+    tables.create_table(table, id="another")
+    tables.write_commit(table, 1, tables.info(), tables.txn("theirs", 1), at=1_600_000_000_000)
+    assert log.update().transactions == {"theirs": 1}
+    assert log.read_commit(1) == tables.commit_path(table, 1).read_bytes()
+
+
 def test_own_commits_are_not_read_back(table: Path) -> None:
     tables.create_table(table)
     log = DeltaLog.for_table(str(table))

@@ -11,11 +11,14 @@ from airflow_delta.log.actions import Metadata
 from airflow_delta.log.generated_columns import check, generated_columns, without_generation
 from airflow_delta.log.schema import parse_schema
 
+STRUCT = {"type": "struct", "fields": [{"name": "x", "type": "integer", "nullable": True, "metadata": {}}]}
 COLUMNS = [
     ("a", "integer"),
     ("b", "string"),
     ("t", "timestamp"),
-    ("s", {"type": "struct", "fields": [{"name": "x", "type": "integer", "nullable": True, "metadata": {}}]}),
+    ("bytes", "binary"),
+    ("s", STRUCT),
+    ("l", {"type": "array", "elementType": STRUCT, "containsNull": True}),
 ]
 
 
@@ -38,6 +41,7 @@ def metadata(kind: str, expression: str, **others: str) -> Metadata:
         ("integer", "`A` + 1"),
         ("integer", "-a"),
         ("integer", "s.x"),
+        ("integer", "size(l.x)"),
         ("integer", "1"),
         ("integer", "if(a > 1, a, 2)"),
         ("integer", "coalesce(a, 1)"),
@@ -51,6 +55,10 @@ def metadata(kind: str, expression: str, **others: str) -> Metadata:
         ("string", "concat(b, 'x')"),
         ("string", "b || 'rand()'"),
         ("string", "left(b, 2)"),
+        ("string", "substring(b, 1, 2)"),
+        ("binary", "substring(bytes, 1, 2)"),
+        ("binary", "lpad(bytes, 3, bytes)"),
+        ("timestamp", "timestampadd(HOUR, 1, t)"),
         ("string", "date_format(t, 'yyyy-MM')"),
         ("timestamp", "date_trunc('HOUR', t)"),
     ],
@@ -82,6 +90,7 @@ def test_allowed(kind, expression):
         ("string", "a + 1", "DELTA_GENERATED_COLUMNS_EXPR_TYPE_MISMATCH"),
         ("long", "a + 1", "DELTA_GENERATED_COLUMNS_EXPR_TYPE_MISMATCH"),
         ("string", "year(t)", "DELTA_GENERATED_COLUMNS_EXPR_TYPE_MISMATCH"),
+        ("integer", "substring(b, 1, 2)", "DELTA_GENERATED_COLUMNS_EXPR_TYPE_MISMATCH"),
     ],
 )
 def test_refused(kind, expression, error_class):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
-from airflow_delta.log.predicates import Predicate
+from airflow_delta.log.predicates import Predicate, partition_texts
 from airflow_delta.log.schema import DecimalType, PrimitiveType, StructField, StructType
 
 SCHEMA = StructType(
@@ -174,7 +174,11 @@ def test_a_value_of_another_type_is_an_error_not_a_miss():
 
 
 @pytest.mark.parametrize(
-    "text", ["p = 1", "p = 1 or q = 'b'", "day is null and p <> 2", "id = 1", "true", "false", "p in (1, 2) and q < 'b'"]
+    "text",
+    [
+        *("p = 1", "p = 1 or q = 'b'", "day is null and p <> 2", "id = 1", "true", "false", "p in (1, 2) and q < 'b'"),
+        *("upper(q) = 'A'", "upper(q) = 'A' and p = 1", "not (upper(q) = 'A' or p = 1)"),
+    ],
 )
 def test_many_files_at_once_agree_with_one_by_one(text):
     rows = [
@@ -184,8 +188,8 @@ def test_many_files_at_once_agree_with_one_by_one(text):
         [list(reversed(row.items())) if i % 2 else list(row.items()) for i, row in enumerate(rows)],
         pa.map_(pa.string(), pa.string()),
     )
-    files = pa.table({"partition_values": pa.chunked_array([maps.slice(0, 5), maps.slice(5)])})
-    assert parse(text).filter_partitions(files).to_pylist() == [parse(text).matches_partition(row) for row in rows]
+    mask = parse(text).partition_mask(lambda name: partition_texts(maps, name), len(maps))
+    assert mask.to_pylist() == [parse(text).matches_partition(row) for row in rows]
 
 
 def test_values_are_of_the_columns_type():
@@ -274,6 +278,13 @@ def test_what_only_spark_evaluates_is_kept_word_for_word_and_rules_nothing_out(t
     assert (predicate.partition_part and predicate.partition_part.text) == partition_part
     assert not predicate.partition_only
     assert predicate.evaluate({}) is None
+
+
+def test_text_with_an_order_of_its_own_is_compared_by_spark_only():
+    collated = StructType((StructField("s", PrimitiveType("string"), metadata={"__COLLATIONS": {"s": "spark.UTF8_LCASE"}}),))
+    predicate = Predicate.parse("s = 'A'", collated)
+    assert predicate.text == "(s = 'A')"
+    assert predicate.evaluate({("s",): "b"}) is None
 
 
 def test_a_partition_is_kept_where_only_spark_can_tell():

@@ -13,6 +13,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions import Metadata, Protocol
 from airflow_delta.log.protocol import (
     FEATURES,
+    active_features,
     apply_feature_properties,
     check_can_read,
     check_can_write,
@@ -40,6 +41,13 @@ def metadata(type_="long", field_metadata="{}", nullable="true", **configuration
 
 PLAIN = metadata()
 NTZ = protocol(3, 7, ["timestampNtz"], ["appendOnly", "invariants", "timestampNtz"])
+
+
+@pytest.mark.parametrize(
+    ("versions", "mapped"), [((1, 5), False), ((1, 6), False), ((2, 4), False), ((2, 5), True), ((2, 6), True)]
+)
+def test_a_reader_feature_is_implied_by_both_versions(versions, mapped):
+    assert ("columnMapping" in features(protocol(*versions))) is mapped
 
 
 @pytest.mark.parametrize("versions", [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6)])
@@ -134,6 +142,19 @@ def test_required_protocol_is_the_weakest():
     assert features(upgraded(protocol(2, 5), NTZ)) == features(protocol(2, 5)) | {"timestampNtz"}
 
 
+def test_a_column_invariant_and_a_constraint_spelled_in_another_case_make_use_of_their_features():
+    assert active_features(metadata(field_metadata='{"delta.invariants":"{}"}')) == {"invariants"}
+    foreign = Metadata(id="i", schema_string=PLAIN.schema_string, configuration={"Delta.Constraints.c": "a > 1"})
+    assert active_features(foreign) == {"checkConstraints"}
+    assert active_features(PLAIN) == set()
+
+
+def test_a_protocol_that_has_all_that_is_needed_stays_as_it_is_written():
+    spelled_out = protocol(1, 7, None, ["invariants", "appendOnly"])  # (1, 2) says the same
+    assert upgraded(spelled_out, protocol(1, 2)) is spelled_out
+    assert apply_feature_properties(metadata(appendOnly="true"), spelled_out)[1] is spelled_out
+
+
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
@@ -179,3 +200,5 @@ def test_feature_properties_are_stripped_and_applied():
     assert apply_feature_properties(PLAIN, NTZ) == (PLAIN, NTZ)
     with pytest.raises(DeltaIllegalArgumentException, match=r"delta.feature.sparkles"):
         apply_feature_properties(metadata(feature__sparkles="supported"), None)
+    with pytest.raises(DeltaIllegalArgumentException, match="DELTA_UNSUPPORTED_FEATURE_STATUS"):
+        apply_feature_properties(metadata(feature__domainMetadata="on"), None)

@@ -94,11 +94,10 @@ class PartFiles:
             return
         columns = []
         for field in self._schema:
-            chunks, at = [], 0
+            chunks = []
             for kind, arrays in self._pending.items():
                 length = sum(len(array) for array in arrays)
                 chunks += arrays if kind == field.name else [pa.nulls(length, field.type)]
-                at += length
             columns.append(pa.chunked_array(chunks, field.type))
         self._current().write_table(pa.table(columns, schema=self._schema), row_group_size=ROW_GROUP_ROWS)
         self._part_rows += self._pending_rows

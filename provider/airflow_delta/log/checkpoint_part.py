@@ -134,7 +134,13 @@ class CheckpointPart:
     def _open(self, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
         source = self._store.open_input(self.path)
         local = getattr(self._store, "local_root", None) is not None
-        return pq.ParquetFile(source, metadata=metadata, pre_buffer=not local, page_checksum_verification=True)
+        return pq.ParquetFile(
+            source,
+            metadata=metadata,
+            pre_buffer=not local,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit="us",  # in nanoseconds the year 9999 would be another one
+        )
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
@@ -154,7 +160,16 @@ class CheckpointPart:
     def schema(self) -> pa.Schema:
         """Return the Arrow schema."""
         with self._readable():
-            return self.metadata.schema.to_arrow_schema()
+            return self._with_moments(self.metadata.schema.to_arrow_schema())
+
+    @cached_property
+    def _int96(self) -> frozenset[str]:
+        schema = self.metadata.schema
+        return frozenset(path for path, i in self.leaves.items() if schema.column(i).physical_type == "INT96")
+
+    def _with_moments(self, schema: pa.Schema) -> pa.Schema:
+        """Return a schema with timestamps in place of INT96, in which Spark writes them and which knows no time zone."""
+        return pa.schema([field.with_type(_with_moments(field.type, field.name, self._int96)) for field in schema])
 
     @cached_property
     def row_groups(self) -> list[RowGroup]:
@@ -170,8 +185,15 @@ class CheckpointPart:
         if not row_groups or not present:
             return
         with self._readable(), self._open(self.metadata) as file:
-            yield from file.iter_batches(BATCH_ROWS, row_groups=[group.index for group in row_groups], columns=present)
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group.index for group in row_groups], columns=present):
+                yield batch.cast(self._with_moments(batch.schema)) if self._int96 else batch
 
     def has(self, column: str) -> bool:
         """Return whether the file has that column, or columns below it."""
         return column in self.leaves or any(leaf.startswith(column + ".") for leaf in self.leaves)
+
+
+def _with_moments(data_type: pa.DataType, path: str, int96: frozenset[str]) -> pa.DataType:
+    if pa.types.is_struct(data_type):
+        return pa.struct([f.with_type(_with_moments(f.type, f"{path}.{f.name}", int96)) for f in data_type])
+    return pa.timestamp("us", "UTC") if path in int96 else data_type

@@ -13,7 +13,7 @@ from airflow_delta.log.checkpoint_prefetch import prefetched
 from airflow_delta.log.checkpoint_rows import AddRows, state_rows, tombstone_rows
 from airflow_delta.log.checkpoint_schema import CheckpointSchema, partition_type, stats_type
 from airflow_delta.log.checkpoint_sort import Buckets, PartitionOrder, PartitionTyper, merged
-from airflow_delta.log.checkpoint_stats import parse_stats, with_moments
+from airflow_delta.log.checkpoint_stats import parse_stats
 from airflow_delta.log.files import live_batches, live_rows, tombstone_batches
 from airflow_delta.log.files_columns import FILE_SCHEMA, from_actions, projected, to_columns
 from airflow_delta.log.indexed_columns import indexed_leaves
@@ -135,7 +135,7 @@ class CheckpointSource:
                 return None
             fields = part.schema.field("add").type
             position = fields.get_field_index("stats_parsed")
-            if position < 0 or not _same_shape(with_moments(fields.field(position).type), self.schema.stats):
+            if position < 0 or not _same_shape(fields.field(position).type, self.schema.stats):
                 return None
         return self.schema.stats
 

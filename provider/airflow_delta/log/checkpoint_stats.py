@@ -124,15 +124,8 @@ def _moment(text: str, *, with_zone: bool) -> dt.datetime:
 
 def format_stats(parsed: pa.StructArray) -> pa.Array:
     """Return typed statistics as JSON texts, for checkpoints that hold no other form."""
-    rows = parsed.cast(with_moments(parsed.type)).to_pylist()
+    rows = parsed.to_pylist()
     return pa.array([None if row is None else _encoder.encode(_present(row)).decode() for row in rows], pa.string())
-
-
-def with_moments(data_type: pa.DataType) -> pa.DataType:
-    """Return a type with timestamps in place of Parquet's INT96, in which Spark writes them and which knows no time zone."""
-    if pa.types.is_struct(data_type):
-        return pa.struct([f.with_type(with_moments(f.type)) for f in data_type])
-    return pa.timestamp("us", "UTC") if data_type == pa.timestamp("ns") else data_type
 
 
 def _present(row: Mapping[str, Any]) -> dict[str, Any]:

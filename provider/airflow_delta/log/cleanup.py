@@ -57,14 +57,17 @@ def clean_up_expired_logs(snapshot: Snapshot, *, now: int | None = None) -> list
     store = snapshot.log.store
     statuses = store.list_from(LOG_DIRECTORY, version_prefix(0))
     restart = _RestartPoints(snapshot, LogListing.of(statuses))
-    versions = files_by_version(statuses, restart.usable)
-    newest = newest_checkpoint(versions, snapshot.version)
-    if newest < 0:
+    versions = files_by_version(statuses)
+    is_new = _later_commits(snapshot, versions, snapshot.version, cutoff)
+    kept = first_kept(versions, snapshot.version, cutoff, is_new=is_new)
+    if all(version >= kept for version in versions):
         return []
-    expired = expired_files(versions, newest, cutoff, is_new=_later_commits(snapshot, versions, newest, cutoff))
+    # Everything before a version that can be restored may go. Which ones can is costly to know where there are sidecars.
+    first = newest_checkpoint(versions, kept, restart.usable)
+    expired = [status for version, files in versions.items() if version < first for status in files.all()]
     if not expired:
         return []
-    restart.keep_classic(newest)
+    restart.keep_classic(newest_checkpoint(versions, snapshot.version, restart.usable))
     paths = [status.path for status in expired]
     store.delete(paths)
     logger.info(
@@ -183,26 +186,19 @@ class _RestartPoints:
 
 @dataclass(slots=True)
 class VersionFiles:
-    """The files of one version; a log compaction file counts for the first of its versions.
-
-    :param complete: the version can be rebuilt from its checkpoint.
-    """
+    """The files of one version; a log compaction file counts for the first of its versions."""
 
     commit: FileStatus | None = None
     checkpoints: list[FileStatus] = field(default_factory=list)
     others: list[FileStatus] = field(default_factory=list)
-    complete: bool = False
 
     def all(self) -> list[FileStatus]:
         """Return all of them, commit last: whatever was deleted when a run is cut short, no commit is missing below one."""
         return [*self.others, *self.checkpoints, *([self.commit] if self.commit is not None else [])]
 
 
-def files_by_version(statuses: Iterable[FileStatus], usable: Callable[[int], bool]) -> dict[int, VersionFiles]:
-    """Sort a listing by version.
-
-    :param usable: tells whether the checkpoint of a version that has files of one can be used.
-    """
+def files_by_version(statuses: Iterable[FileStatus]) -> dict[int, VersionFiles]:
+    """Sort a listing by version."""
     versions: dict[int, VersionFiles] = {}
     for status in statuses:
         split = split_version(status.name)
@@ -216,8 +212,6 @@ def files_by_version(statuses: Iterable[FileStatus], usable: Callable[[int], boo
             files.checkpoints.append(status)
         elif rest == CHECKSUM_SUFFIX or compaction_end(rest) is not None:
             files.others.append(status)
-    for version, files in versions.items():
-        files.complete = bool(files.checkpoints) and usable(version)
     return dict(sorted(versions.items()))
 
 
@@ -226,41 +220,38 @@ def _is_checkpoint(status: FileStatus) -> bool:
     return rest == CHECKPOINT_SUFFIX or is_uuid_checkpoint(rest) or multi_part(rest) is not None
 
 
-def newest_checkpoint(versions: Mapping[int, VersionFiles], at_most: int) -> int:
-    """Return the newest version up to ``at_most`` with a complete checkpoint; -1 when there is none."""
-    return max((version for version, files in versions.items() if files.complete and version <= at_most), default=-1)
+def newest_checkpoint(versions: Mapping[int, VersionFiles], at_most: int, usable: Callable[[int], bool]) -> int:
+    """Return the newest version up to ``at_most`` that can be rebuilt from its checkpoint; -1 when there is none.
+
+    :param usable: tells it of a version that has files of a checkpoint.
+    """
+    candidates = sorted((v for v, files in versions.items() if files.checkpoints and v <= at_most), reverse=True)
+    return next((version for version in candidates if usable(version)), -1)
 
 
-def expired_files(
+def first_kept(
     versions: Mapping[int, VersionFiles],
-    last_checkpoint: int,
+    last: int,
     cutoff: int,
     *,
     is_new: Callable[[int], bool | None] = lambda _version: None,
-) -> list[FileStatus]:
-    """Return the files to delete, oldest version first.
+) -> int:
+    """Return the first version that has not expired.
 
     :param versions: the log, by version, in order.
-    :param last_checkpoint: version of the checkpoint that must stay.
+    :param last: this version stays, however old it is.
     :param cutoff: milliseconds since the epoch; what is newer stays.
     :param is_new: tells of a version whether it is newer, ``None`` where the times of its files decide.
     """
-    expired: list[FileStatus] = []
-    run: list[FileStatus] = []
     previous = -1
     for version, files in versions.items():
-        if files.complete and version <= last_checkpoint:
-            # A version can be restored from here on, so all that came before may go.
-            expired += run
-            run = []
         time_of = max((status.modification_time for status in _timed(files)), default=previous)
         # A commit cannot be older than the one before it (Delta's BufferingLogDeletionIterator adjusts clocks alike).
         previous = max(time_of, previous + 1)
         recorded = is_new(version)
-        if version >= last_checkpoint or (previous > cutoff if recorded is None else recorded):
-            break
-        run += files.all()
-    return expired
+        if version >= last or (previous > cutoff if recorded is None else recorded):
+            return min(version, last)
+    return last
 
 
 def _timed(files: VersionFiles) -> list[FileStatus]:

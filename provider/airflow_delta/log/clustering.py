@@ -12,7 +12,7 @@ import msgspec
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaLogCorruptedException
 from airflow_delta.log.actions import DomainMetadata, Metadata
 from airflow_delta.log.schema import parse_schema
-from airflow_delta.log.schema_walk import Path, dotted
+from airflow_delta.log.schema_walk import Path, dotted, folded
 
 DOMAIN = "delta.clustering"
 
@@ -50,8 +50,8 @@ def check(metadata: Metadata, columns: list[Path]) -> None:
     """
     from airflow_delta.log.column_mapping import physical_paths
 
-    present = {tuple(name.lower() for name in path) for path in physical_paths(parse_schema(metadata.schema_string))}
-    gone = [path for path in columns if tuple(name.lower() for name in path) not in present]
+    present = {folded(path) for path in physical_paths(parse_schema(metadata.schema_string))}
+    gone = [path for path in columns if folded(path) not in present]
     if gone:
         raise DeltaAnalysisException(
             f"The table is clustered by {', '.join(map(dotted, gone))}, which cannot be dropped "

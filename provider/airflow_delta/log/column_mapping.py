@@ -16,9 +16,8 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions import Metadata
 from airflow_delta.log.properties import TableProperties
 from airflow_delta.log.schema import PHYSICAL_NAME, StructField, StructType, parse_schema, to_json
-from airflow_delta.log.schema_walk import Path, dotted, transform_fields, walk_fields
+from airflow_delta.log.schema_walk import Path, dotted, folded, transform_fields, walk_fields
 
-MODE = "delta.columnMapping.mode"
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 ID = "delta.columnMapping.id"
 MAPPING_KEYS = (ID, PHYSICAL_NAME, "delta.columnMapping.nested.ids")
@@ -146,14 +145,7 @@ def has_mapping(schema: StructType) -> bool:
 
 
 def _without_keys(schema: StructType) -> StructType:
-    dropped = (*MAPPING_KEYS, _PARQUET_FIELD_ID)
-
-    def clean(_path: Path, field: StructField) -> StructField:
-        if not any(key in field.metadata for key in dropped):
-            return field
-        return replace(field, metadata={k: v for k, v in field.metadata.items() if k not in dropped})
-
-    return transform_fields(schema, clean)
+    return transform_fields(schema, lambda _path, field: field.without_metadata(*MAPPING_KEYS, _PARQUET_FIELD_ID))
 
 
 def _without_mapping(new: Metadata, old: Metadata | None, *, removed: bool) -> Metadata:
@@ -176,7 +168,7 @@ def _with_mapping(new: Metadata, old: Metadata | None, *, changes_mode: bool, ov
         nonlocal highest
         if ID in field.metadata and PHYSICAL_NAME in field.metadata:
             return field
-        before = existing.get(_folded(path))
+        before = existing.get(folded(path))
         reused = before if overwrites_schema and before is not None and _same_kind(before, field) else None
         metadata = dict(field.metadata)
         if ID not in metadata:
@@ -238,14 +230,10 @@ def _mode_change(present: str, wanted: str, way_out: str) -> DeltaAnalysisExcept
     )
 
 
-def _folded(path: Path) -> Path:
-    return tuple(name.lower() for name in path)
-
-
 def _by_folded_path(metadata: Metadata | None) -> dict[Path, StructField]:
     if metadata is None:
         return {}
-    return {_folded(path): field for path, field in walk_fields(parse_schema(metadata.schema_string))}
+    return {folded(path): field for path, field in walk_fields(parse_schema(metadata.schema_string))}
 
 
 def _by_physical_path(metadata: Metadata) -> dict[Path, Path]:

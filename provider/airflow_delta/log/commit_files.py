@@ -43,7 +43,7 @@ class CommitFiles(ABC):
 
         :raises VersionsNotContiguousException: one of them is gone.
         """
-        own = self._own_commits
+        own = dict(self._own_commits)  # another thread may commit meanwhile, which forgets the oldest
         wanted = [version for version in versions if version not in own]
         try:
             read = dict(zip(wanted, self.store.read_many([commit_file(version) for version in wanted]), strict=True))
@@ -158,17 +158,17 @@ class CommitFiles(ABC):
         if start > 0 and self.store.head(commit_file(start - 1)) is not None:
             return
         listing = list_log(self.store, start)
-        known = [*listing.commits, *listing.checkpoint_versions(), *listing.v2]
-        if start in listing.commits or not known:
+        latest = listing.latest()
+        if start in listing.commits or latest < 0:
             return
         full = list_log(self.store)
         earliest = earliest_version(self.store, full)
         raise VersionNotFoundException(
-            f"Commit {start} of table {self.uri} is no longer in its log, which goes on to version {max(known)}: it was cleaned "
+            f"Commit {start} of table {self.uri} is no longer in its log, which goes on to version {latest}: it was cleaned "
             "up, so what was committed since cannot be known. Start the transaction again; keep the log longer than the "
             "longest transaction with the table property delta.logRetentionDuration.",
             earliest=earliest,
-            latest=max(known),
+            latest=latest,
             table=self.uri,
             version=start,
         )

@@ -51,27 +51,6 @@ def column_defaults(schema: StructType) -> dict[str, str]:
     return _texts(schema, CURRENT_DEFAULT)
 
 
-def exists_defaults(schema: StructType) -> dict[str, str]:
-    """Return the constants that rows of files written before the column existed have, by column name (``EXISTS_DEFAULT``).
-
-    Delta does not read them: it refuses to add a column with a default value to a table.
-    """
-    return _texts(schema, EXISTS_DEFAULT)
-
-
-def has_defaults(schema: StructType) -> bool:
-    """Return whether any column has a default value."""
-    return bool(column_defaults(schema))
-
-
-def length_limits(schema: StructType) -> dict[str, str]:
-    """Return the types with ``char(n)`` or ``varchar(n)`` in them that stand behind columns of text, by column name.
-
-    A column of a nested type has its whole type here: ``array<varchar(3)>``.
-    """
-    return _texts(schema, CHAR_VARCHAR_TYPE)
-
-
 def replace_char_varchar(schema: StructType) -> StructType:
     """Return the schema with ``char(n)`` and ``varchar(n)`` replaced by string, and the column's own type in its metadata.
 
@@ -114,13 +93,7 @@ def _text_for_lengths(data_type: DataType) -> DataType:
 
 def without_exists_defaults(schema: StructType) -> StructType:
     """Return the schema without ``EXISTS_DEFAULT``, which Delta does not store."""
-
-    def clean(field: StructField) -> StructField:
-        if EXISTS_DEFAULT not in field.metadata:
-            return field
-        return replace(field, metadata={k: v for k, v in field.metadata.items() if k != EXISTS_DEFAULT})
-
-    return StructType(tuple(clean(field) for field in schema.fields))
+    return StructType(tuple(field.without_metadata(EXISTS_DEFAULT) for field in schema.fields))
 
 
 def _texts(schema: StructType, key: str) -> dict[str, str]:

@@ -194,11 +194,18 @@ class DeltaLog(CommitFiles):
         return found != latest
 
     def _later_segment(self, current: Snapshot, version: int, statuses: Mapping[int, FileStatus]) -> LogSegment:
-        """Return the segment of a version after the current one, from time to time on a newer checkpoint."""
+        """Return the segment of a version after the current one, from time to time on a newer checkpoint.
+
+        A newer checkpoint only saves work: a listing that fails or is stale must not turn a commit into an error.
+        """
         if version - self._anchored_at >= _ANCHOR_INTERVAL:
-            self._anchored_at = version
-            segment = load_segment(self.store, version, exclude=current.corrupt_checkpoints)
+            try:
+                segment = load_segment(self.store, version, exclude=current.corrupt_checkpoints)
+            except (OSError, VersionNotFoundException) as error:
+                logger.warning("Table %s: no newer checkpoint is looked for now: %s", self.uri, error)
+                segment = None
             if segment is not None:
+                self._anchored_at = version
                 return segment
         return current.segment.advanced(version, statuses)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_delta.log.actions import Metadata
-from airflow_delta.log.schema import StructField, StructType
+from airflow_delta.log.schema import StructField, StructType, parse_schema
 
 GENERATION_EXPRESSION = "delta.generationExpression"
 
@@ -18,8 +18,6 @@ def check(metadata: Metadata) -> None:
 
     :raises DeltaAnalysisException: one cannot generate its column.
     """
-    from airflow_delta.log.schema import parse_schema
-
     schema = parse_schema(metadata.schema_string)
     if any(GENERATION_EXPRESSION in f.metadata for f in schema.fields):
         from airflow_delta.log import generated_expressions
@@ -29,8 +27,4 @@ def check(metadata: Metadata) -> None:
 
 def without_generation(field: StructField) -> StructField:
     """Return the field as an ordinary column."""
-    from dataclasses import replace
-
-    if GENERATION_EXPRESSION not in field.metadata:
-        return field
-    return replace(field, metadata={k: v for k, v in field.metadata.items() if k != GENERATION_EXPRESSION})
+    return field.without_metadata(GENERATION_EXPRESSION)

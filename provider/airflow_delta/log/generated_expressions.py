@@ -41,22 +41,22 @@ _SUPPORTED = _names(
     string
     """
 )
-_NOT_DETERMINISTIC = frozenset(
-    [
-        "rand",
-        "randn",
-        "random",
-        "uniform",
-        "randstr",
-        "uuid",
-        "shuffle",
-        "monotonically_increasing_id",
-        "spark_partition_id",
-        "input_file_name",
-        "input_file_block_start",
-        "input_file_block_length",
-    ]
+NOT_DETERMINISTIC = _names(
+    """
+    rand randn random uniform randstr uuid shuffle monotonically_increasing_id spark_partition_id input_file_name
+    input_file_block_start input_file_block_length
+    """
 )
+"""Functions whose value is another one for each evaluation, by the names of Spark SQL."""
+
+OF_THE_SESSION = _names(
+    """
+    current_timestamp now localtimestamp current_date curdate current_time current_timezone current_user user
+    session_user current_catalog current_database current_schema
+    """
+)
+"""Functions whose value depends on when and by whom they are evaluated."""
+
 _AGGREGATES = _names(
     """
     any any_value approx_count_distinct approx_percentile avg bit_and bit_or bit_xor bool_and bool_or collect_list
@@ -65,13 +65,11 @@ _AGGREGATES = _names(
     skewness some std stddev stddev_pop stddev_samp sum try_avg try_sum var_pop var_samp variance
     """
 )
-_REFUSED = _names(
+_REFUSED = OF_THE_SESSION | _names(
     """
-    current_timestamp now localtimestamp current_date curdate current_time current_timezone current_user user
-    session_user current_catalog current_database current_schema version explode explode_outer posexplode
-    posexplode_outer inline inline_outer stack row_number rank dense_rank percent_rank cume_dist ntile lag lead
-    nth_value transform filter exists forall aggregate reduce transform_values transform_keys map_filter map_zip_with
-    zip_with parse_json try_parse_json variant_get
+    version explode explode_outer posexplode posexplode_outer inline inline_outer stack row_number rank dense_rank
+    percent_rank cume_dist ntile lag lead nth_value transform filter exists forall aggregate reduce transform_values
+    transform_keys map_filter map_zip_with zip_with parse_json try_parse_json variant_get
     """
 )
 # What may stand before a parenthesis without being a function.
@@ -153,7 +151,7 @@ def functions(text: str) -> Iterator[str]:
 
 def _check_functions(name: str, text: str) -> None:
     for function in functions(text):
-        if function in _NOT_DETERMINISTIC:
+        if function in NOT_DETERMINISTIC:
             why, error = f"{function} is not deterministic", "DELTA_NON_DETERMINISTIC_EXPRESSION_IN_GENERATED_COLUMN"
         elif function in _AGGREGATES:
             why, error = f"{function} is an aggregate function", "DELTA_AGGREGATE_IN_GENERATED_COLUMN"
@@ -217,10 +215,10 @@ def _resolves_loosely(path: tuple[str, ...], schema: StructType) -> bool:
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double")
 _TEXT = _names(
     """
-    upper lower ucase lcase concat_ws substring substr trim ltrim rtrim lpad rpad initcap date_format md5 sha sha1
-    sha2 hex
+    upper lower ucase lcase concat_ws trim ltrim rtrim initcap date_format md5 sha sha1 sha2 hex
     """
 )
+_TEXT_OR_BINARY = _names("substring lpad rpad")  # binary values may stay binary
 _WHOLE = _names(
     """
     year month day dayofmonth dayofweek dayofyear weekofyear quarter hour minute second length char_length datediff
@@ -259,7 +257,7 @@ def expression_type(node: Any, schema: StructType) -> DataType | None:
             return _named("double") if all(side is not None and side.name in _NUMBERS for side in both) else None
         case exp.If() | exp.Case() | exp.Coalesce():
             return _common([expression_type(value, schema) for value in _values(node)])
-    return _function_type(node)
+    return _function_type(node, schema)
 
 
 def _values(node: Any) -> list[Any]:
@@ -295,12 +293,15 @@ def _arithmetic(left: DataType | None, right: DataType | None) -> DataType | Non
     return _named(wider)
 
 
-def _function_type(node: Any) -> DataType | None:
+def _function_type(node: Any, schema: StructType) -> DataType | None:
     from sqlglot import exp
 
-    if not isinstance(node, exp.Func):
+    if not isinstance(node, exp.Func) or isinstance(node, exp.TimestampAdd):  # which is written as DATE_ADD, too
         return None
     called = next(functions(node.sql(dialect="spark")), "")
+    if called in _TEXT_OR_BINARY:
+        given = expression_type(node.this, schema)
+        return None if given is None or given.name == "binary" else _named("string")
     if called in _TEXT:
         return _named("string")
     if called in _WHOLE:

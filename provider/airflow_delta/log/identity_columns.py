@@ -14,6 +14,7 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions import Metadata
+from airflow_delta.log.generated_columns import GENERATION_EXPRESSION
 from airflow_delta.log.schema import StructField, StructType, parse_schema, to_json
 
 PREFIX = "delta.identity."
@@ -124,7 +125,7 @@ def check(metadata: Metadata) -> None:
             )
         if column.step == 0:
             raise DeltaAnalysisException(f"The identity column {name} has the step 0 (DELTA_IDENTITY_COLUMNS_ILLEGAL_STEP).")
-        if "delta.generationExpression" in field.metadata:
+        if GENERATION_EXPRESSION in field.metadata:
             raise DeltaAnalysisException(
                 f"The identity column {name} has a generation expression too (DELTA_IDENTITY_COLUMNS_WITH_GENERATED_EXPRESSION)."
             )
@@ -136,9 +137,7 @@ def check(metadata: Metadata) -> None:
 
 def without_identity(field: StructField) -> StructField:
     """Return the field as an ordinary column."""
-    if not is_identity(field):
-        return field
-    return replace(field, metadata={k: v for k, v in field.metadata.items() if not k.startswith(PREFIX)})
+    return field.without_metadata(*(key for key in field.metadata if key.startswith(PREFIX)))
 
 
 def _parse(field: StructField) -> IdentityColumn:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.schema import INTEGRAL, DataType, DecimalType, StructType
+from airflow_delta.log.schema import INTEGRAL, DataType, DecimalType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -204,11 +204,6 @@ def normalise(text: str | None, data_type: DataType) -> str | None:
         return serialize_partition_value(parse_partition_value(text, data_type), data_type)
     except DeltaAnalysisException:
         return text
-
-
-def normalise_values(values: Mapping[str, str | None], partition_schema: StructType) -> dict[str, str | None]:
-    """Return partition values by physical name in the form of :func:`normalise`, in the order of the partition columns."""
-    return {f.physical_name: normalise(values.get(f.physical_name), f.data_type) for f in partition_schema.fields}
 
 
 # -- directories --------------------------------------------------------------------------------------------------------------

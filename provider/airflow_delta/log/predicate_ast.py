@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from airflow_delta.log.schema import FLOATING, INTEGRAL, DataType, DecimalType
+from airflow_delta.log.schema import FLOATING, INTEGRAL, DataType
 
 Row = Mapping[tuple[str, ...], Any]
 """Values by physical path; a path that is missing is null."""
@@ -405,8 +405,3 @@ def literal_text(value: Any, data_type: DataType) -> str:
     if isinstance(value, decimal.Decimal):
         return f"{value:f}BD"
     return f"{value}L" if data_type.name in INTEGRAL and not -(2**31) <= value < 2**31 else str(value)
-
-
-def is_number(data_type: DataType) -> bool:
-    """Return whether values of the type are numbers."""
-    return isinstance(data_type, DecimalType) or data_type.name in (*INTEGRAL, *FLOATING)

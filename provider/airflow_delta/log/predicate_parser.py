@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log import predicate_literals as literals
+from airflow_delta.log.generated_expressions import NOT_DETERMINISTIC, OF_THE_SESSION
 from airflow_delta.log.predicate_ast import (
     FLIPPED,
     And,
@@ -32,35 +33,7 @@ _HINT = (
     "A predicate is a condition on the columns of a row, the same whenever it is evaluated; "
     "compute values such as today's date in the Dag, with a template"
 )
-_CHANGING_FUNCTIONS = frozenset(
-    {
-        "rand",
-        "random",
-        "randn",
-        "randstr",
-        "uniform",
-        "uuid",
-        "shuffle",
-        "monotonically_increasing_id",
-        "spark_partition_id",
-        "input_file_name",
-        "input_file_block_start",
-        "input_file_block_length",
-        "now",
-        "curdate",
-        "current_date",
-        "current_timestamp",
-        "current_time",
-        "localtimestamp",
-        "current_user",
-        "user",
-        "session_user",
-        "current_catalog",
-        "current_database",
-        "current_schema",
-        "current_timezone",
-    }
-)
+_CHANGING_FUNCTIONS = NOT_DETERMINISTIC | OF_THE_SESSION
 _COLLATIONS = "__COLLATIONS"
 _MAX_LENGTH = 1 << 20
 

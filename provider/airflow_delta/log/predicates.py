@@ -109,18 +109,6 @@ class Predicate:
         }
         return part.evaluate(row) is True
 
-    def filter_partitions(self, files: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
-        """Return which files may hold rows, as far as the partition part tells.
-
-        :param files: has a column ``partition_values``: maps of texts.
-        """
-        import pyarrow as pa
-
-        values = files.column("partition_values")
-        if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-        return self.partition_mask(lambda name: partition_texts(values, name), len(values))
-
     def partition_mask(self, texts: Callable[[str], pa.Array], length: int) -> pa.BooleanArray:
         """Return which files may hold rows, evaluating each different partition once.
 

@@ -361,11 +361,6 @@ class TableProperties:
         return str(self.get("delta.checkpointPolicy"))
 
     @property
-    def checkpoint_retention(self) -> int:
-        """Return how long checkpoints are kept, in milliseconds."""
-        return int(self.get("delta.checkpointRetentionDuration"))
-
-    @property
     def checkpoint_write_stats_as_json(self) -> bool:
         """Return whether checkpoints hold the statistics as JSON."""
         return bool(self.get("delta.checkpoint.writeStatsAsJson"))
@@ -442,11 +437,6 @@ class TableProperties:
     def column_mapping_mode(self) -> str:
         """Return ``none``, ``id`` or ``name``."""
         return str(self.get("delta.columnMapping.mode"))
-
-    @property
-    def write_partition_columns_to_parquet(self) -> bool:
-        """Return whether data files hold the partition columns too."""
-        return self.get("delta.writePartitionColumnsToParquet") is not False
 
 
 def strip_protocol_properties(configuration: Mapping[str, str]) -> dict[str, str]:

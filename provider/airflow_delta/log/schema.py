@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,11 @@ class StructField:
     def physical_name(self) -> str:
         """Return the name in data files, statistics and partition values."""
         return str(self.metadata.get(PHYSICAL_NAME, self.name))
+
+    def without_metadata(self, *keys: str) -> StructField:
+        """Return the field without these keys in its metadata; the field itself when it has none of them."""
+        kept = {key: value for key, value in self.metadata.items() if key not in keys}
+        return self if len(kept) == len(self.metadata) else replace(self, metadata=kept)
 
 
 @dataclass(frozen=True, slots=True)

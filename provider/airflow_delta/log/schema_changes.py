@@ -13,7 +13,7 @@ from airflow_delta.log.actions import Metadata
 from airflow_delta.log.constraints import check_constraints
 from airflow_delta.log.generated_columns import generated_columns
 from airflow_delta.log.schema import ArrayType, DataType, MapType, StructField, StructType, parse_schema, to_json
-from airflow_delta.log.schema_walk import Path, dotted, transform_fields
+from airflow_delta.log.schema_walk import Path, dotted, folded, transform_fields
 
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 
@@ -64,15 +64,25 @@ def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool
     """Yield name and text of the constraints and generated columns whose expression refers to a top-level column.
 
     The third value tells generated columns from constraints.
+
+    :raises DeltaAnalysisException: an expression is one that cannot be read here, so that it may refer to the column.
     """
     import sqlglot
+    from sqlglot.errors import SqlglotError
 
     from airflow_delta.log.generated_expressions import references
 
     generated = generated_columns(parse_schema(metadata.schema_string))
     for expressions, is_generated in ((check_constraints(metadata), False), (generated, True)):
         for name, text in expressions.items():
-            if any(path[0].lower() == column.lower() for path in references(sqlglot.parse_one(text, dialect="spark"))):
+            try:
+                paths = list(references(sqlglot.parse_one(text, dialect="spark")))
+            except SqlglotError as error:
+                raise DeltaAnalysisException(
+                    f"Column {column} cannot be changed: whether {name} refers to it cannot be told, since its expression {text} "
+                    f"does not parse ({str(error).splitlines()[0]}). Let Delta Spark change the column."
+                ) from error
+            if any(path[0].lower() == column.lower() for path in paths):
                 yield name, text, is_generated
 
 
@@ -150,10 +160,9 @@ def _listed(configuration: Mapping[str, str], old: Path, new: Path | None) -> di
         return dict(configuration)
     from airflow_delta.log.indexed_columns import parse_column_list
 
-    folded = tuple(name.lower() for name in old)
     kept: list[Path] = []
     for path in parse_column_list(text):
-        if tuple(name.lower() for name in path[: len(old)]) != folded:
+        if folded(path[: len(old)]) != folded(old):
             kept.append(path)
         elif new is not None:
             kept.append((*new, *path[len(old) :]))

@@ -20,7 +20,7 @@ from airflow_delta.log.schema import (
     StructType,
     parse_schema,
 )
-from airflow_delta.log.schema_walk import dotted, walk_fields
+from airflow_delta.log.schema_walk import dotted, folded, walk_fields
 
 INVALID_CHARACTERS = " ,;{}()\n\t="
 MATERIALIZED_ROW_ID = "delta.rowTracking.materializedRowIdColumnName"
@@ -72,23 +72,10 @@ def _check(metadata: Metadata, old: Metadata | None) -> None:
         _check_stats_columns(schema, metadata.partition_columns, properties.data_skipping_stats_columns)
 
 
-def _paths(data_type: DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    match data_type:
-        case StructType(fields):
-            for f in fields:
-                yield (*path, f.name)
-                yield from _paths(f.data_type, (*path, f.name))
-        case ArrayType(element, _):
-            yield from _paths(element, (*path, "element"))
-        case MapType(key, value, _):
-            yield from _paths(key, (*path, "key"))
-            yield from _paths(value, (*path, "value"))
-
-
 def _check_names(schema: StructType, partition_columns: list[str], *, mapped: bool) -> None:
-    paths = list(_paths(schema, ()))
-    counts = Counter(tuple(name.lower() for name in path) for path in paths)
-    twice = sorted({".".join(path) for path in paths if counts[tuple(name.lower() for name in path)] > 1})
+    paths = [path for path, _ in walk_fields(schema)]
+    counts = Counter(map(folded, paths))
+    twice = sorted({".".join(path) for path in paths if counts[folded(path)] > 1})
     if twice:
         raise DeltaAnalysisException(
             f"Duplicate columns in the schema (names are compared without case): {', '.join(twice)} "

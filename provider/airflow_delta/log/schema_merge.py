@@ -5,7 +5,6 @@ Columns are matched by name whatever their case; the table's spelling stays (Del
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from airflow_delta.exceptions import SchemaMismatchException
@@ -19,7 +18,7 @@ from airflow_delta.log.schema import (
     as_nullable,
     nullable_schema,
 )
-from airflow_delta.log.type_widening import may_evolve
+from airflow_delta.log.type_widening import may_widen
 
 _WIDTH = {"byte": 3, "short": 5, "integer": 10, "long": 20}  # decimal digits, as Spark gives them to integers
 _ORDER = ("byte", "short", "integer", "long")
@@ -98,7 +97,7 @@ class _Merge:
                 key = self.types(table.key_type, data.key_type, f"{path}.key")
                 value = self.types(table.value_type, data.value_type, f"{path}.value")
                 return MapType(key, value, table.value_contains_null)
-        if self.widen and may_evolve(table, data):
+        if self.widen and may_widen(table, data):
             return data
         if not widens(data, table):
             self.problems.append(f"column {path}: expected {table}, got {data}")
@@ -140,11 +139,6 @@ def overwrite_schema(data_schema: StructType) -> StructType:
     return nullable_schema(data_schema)
 
 
-def missing_columns(table_schema: StructType, data_schema: StructType) -> list[StructField]:
-    """Return the top-level columns of the table that the data lack; they are written as null."""
-    return [f for f in table_schema.fields if data_schema.find(f.name) is None]
-
-
 def write_casts(table_schema: StructType, data_schema: StructType) -> list[WriteCast]:
     """Return the casts that data need before they are written into a table that they fit (:func:`merge_schema`)."""
     result: list[WriteCast] = []
@@ -157,28 +151,3 @@ def write_casts(table_schema: StructType, data_schema: StructType) -> list[Write
         ):
             result.append(WriteCast(f.name, str(match.data_type), str(f.data_type)))
     return result
-
-
-def check_partitioning(
-    table_columns: Sequence[str],
-    data_columns: Sequence[str] | None,
-    *,
-    overwrite: bool,
-    table: str | None = None,
-    version: int | None = None,
-) -> None:
-    """Refuse a write that asks for another partitioning than the table has, unless it replaces the schema.
-
-    :param data_columns: what the write asks for; ``None``: whatever the table has.
-    :param overwrite: the schema may be replaced (``overwriteSchema``).
-    :raises SchemaMismatchException: the partitionings differ.
-    """
-    if data_columns is None or overwrite or [c.lower() for c in table_columns] == [c.lower() for c in data_columns]:
-        return
-    raise SchemaMismatchException(
-        f"{table or 'The table'}{'' if version is None else f' at version {version}'} is partitioned by "
-        f"[{', '.join(table_columns)}], the write asks for [{', '.join(data_columns)}]. "
-        "Leave partition_by out, or overwrite the table with overwriteSchema.",
-        table=table,
-        version=version,
-    )

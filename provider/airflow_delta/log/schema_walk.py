@@ -54,6 +54,11 @@ def _transform_type(data_type: DataType, path: Path, change: Callable[[Path, Str
             return data_type
 
 
+def folded(path: Path) -> Path:
+    """Return a path in the form in which paths are compared: without case."""
+    return tuple(name.lower() for name in path)
+
+
 def dotted(path: Path) -> str:
     """Return a path as text, names with dots or back-quotes quoted."""
     return ".".join(f"`{name.replace('`', '``')}`" if "." in name or "`" in name else name for name in path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -238,7 +238,7 @@ class Snapshot:
                     early = read_small_state(self._early_commits(), table=self.log.uri)
                     state = self._state = replace(state, base_transactions={**base, **early.transactions})
                 everything = state.transactions() or {}
-        return {app_id: txn for app_id, txn in everything.items() if not self._expired(txn)}
+        return {txn.app_id: txn for txn in self._unexpired(everything.values())}
 
     @property
     def transactions(self) -> Mapping[str, int]:
@@ -268,17 +268,18 @@ class Snapshot:
                     txn = self._from_checkpoint(lambda reader: reader.set_transaction(app_id))
                     if self._small_state() is not state:  # fell back to an older checkpoint: ask again
                         return self.set_transaction(app_id)
-        return None if txn is None or self._expired(txn) else txn
+        return None if txn is None else next(iter(self._unexpired([txn])), None)
 
     def _early_commits(self) -> list[CommitFile]:
         """Return the commits between the checkpoint and the checksum that the state was read from."""
         return self.log.read_commit_range(range(self.segment.first_commit, self._small_state().base_version + 1))
 
-    def _expired(self, txn: SetTransaction) -> bool:
+    def _unexpired(self, transactions: Collection[SetTransaction]) -> Collection[SetTransaction]:
         retention = self.properties.set_transaction_retention
         if retention is None:
-            return False
-        return txn.last_updated is None or txn.last_updated <= time.time() * 1000 - retention
+            return transactions
+        cutoff = time.time() * 1000 - retention
+        return [txn for txn in transactions if txn.last_updated is not None and txn.last_updated > cutoff]
 
     @property
     def domain_metadata(self) -> dict[str, DomainMetadata]:
@@ -407,7 +408,10 @@ class Snapshot:
         return None
 
     def checkpoint_reader(self) -> CheckpointReader | None:
-        """Return a reader of the segment's checkpoint, or ``None`` when it has none."""
+        """Return a reader of the segment's checkpoint, or ``None`` when it has none.
+
+        A new one each time: another writer may have replaced the file, which what was read of the old one does not fit.
+        """
         checkpoint = self.segment.checkpoint
         if checkpoint is None:
             return None

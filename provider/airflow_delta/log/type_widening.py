@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_delta.log.schema import ArrayType, DataType, DecimalType, MapType, StructField, StructType
-from airflow_delta.log.schema_walk import Path, transform_fields, walk_fields
+from airflow_delta.log.schema_walk import Path, folded, transform_fields, walk_fields
 
 TYPE_CHANGES = "delta.typeChanges"
 
@@ -35,23 +35,15 @@ def may_widen(before: DataType, after: DataType) -> bool:
     return after.name in _WIDER.get(before.name, ())
 
 
-def may_evolve(before: DataType, after: DataType) -> bool:
-    """Return whether a write with ``mergeSchema`` may widen a column like this: as :func:`may_widen`.
-
-    Delta 4.4 does, also from whole numbers to decimals and doubles; earlier ones asked for an ALTER TABLE there.
-    """
-    return may_widen(before, after)
-
-
 def with_type_changes(new: StructType, old: StructType) -> StructType:
     """Return the new schema with the types noted that columns had in the old one, where they were widened.
 
     Columns are the same where their names are, whatever their case.
     """
-    known = {_folded(path): field for path, field in walk_fields(old)}
+    known = {folded(path): field for path, field in walk_fields(old)}
 
     def note(path: Path, field: StructField) -> StructField:
-        before = known.get(_folded(path))
+        before = known.get(folded(path))
         if before is None:
             return field
         noted = list(before.metadata.get(TYPE_CHANGES) or field.metadata.get(TYPE_CHANGES) or [])
@@ -80,7 +72,3 @@ def _changed(before: DataType, after: DataType, at: Path) -> Iterator[tuple[Data
             yield from _changed(before.value_type, after.value_type, (*at, "value"))
         case _ if before != after:
             yield before, after, at
-
-
-def _folded(path: Path) -> Path:
-    return tuple(name.lower() for name in path)
