@@ -9,9 +9,11 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyroaring import BitMap64
 
 from airflow_delta.commands import publish as publishing
 from airflow_delta.exceptions import (
@@ -20,6 +22,7 @@ from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentTransactionException,
     ContractVersionException,
+    DeltaIllegalArgumentException,
     ForeignTransactionException,
     InvariantViolationException,
     ManifestException,
@@ -35,9 +38,12 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
     VersionNotFoundException,
 )
+from airflow_delta.log.actions import AddFile
+from airflow_delta.log.deletion_vectors import inline_deletion_vector
 from airflow_delta.staging.contract import StagedWrite
 from airflow_delta.transaction import CommitPolicy
 from commands.flow import Table, column, schema
+from support.tables import protocol, write_commit
 
 
 @pytest.fixture
@@ -137,6 +143,26 @@ def test_nulls_of_finished_files_in_a_not_null_column_are_refused(table):
 
 
 # -- payloads that are not what they should be ----------------------------------------------------------------------------------
+
+
+def test_a_not_null_struct_needs_the_word_of_the_job(table):
+    inner = {"type": "struct", "fields": [column("x", "long")]}
+    table.publish(table.begin(schema=schema(column("s", inner, False), column("p", "string")), partition_by=["p"]))
+    handle = table.begin()
+    name = job(handle, s=pa.array([{"x": 1}, {"x": None}], pa.struct([("x", pa.int64())])))
+    with pytest.raises(DeltaIllegalArgumentException, match=r"NOT NULL column s.*rows_checked"):
+        table.stage_files(handle, path=name)
+    table.publish(handle, table.stage_files(handle, path=name, rows_checked=True))
+
+
+def test_finished_files_with_another_schema_need_not_keep_to_the_lengths_of_the_old_one(table):
+    limited = {**column("t", "string"), "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}}
+    table.publish(table.begin(schema=schema(limited, column("p", "string")), partition_by=["p"]))
+    handle = table.begin()
+    name = job(handle, t=["long text"])
+    with pytest.raises(DeltaIllegalArgumentException, match="length of t"):
+        table.stage_files(handle, path=name)
+    table.publish(handle, table.stage_files(handle, path=name, mode="overwrite", overwrite_schema=True))
 
 
 def test_a_staged_write_of_another_execution_of_start_is_refused(filled):
@@ -302,8 +328,12 @@ def test_a_later_winner_is_still_checked_after_the_table_was_created_meanwhile(t
 
 @pytest.mark.parametrize(
     "second",
-    [{"begin": {"configuration": {"delta.appendOnly": "true"}}}, {"columns": True}],
-    ids=["other properties", "other columns"],
+    [
+        {"begin": {"configuration": {"delta.appendOnly": "true"}}},
+        {"begin": {"configuration": {"delta.feature.deletionVectors": "supported"}}},
+        {"columns": True},
+    ],
+    ids=["other properties", "other features", "other columns"],
 )
 def test_a_table_that_was_created_otherwise_is_a_conflict(table, second):
     columns = {"other": pa.array([1], pa.int64())} if second.pop("columns", False) else {}
@@ -311,6 +341,13 @@ def test_a_table_that_was_created_otherwise_is_a_conflict(table, second):
     with pytest.raises((ProtocolChangedException, MetadataChangedException), match="created with another schema"):
         table.publish(two, write)
     assert table.versions() == 1
+
+
+def test_features_that_both_ask_for_do_not_make_it_another_table(table):
+    asked = {"configuration": {"delta.feature.deletionVectors": "supported"}, "partition_by": ["p"]}
+    one, two = table.begin(**asked), table.begin(**asked)
+    table.publish(one, staged(table, one))
+    assert table.publish(two, staged(table, two)).version == 1
 
 
 def test_the_same_key_that_created_the_table_right_before_the_put_is_a_conflict(table, monkeypatch):
@@ -529,6 +566,18 @@ def test_replace_swaps_the_files_that_the_key_added_and_no_other(committed):
 def test_replace_is_refused_when_others_have_rewritten_the_files(committed):
     other = committed.begin()
     committed.publish(other, staged(committed, other, part="k", mode="overwrite", replace_where="p = 'k'"))
+    with pytest.raises(TransactionAlreadyCommittedException, match="rewritten or removed 1 of its 1 files"):
+        run(committed, "k", rerun_policy="replace")
+
+
+def test_replace_is_refused_when_others_have_marked_rows_as_deleted(committed):
+    """An update of another writer may have moved them to a file of its own, which the rerun would not replace."""
+    [add] = committed.commit(1)["add"]
+    features = ["deletionVectors"]
+    file = msgspec.convert(add, AddFile)
+    vector = inline_deletion_vector(BitMap64([0]))
+    marked = msgspec.structs.replace(file, deletion_vector=vector)
+    write_commit(committed.path, 2, protocol(3, 7, reader_features=features, writer_features=features), file.remove(0), marked)
     with pytest.raises(TransactionAlreadyCommittedException, match="rewritten or removed 1 of its 1 files"):
         run(committed, "k", rerun_policy="replace")
 

@@ -152,7 +152,7 @@ def test_a_constraint_violation_comes_back_from_a_job_elsewhere(table, tmp_path)
 # -- identity columns ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("start", "step"), [(1, 1), (-7, -3), (100, 5)])
+@pytest.mark.parametrize(("start", "step"), [(1, 1), (-7, -3), (100, 5), (-7, 1), (7, -1)])
 def test_identity_values(table, start, step):
     create(table, identity("id", start, step), column("v", "long"))
     for first in (0, 50):
@@ -189,6 +189,10 @@ def test_the_end_of_identity_values(table):
     table.write("SELECT 1L AS v")
     with pytest.raises(IdentityInsertException, match="run out"):
         table.write(table.spark.range(0, 2, numPartitions=1).selectExpr("id AS v"))
+    table.write("SELECT 1L AS v")
+    with pytest.raises(IdentityInsertException, match="run out"):
+        table.write("SELECT 1L AS v")
+    assert [row[0] for row in table.rows()] == [2**63 - 2, 2**63 - 1]
 
 
 # -- type widening, schemas ----------------------------------------------------------------------------------------------------

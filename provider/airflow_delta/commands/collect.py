@@ -161,7 +161,7 @@ def collect_files(
     else:
         check_new_schema(schema_string, partition_columns, handle.configuration, table=log.uri)
     columns = [f["name"] for f in parse_struct(schema_string)["fields"]]
-    check_finished_files(handle, rules, columns, rows_checked=rows_checked, table=log.uri)
+    check_finished_files(handle, rules, known, columns, rows_checked=rows_checked, table=log.uri)
     predicate = None if replace_where is None else _predicate(log, handle, replace_where, schema_string, partition_columns)
     if predicate is not None:
         _refuse_data_predicate(handle, predicate)

@@ -25,10 +25,13 @@ def adopt_created_table(log: DeltaLog, handle: TransactionHandle, wanted: Metada
     """Return the first version of the table, and the handle as if it had read that one.
 
     ``None`` when it is not the table that this transaction would have created (schema, partitioning and properties have to be
-    equal), or when its first version is gone from the log.
+    equal, features there), or when its first version is gone from the log.
     """
+    from airflow_delta.log import protocol
     from airflow_delta.log.schema import parse_schema
 
+    # As a commit would write it: properties that ask for features stand in the protocol then.
+    wanted, asked = protocol.apply_feature_properties(wanted, None)
     log.update()
     try:
         snapshot = log.snapshot_at(0)
@@ -38,6 +41,8 @@ def adopt_created_table(log: DeltaLog, handle: TransactionHandle, wanted: Metada
     if found.partition_columns != wanted.partition_columns or found.configuration != wanted.configuration:
         return None
     if parse_schema(found.schema_string) != parse_schema(wanted.schema_string):
+        return None
+    if not protocol.features(asked) <= protocol.features(snapshot.protocol):
         return None
     return snapshot, replace(
         handle,

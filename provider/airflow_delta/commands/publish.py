@@ -28,13 +28,14 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
     TransactionAlreadyCommittedException,
 )
-from airflow_delta.log.actions import Action, AddFile, Metadata, SetTransaction
+from airflow_delta.log.actions import Action, AddFile, Metadata, RemoveFile, SetTransaction
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import (
     ABORT_MARKER,
     COMMIT_MARKER_PREFIX,
     REPORT_DIRECTORY,
     REQUEST_NAME,
+    SCAN_DIRECTORY,
     attempt_directory,
     transaction_directory,
 )
@@ -232,7 +233,7 @@ def _operation(
         metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in replaced.removes)
     copied = sum(write.num_copied_records for write in writes)
     if predicates:
-        deleted = [num_records(remove.stats) for remove in replaced.removes]
+        deleted = [_live_records(remove) for remove in replaced.removes]
         metrics["numCopiedRows"] = copied
         metrics["numAddedChangeFiles"] = sum(len(stage.changes) for stage in stages)
         if not any(count is None for count in deleted):
@@ -246,6 +247,12 @@ def _operation(
         can_merge_schema=True if any(write.merge_schema for write in writes) else None,
         metrics=metrics,
     )
+
+
+def _live_records(remove: RemoveFile) -> int | None:
+    """Return the rows that a file had when it was removed, ``None`` when its statistics do not tell."""
+    rows = num_records(remove.stats)
+    return rows if rows is None or remove.deletion_vector is None else rows - remove.deletion_vector.cardinality
 
 
 def _result(
@@ -315,15 +322,19 @@ def _fence(log: DeltaLog, handle: TransactionHandle, attempt: str) -> Iterator[N
 
 
 def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
-    """Delete what only the way to the commit needed; what is left of it harms nobody."""
-    paths = [write.manifest.path for write in writes if write.manifest is not None]
-    for write in writes:
-        directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
-        if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:
-            paths.append(f"{directory}/{REQUEST_NAME}")
-            with contextlib.suppress(OSError):
+    """Delete what only the way to the commit needed; what is left of it harms nobody, and the commit stands."""
+    try:
+        paths = [write.manifest.path for write in writes if write.manifest is not None]
+        for write in writes:
+            directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
+            if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:
+                paths.append(f"{directory}/{REQUEST_NAME}")
                 log.store.delete_tree(f"{directory}/{REPORT_DIRECTORY}")
-    _delete_quietly(log, paths)
+        if "deletionVectors" in handle.features:  # hidden, so that no VACUUM would collect it
+            log.store.delete_tree(f"{transaction_directory(handle.transaction_id)}/{SCAN_DIRECTORY}")
+        _delete_quietly(log, paths)
+    except Exception as error:  # noqa: BLE001 - as there
+        logger.warning("Could not clean up after transaction %s on table %s: %s", handle.transaction_id, log.uri, error)
 
 
 def _delete_quietly(log: DeltaLog, paths: Sequence[str]) -> None:

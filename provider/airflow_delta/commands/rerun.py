@@ -25,7 +25,7 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
     last = snapshot.transaction_version(handle.app_id)
     if last is None or (handle.monotonic and last < handle.txn_version):
         return []
-    added: dict[str, int] = {}
+    added: dict[str, tuple[int, AddFile]] = {}
     removed: set[str] = set()
     complete = False
     for commit in commits_of(log, handle.app_id):
@@ -39,7 +39,7 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
             continue
         for add in commit.adds:
             if add.path not in removed:
-                added.setdefault(add.path, commit.version)
+                added.setdefault(add.path, (commit.version, add))
         removed.update(remove.path for remove in commit.removes)
         complete = complete or (version == 0 if not handle.monotonic else True)
         if complete and not handle.monotonic:
@@ -47,7 +47,12 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
     if not complete:
         raise _refused(handle, snapshot, "the log no longer holds the commit that added them (it was cleaned up)")
     live = {f.path: f for f in _live(snapshot, list(added))}
-    gone = [(path, version) for path, version in added.items() if path not in live]
+    # A deletion vector of another writer counts as rewritten: rows that it marks may have moved to other files.
+    gone = [
+        (path, version)
+        for path, (version, add) in added.items()
+        if path not in live or live[path].deletion_vector != add.deletion_vector
+    ]
     if gone:
         path, version = gone[0]
         raise _refused(

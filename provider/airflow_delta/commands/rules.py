@@ -48,10 +48,11 @@ def table_rules(handle: TransactionHandle, *, overwrite_schema: bool = False) ->
 
 
 def check_finished_files(
-    handle: TransactionHandle, rules: TableRules, columns: Sequence[str], *, rows_checked: bool, table: str
+    handle: TransactionHandle, rules: TableRules, known: str | None, columns: Sequence[str], *, rows_checked: bool, table: str
 ) -> None:
     """Refuse files that another job has finished where only their rows could tell whether the table takes them.
 
+    :param known: schema of the table, ``None`` when the files decide it.
     :param columns: columns of the files and their partitions.
     :param rows_checked: the author of the job vouches for the rows.
     :raises DeltaIllegalArgumentException: names the rules, and the ways out.
@@ -67,9 +68,13 @@ def check_finished_files(
     if not problems and not rows_checked:
         problems += [f"CHECK constraint {name} ({text})" for name, text in rules.checks.items()]
         problems += [f"generated column {name} ({text})" for name, text in rules.generated.items()]
-        schema = parse_struct(handle.schema_string) if handle.schema_string is not None else {"fields": []}
-        limited = [f for f in schema["fields"] if f["name"].lower() in given]
-        problems += [f"the length of {path} ({limit})" for f in limited for path, _, limit in length_problems(f)]
+        schema = parse_struct(known) if known is not None else {"fields": []}
+        present = [f for f in schema["fields"] if f["name"].lower() in given]
+        # Footers count the nulls of leaves only.
+        problems += [
+            f"NOT NULL column {f['name']}" for f in present if not (f.get("nullable", True) or isinstance(f["type"], str))
+        ]
+        problems += [f"the length of {path} ({limit})" for f in present for path, _, limit in length_problems(f)]
         if problems:
             problems = [f"whether their rows keep the rules of the table does not show in the files: {'; '.join(problems)}"]
     if problems:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.table import parse_predicate, read_snapshot
 from airflow_delta.exceptions import DeltaTableNotFoundException
-from airflow_delta.staging.contract import ScanFile, ScanPlan, ScanVector, TransactionHandle
-from airflow_delta.staging.paths import transaction_directory
+from airflow_delta.staging.contract import WORD_BITS, ScanFile, ScanPlan, ScanVector, TransactionHandle
+from airflow_delta.staging.paths import SCAN_DIRECTORY, transaction_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 MAX_INLINE_WORDS = 4096
 """Up to so many words of 64 rows travel in the plan; more go into a file that Spark reads."""
-
-SCAN_DIRECTORY = "_scans"
-WORD_BITS = 34
-"""Bits of a key that number the words of a file: enough for 2^40 rows."""
 
 
 def plan_scan(

@@ -168,8 +168,8 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
 
     :param path: directory that the job wrote, a URI or relative to the staging path; default: all of that. (templated)
     :param time_zone: time zone of timestamps in the names of partition directories. (templated)
-    :param rows_checked: the job itself keeps to the table's CHECK constraints, generated columns and lengths of texts, which
-        only rows tell of; without it, files for a table that has such rules are refused.
+    :param rows_checked: the job itself keeps to what only rows tell of: CHECK constraints, generated columns, lengths of texts,
+        NOT NULL structs, lists and maps; without it, files for a table that has such rules are refused.
 
     The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator`.
     """

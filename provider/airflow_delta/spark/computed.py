@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BLOCK = 13  # bits: rows of one task that get consecutive values
 _TASKS = 16  # bits: tasks of one write
 _ROW = 33  # bits that monotonically_increasing_id() keeps for the position in a task
-_MAX_LONG = 2**63 - 1
+_MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
 _UNIQUE = "__airflow_delta_unique"
 
 
@@ -104,12 +104,15 @@ def _counted(identity: IdentityRule, checks: RowChecks) -> Column:
     task = sf.shiftright(unique, _ROW)
     block = sf.shiftleft(sf.shiftright(row, _BLOCK), _TASKS) + task
     index = sf.shiftleft(block, _BLOCK) + row.bitwiseAND(sf.lit((1 << _BLOCK) - 1))
-    room = (_MAX_LONG - identity.first if identity.step > 0 else identity.first + _MAX_LONG) // abs(identity.step)
+    left = _MAX_LONG - identity.first if identity.step > 0 else identity.first - _MIN_LONG
+    room = min(left // abs(identity.step), _MAX_LONG)
     spent = checks.violated(
         IdentityInsertException,
         f"The identity column {identity.column} has run out of 64-bit values, or more than {1 << _TASKS} Spark tasks write it. "
         "Write with fewer partitions",
     )
-    fits = (task < sf.lit(1 << _TASKS)) & (index <= sf.lit(max(room, 0)))
+    if room < 0:  # the first value is no 64-bit number itself
+        return spent.cast("long")
+    fits = (task < sf.lit(1 << _TASKS)) & (index <= sf.lit(room))
     value = sf.lit(identity.first) + index * sf.lit(identity.step)
     return sf.when(fits, value).otherwise(spent).cast("long")

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.spark.align import quoted, spark_type
 from airflow_delta.staging.contract import Json, ScanPlan
+from airflow_delta.staging.mapping import PHYSICAL_NAME, field_metadata
 from airflow_delta.staging.schema import Type, find_field
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-
-_ID = "delta.columnMapping.id"
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
-_FIELD_ID = "parquet.field.id"
 
 
 class Layout:
@@ -56,14 +53,13 @@ class Layout:
     def _name(self, field: Json) -> str:
         if self._mode == "none":
             return str(field["name"])
-        return str((field.get("metadata") or {}).get(_PHYSICAL_NAME, field["name"]))
+        return str((field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]))
 
     def _physical_field(self, field: Json) -> Json:
         metadata = _clean_field(field)["metadata"]
-        identity = (field.get("metadata") or {}).get(_ID)
         # Only where ids count: files of a table that got names later have none, which Spark would refuse.
-        if self.by_id and identity is not None:
-            metadata = {**metadata, _FIELD_ID: identity}
+        if self.by_id:
+            metadata = {**metadata, **field_metadata(field)}
         return {"name": self._name(field), "type": self._physical(field["type"]), "nullable": True, "metadata": metadata}
 
     def _physical(self, data_type: Type) -> Type:

@@ -18,7 +18,7 @@ from airflow_delta.exceptions import StagingException
 from airflow_delta.spark.align import quoted, spark_type
 from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import data_file_uri, escape_glob, normal_form
-from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
+from airflow_delta.staging.contract import WORD_BITS, Json, ScanFile, ScanPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,7 +34,6 @@ MAX_BROADCAST_WORDS = 4_000_000
 
 _VECTOR = "__airflow_delta_vector"
 _ROW = "__airflow_delta_row"
-_WORD_BITS = 34
 
 
 def read_scan_plan(spark: SparkSession, plan: ScanPlan) -> DataFrame:
@@ -172,7 +171,7 @@ def _live_rows(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], r
     key, word = "__airflow_delta_word_key", "__airflow_delta_word"
     words = _words(spark, plan, files).toDF(key, word)
     many = sum(f.deletion_vector.num_words for f in files if f.deletion_vector is not None) > MAX_BROADCAST_WORDS
-    number = sf.shiftleft(sf.col(_VECTOR), _WORD_BITS) + sf.shiftright(sf.col(_ROW), 6)
+    number = sf.shiftleft(sf.col(_VECTOR), WORD_BITS) + sf.shiftright(sf.col(_ROW), 6)
     bit = sf.getbit(sf.col(word), sf.col(_ROW).bitwiseAND(63).cast("int"))
     return rows.join(words.hint("merge" if many else "broadcast"), (number == sf.col(key)) & (bit == 1), "left_anti")
 
@@ -193,7 +192,7 @@ def _words(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile]) -> Da
                 table=plan.table,
                 version=plan.read_version,
             )
-        first = vector.number << _WORD_BITS
+        first = vector.number << WORD_BITS
         data = zlib.decompress(base64.b64decode(vector.words))
         pairs += [(first + number, word) for number, word in struct.iter_unpack("<qq", data)]
     return spark.createDataFrame(pairs, schema)

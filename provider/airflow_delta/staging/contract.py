@@ -17,6 +17,9 @@ from airflow_delta.exceptions import ContractVersionException, StagingException
 CONTRACT = 1
 """Number of this contract. A payload with another number is refused."""
 
+WORD_BITS = 34
+"""Bits of ``key`` in ``ScanPlan.deletedRows`` that number the words of a file: enough for 2^40 rows."""
+
 Json = dict[str, Any]
 
 

@@ -18,6 +18,7 @@ STAGING_DIRECTORY = "staged"
 MANIFEST_NAME = "_manifest.json"
 REPORT_DIRECTORY = "_report"
 REQUEST_NAME = "request.json"
+SCAN_DIRECTORY = "_scans"
 ABORT_MARKER = "_aborted"
 COMMIT_MARKER_PREFIX = "_commit-"
 
