@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -34,5 +35,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks when the interpreter ends, to streams that are closed
     yield session
     session.stop()
