@@ -229,7 +229,7 @@ def test_actions_that_are_not_what_the_stage_counted_are_refused(filled, actions
 
 
 def test_large_stages_travel_by_manifest(filled, monkeypatch):
-    monkeypatch.setattr("airflow_delta.commands.collect.INLINE_LIMIT", 10)
+    monkeypatch.setattr("airflow_delta.commands.staged_write.INLINE_LIMIT", 10)
     handle = filled.begin()
     write = staged(filled, handle)
     assert write.actions == ()
@@ -250,7 +250,7 @@ def test_large_stages_travel_by_manifest(filled, monkeypatch):
     ids=["missing", "truncated", "altered"],
 )
 def test_a_manifest_that_is_not_as_it_was_written_is_refused(filled, monkeypatch, damage, says):
-    monkeypatch.setattr("airflow_delta.commands.collect.INLINE_LIMIT", 10)
+    monkeypatch.setattr("airflow_delta.commands.staged_write.INLINE_LIMIT", 10)
     handle = filled.begin()
     write = staged(filled, handle)
     damage(filled.path / write.manifest.path)

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from airflow_delta.commands.partitions import partition_values, time_zone_of, url_encode
+from airflow_delta.commands.data_files import DataFiles, Footers, find_data_files
 from airflow_delta.commands.rules import check_finished_files, table_rules
+from airflow_delta.commands.staged_write import staged_write
 from airflow_delta.commands.table import check_new_schema, parse_predicate, read_snapshot
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
-    InvariantViolationException,
     ReplaceWhereMismatchException,
     SchemaMismatchException,
-    StagedFileException,
     StagingException,
 )
-from airflow_delta.log.actions import Action, AddCDCFile, AddFile, RemoveFile, encode_action
+from airflow_delta.log.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
-from airflow_delta.staging.manifest import INLINE_LIMIT, decode_actions, encode_manifest, manifest_ref
-from airflow_delta.staging.paths import MANIFEST_NAME, attempt_directory, is_hidden, stage_key, transaction_directory
+from airflow_delta.staging.paths import stage_key, transaction_directory
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.schema import parse_struct
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
     from airflow_delta.log.predicates import Predicate
-    from airflow_delta.log.schema import StructField, StructType
-    from airflow_delta.log.store import FileStatus
-
-_CONCURRENCY = 16
-
-
-@dataclass(slots=True)
-class _Collected:
-    """Data files of a stage, as actions.
-
-    :param marks: last values of the identity columns that were asked for.
-    """
-
-    adds: list[AddFile] = field(default_factory=list)
-    rows: int = 0
-    marks: dict[str, int] = field(default_factory=dict)
+    from airflow_delta.log.schema import StructType
 
 
 def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport) -> StagedWrite:
@@ -59,7 +41,7 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
         _check_schema(log, handle, report.schema_string, merge=request.merge_schema, widen=request.rules.type_widening)
     else:
         check_new_schema(report.schema_string, report.partition_columns, handle.configuration, table=log.uri)
-    footers = _Footers(
+    footers = Footers(
         log,
         handle,
         report.schema_string,
@@ -67,7 +49,7 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
         report.time_zone,
         known=None if request.overwrite_schema else handle.schema_string,
     )
-    new, copied, changed = _Collected(), _Collected(), _Collected()
+    new, copied, changed = DataFiles(), DataFiles(), DataFiles()
     for directories, into in (
         (report.directories, new),
         (report.copied_directories, copied),
@@ -91,7 +73,7 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
             whole_table=reads.whole_table,
         )
         removes = _removes(log, handle, request.replace_where, report.rewritten_files)
-    return _staged_write(
+    return staged_write(
         log,
         handle,
         new,
@@ -148,7 +130,7 @@ def collect_files(
     directory = _inside_staging(handle, path)
     from airflow_delta.commands.footers import mapped_schema_of_files, schema_of_files
 
-    statuses = _data_files(log, directory)
+    statuses = find_data_files(log, directory)
     known = None if overwrite_schema else handle.schema_string
     rules = table_rules(handle, overwrite_schema=overwrite_schema)
     if rules.column_mapping != "none":
@@ -165,14 +147,14 @@ def collect_files(
     predicate = None if replace_where is None else _predicate(log, handle, replace_where, schema_string, partition_columns)
     if predicate is not None:
         _refuse_data_predicate(handle, predicate)
-    new = _Collected()
-    _Footers(log, handle, schema_string, partition_columns, time_zone, known=known).collect(directory, new, statuses)
+    new = DataFiles()
+    Footers(log, handle, schema_string, partition_columns, time_zone, known=known).collect(directory, new, statuses)
     _check_inside_predicate(log, handle, predicate, new.adds)
-    return _staged_write(
+    return staged_write(
         log,
         handle,
         new,
-        _Collected(),
+        DataFiles(),
         [],
         [],
         stage=stage_key(task_id, map_index),
@@ -281,142 +263,6 @@ def _inside_staging(handle: TransactionHandle, path: str | None) -> str:
     return f"{directory}/{relative}".rstrip("/")
 
 
-def _data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
-    """Return the visible Parquet files under a directory, sorted by path.
-
-    :raises StagedFileException: a job is still writing there, or died while it did.
-    """
-    found = []
-    for status in log.store.list_recursive(directory):
-        relative = status.path.removeprefix(f"{directory}/")
-        if "_temporary" in relative.split("/"):
-            raise StagedFileException(
-                f"{directory} of table {log.uri} holds {relative}: the job that writes there has not ended, or died. Run "
-                "it again "
-                "into another directory.",
-                table=log.uri,
-            )
-        if not is_hidden(relative) and status.name.endswith(".parquet"):
-            found.append(status)
-    return sorted(found, key=lambda status: status.path)
-
-
-class _Footers:
-    """Turns Parquet files into ``add`` actions."""
-
-    def __init__(
-        self,
-        log: DeltaLog,
-        handle: TransactionHandle,
-        schema_string: str,
-        partition_columns: Sequence[str],
-        time_zone: str,
-        *,
-        known: str | None,
-    ) -> None:
-        self._log = log
-        from airflow_delta.log.properties import TableProperties
-        from airflow_delta.log.schema import parse_schema
-
-        self._schema = parse_schema(schema_string)
-        self._properties = TableProperties(dict(handle.configuration))
-        fields = [self._schema.find(name) for name in partition_columns]
-        # Partition values are known by physical names, as statistics are.
-        self._types = {self._stored_name(f): f.data_type for f in fields if f is not None}
-        self._partition_columns = [f.name for f in fields if f is not None]
-        self._zone = time_zone_of(time_zone)
-        self._not_null = self._not_null_columns(known)
-        # Delta says so where a deletion vector may loosen the bounds later.
-        self._tight_bounds = "deletionVectors" in handle.features
-        self._handle = handle
-
-    def collect(
-        self,
-        directory: str,
-        into: _Collected,
-        statuses: Sequence[FileStatus] | None = None,
-        *,
-        identities: Sequence[str] = (),
-    ) -> None:
-        """Add the files of a directory with at least one row.
-
-        :param identities: columns whose last value is wanted.
-        """
-        statuses = _data_files(self._log, directory) if statuses is None else statuses
-        if not statuses:
-            return
-        from airflow_delta.log.statistics import read_footers, stats_from_footer
-
-        schema = self._schema.without(self._partition_columns)
-        for status, footer in zip(statuses, read_footers(self._log.store, statuses, _CONCURRENCY), strict=True):
-            if footer.num_rows == 0:
-                continue
-            relative = status.path.removeprefix(f"{directory}/").rpartition("/")[0]
-            values = partition_values(relative, self._types, self._zone, table=self._log.uri)
-            self._check_not_null(status.path, footer, values)
-            self._note_identities(status.path, footer, identities, into)
-            into.rows += footer.num_rows
-            into.adds.append(
-                AddFile(
-                    path=url_encode(status.path),
-                    partition_values=values,
-                    size=status.size,
-                    modification_time=status.modification_time,
-                    data_change=True,
-                    stats=stats_from_footer(footer, schema, self._properties, tight_bounds=self._tight_bounds),
-                )
-            )
-
-    def _note_identities(self, path: str, footer: Any, identities: Sequence[str], into: _Collected) -> None:
-        if not identities:
-            return
-        from airflow_delta.commands.footers import bounds_of_column
-        from airflow_delta.log.identity_columns import identity_columns
-
-        steps = {column.name: column.step for column in identity_columns(self._schema)}
-        for name in identities:
-            field = self._schema.find(name)
-            bounds = None if field is None else bounds_of_column(footer, self._stored_name(field))
-            if bounds is None:
-                raise StagedFileException(
-                    f"The footer of {path} of table {self._log.uri} does not say which values its identity column {name} has. "
-                    "Leave statistics on in Spark's Parquet writer.",
-                    table=self._log.uri,
-                )
-            low, high = bounds
-            last = high if steps[name] > 0 else low
-            pick = max if steps[name] > 0 else min
-            into.marks[name] = pick(into.marks.get(name, last), last)
-
-    def _stored_name(self, field: StructField) -> str:
-        return field.physical_name if self._properties.column_mapping_mode != "none" else field.name
-
-    def _not_null_columns(self, schema_string: str | None) -> list[str]:
-        """Return the NOT NULL columns of the table as files name them."""
-        if schema_string is None:
-            return []
-        from airflow_delta.log.schema import parse_schema
-
-        return [self._stored_name(f) for f in parse_schema(schema_string).fields if not f.nullable]
-
-    def _check_not_null(self, path: str, footer: Any, values: Mapping[str, str | None]) -> None:
-        if not self._not_null:
-            return
-        from airflow_delta.commands.footers import null_counts
-
-        counts = null_counts(footer, [name for name in self._not_null if name not in values])
-        counts.update({name: int(values[name] is None) for name in self._not_null if name in values})
-        for name, count in counts.items():
-            if count:
-                raise InvariantViolationException(
-                    f"NOT NULL column {name} of table {self._log.uri} is {'missing or ' if count < 0 else ''}null in "
-                    f"{path}. Nothing "
-                    "was committed; filter such rows out or fill them.",
-                    table=self._log.uri,
-                    version=self._handle.read_version,
-                )
-
-
 def _check_inside_predicate(
     log: DeltaLog, handle: TransactionHandle, predicate: Predicate | None, adds: Sequence[AddFile]
 ) -> None:
@@ -451,32 +297,3 @@ def _removes(log: DeltaLog, handle: TransactionHandle, predicate: str | None, pa
             version=handle.read_version,
         )
     return removes
-
-
-def _staged_write(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    new: _Collected,
-    copied: _Collected,
-    removes: Sequence[RemoveFile],
-    changes: Sequence[AddCDCFile],
-    **staged: Any,
-) -> StagedWrite:
-    adds = [*new.adds, *copied.adds]
-    actions: list[Action] = [*removes, *adds, *changes]
-    lines = [encode_action(action) for action in actions]
-    data = encode_manifest(lines)
-    totals: dict[str, Any] = {
-        "num_files": len(adds),
-        "num_removed_files": len(removes),
-        "num_records": new.rows,
-        "num_copied_records": copied.rows,
-        "num_change_files": len(changes),
-        "num_bytes": sum(add.size for add in adds),
-    }
-    if len(data) <= INLINE_LIMIT:
-        return StagedWrite(transaction_id=handle.transaction_id, actions=decode_actions(lines), **totals, **staged)
-    path = f"{attempt_directory(handle.transaction_id, staged['stage'], staged['attempt'])}/{MANIFEST_NAME}"
-    log.store.put(path, data)
-    ref = manifest_ref(path, data, len(lines))
-    return StagedWrite(transaction_id=handle.transaction_id, manifest=ref, **totals, **staged)

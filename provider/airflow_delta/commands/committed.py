@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from airflow_delta.exceptions import VersionsNotContiguousException
-from airflow_delta.log.actions import AddFile
+from airflow_delta.log.actions import AddFile, RemoveFile
 from airflow_delta.log.commits import Commit, CommitFile, decode_commit
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
@@ -124,15 +126,25 @@ def touched_partitions(adds: Iterable[AddFile]) -> tuple[dict[str, Any], ...]:
     return tuple(found.values())
 
 
+class _Rows(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
+
+
+_rows = msgspec.json.Decoder(_Rows)
+
+
 def num_records(stats: str | None) -> int | None:
     """Return the number of rows that a file's statistics tell."""
-    if not stats:
-        return None
     try:
-        value = json.loads(stats).get("numRecords")
-    except (ValueError, AttributeError):
+        return _rows.decode(stats).num_records if stats else None
+    except msgspec.DecodeError:
         return None
-    return value if isinstance(value, int) else None
+
+
+def live_records(file: AddFile | RemoveFile) -> int | None:
+    """Return the rows of a file that no deletion vector marks, ``None`` when its statistics do not tell."""
+    rows = num_records(file.stats)
+    return rows if rows is None or file.deletion_vector is None else rows - file.deletion_vector.cardinality
 
 
 def _records(metrics: Mapping[str, Any], adds: Iterable[AddFile]) -> int | None:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.commands.committed import find_commit, num_records, result_without_commit, touched_partitions
+from airflow_delta.commands.committed import find_commit, result_without_commit, touched_partitions
 from airflow_delta.commands.created import adopt_created_table, check_nothing_replaced
+from airflow_delta.commands.earlier import in_order
 from airflow_delta.commands.feature_commits import changes_to_commit, feature_tags, identity_marks
 from airflow_delta.commands.metadata import new_metadata
-from airflow_delta.commands.replaced import Replaced, find_replaced
+from airflow_delta.commands.operation import operation_of
+from airflow_delta.commands.replaced import find_replaced
+from airflow_delta.commands.stage_conflicts import check_stages
 from airflow_delta.commands.staged import StageActions, check_files, load_actions, parse_staged
 from airflow_delta.commands.table import read_snapshot
 from airflow_delta.exceptions import (
@@ -28,7 +31,7 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
     TransactionAlreadyCommittedException,
 )
-from airflow_delta.log.actions import Action, AddFile, Metadata, RemoveFile, SetTransaction
+from airflow_delta.log.actions import Action, AddFile, Metadata, SetTransaction
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import (
     ABORT_MARKER,
@@ -85,7 +88,8 @@ def publish(
         return before
     writes = parse_staged(handle, staged, expected)
     with _fence(log, handle, attempt):
-        stages = load_actions(log, handle, writes)
+        stages = in_order(handle, load_actions(log, handle, writes))
+        check_stages(handle, stages)
         check_files(log.store, handle, stages)
         result = _commit(log, handle, stages, policy, tags, user_metadata, hooks)
     _clean_up(log, handle, writes)
@@ -178,11 +182,11 @@ def _attempt(
     replaced = find_replaced(log, txn, handle, stages)
     now = int(time.time() * 1000)
     removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
-    adds = [add for stage in stages for add in stage.adds]
+    adds = replaced.adds
     changes = changes_to_commit(handle, stages, replaced)
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
     actions: list[Action] = [key, *adds, *removes, *changes]
-    operation = _operation(txn, stages, adds, replaced)
+    operation = operation_of(txn.metadata, stages, replaced)
     all_tags = {**(tags or {}), **feature_tags(txn, stages), "airflow.appId": handle.app_id}
     txn.commit(actions, operation, tags=all_tags, user_metadata=user_metadata)
     return _result(log, handle, txn, stages, adds, len(removes), operation)
@@ -210,49 +214,6 @@ def _check_same_table(handle: TransactionHandle, snapshot: Snapshot) -> None:
             table=handle.table,
             winning_version=snapshot.version,
         )
-
-
-def _operation(
-    txn: OptimisticTransaction,
-    stages: Sequence[StageActions],
-    adds: Sequence[AddFile],
-    replaced: Replaced,
-) -> Operation:
-    """Return the ``WRITE`` as ``commitInfo`` records it (Delta's ``DeltaOperations.Write`` and its metrics)."""
-    from airflow_delta.transaction import Operation
-
-    writes = [stage.write for stage in stages]
-    rows = [write.num_records for write in writes]
-    overwrite = any(write.mode != "append" for write in writes)
-    predicates = list(dict.fromkeys(write.replace_where for write in writes if write.replace_where is not None))
-    metrics: dict[str, Any] = {"numFiles": len(adds), "numOutputBytes": sum(add.size for add in adds)}
-    if not any(count is None for count in rows):
-        metrics["numOutputRows"] = sum(count or 0 for count in rows)
-    if overwrite or replaced.removes:
-        metrics["numRemovedFiles"] = len(replaced.removes)
-        metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in replaced.removes)
-    copied = sum(write.num_copied_records for write in writes)
-    if predicates:
-        deleted = [_live_records(remove) for remove in replaced.removes]
-        metrics["numCopiedRows"] = copied
-        metrics["numAddedChangeFiles"] = sum(len(stage.changes) for stage in stages)
-        if not any(count is None for count in deleted):
-            metrics["numDeletedRows"] = sum(count or 0 for count in deleted) - copied
-    return Operation.write(
-        "Overwrite" if overwrite else "Append",
-        list(txn.metadata.partition_columns),
-        predicate=predicates[0] if len(predicates) == 1 else " OR ".join(f"({p})" for p in predicates) or None,
-        dynamic_partition_overwrite=True if any(write.mode == "dynamic" for write in writes) else None,
-        can_overwrite_schema=True if any(write.overwrite_schema for write in writes) else None,
-        can_merge_schema=True if any(write.merge_schema for write in writes) else None,
-        metrics=metrics,
-    )
-
-
-def _live_records(remove: RemoveFile) -> int | None:
-    """Return the rows that a file had when it was removed, ``None`` when its statistics do not tell."""
-    rows = num_records(remove.stats)
-    return rows if rows is None or remove.deletion_vector is None else rows - remove.deletion_vector.cardinality
 
 
 def _result(

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from airflow_delta.commands.earlier import FileKey, file_key, gone, stage_id
 from airflow_delta.commands.rerun import files_to_replace
 from airflow_delta.commands.staged import StageActions
 from airflow_delta.commands.table import parse_predicate
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions import AddFile, RemoveFile
-from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,68 +20,103 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
     from airflow_delta.transaction import OptimisticTransaction
 
-_Key = tuple[str, str | None]
-
 
 @dataclass(slots=True)
 class Replaced:
-    """Files that a commit removes; a file that several whole overwrites select is removed once."""
+    """What a transaction does to the table's files: those that it removes, and those that it adds in the end.
 
-    _by_key: dict[_Key, RemoveFile] = field(default_factory=dict)
-    _rewritten_by: dict[str, str] = field(default_factory=dict)
+    A file that several whole overwrites select is removed once. What one stage adds and a later one, planned on top of it,
+    removes again is neither added nor removed.
+    """
+
+    _removes: dict[FileKey, RemoveFile] = field(default_factory=dict)
+    _adds: dict[FileKey, AddFile] = field(default_factory=dict)
+    _added_by: dict[FileKey, str] = field(default_factory=dict)
+    _rewritten_by: dict[str, StagedWrite] = field(default_factory=dict)
 
     @property
     def removes(self) -> list[RemoveFile]:
         """Return the removes."""
-        return list(self._by_key.values())
+        return list(self._removes.values())
 
-    def add_rewritten(self, stage: StageActions) -> None:
-        """Add the files whose kept rows a stage has written again."""
+    @property
+    def adds(self) -> list[AddFile]:
+        """Return the adds."""
+        return list(self._adds.values())
+
+    def staged_before(self, stage: StageActions) -> list[AddFile]:
+        """Return the files that the stages have added on top of which this one was planned."""
+        return [add for key, add in self._adds.items() if self._added_by[key] in stage.write.after]
+
+    def drop_staged(self, keys: Iterable[FileKey]) -> None:
+        """Drop files that an earlier stage added: they never get into the log."""
+        for key in keys:
+            del self._adds[key]
+
+    def add_stage(self, stage: StageActions) -> None:
+        """Add the files that a stage has added, and those whose kept rows it has written again."""
         for remove in stage.removes:
-            self._by_key[_key(remove)] = remove
-            self._rewritten_by[remove.path] = stage.write.stage
+            key = file_key(remove)
+            if key in self._adds:
+                self.drop_staged([key])
+            else:
+                self._removes[key] = remove
+            self._rewritten_by[remove.path] = stage.write
+        for add in stage.adds:
+            self._adds[file_key(add)] = add
+            self._added_by[file_key(add)] = stage_id(stage.write)
 
-    def add_whole(self, files: Iterable[AddFile], by: str, handle: TransactionHandle) -> None:
+    def add_whole(self, files: Iterable[AddFile], by: StagedWrite | None, handle: TransactionHandle) -> None:
         """Add files that leave the table with all their rows.
 
-        :raises StageConflictException: a stage has written some of their rows again.
+        :param by: the stage that removes them, ``None``: the rerun policy does.
+        :raises StageConflictException: another stage has written some of their rows again.
         """
         for file in files:
             other = self._rewritten_by.get(file.path)
-            if other is not None:
+            if other is not None and (by is None or stage_id(other) not in by.after):
+                name = "rerun_policy='replace'" if by is None else f"stage {by.stage}"
                 raise StageConflictException(
-                    f"{file.path} of table {handle.table} is rewritten by stage {other}, which keeps some of its rows, "
-                    "and removed whole "
-                    f"by {by} in the same transaction. Make their predicates disjoint.",
+                    f"{file.path} of table {handle.table} is rewritten by stage {other.stage}, which keeps some of its rows, "
+                    f"and removed whole by {name} in the same transaction. Make their predicates disjoint, or plan one on top of "
+                    "the other (after=).",
                     table=handle.table,
                     version=handle.read_version,
                 )
-            self._by_key.setdefault(_key(file), file.remove(0))
+            if other is None:
+                self._removes.setdefault(file_key(file), file.remove(0))
 
 
 def find_replaced(
     log: DeltaLog, txn: OptimisticTransaction, handle: TransactionHandle, stages: Sequence[StageActions]
 ) -> Replaced:
-    """Return what the stages remove, and record in the transaction what they and their tasks have read.
+    """Return what the stages add and remove, and record in the transaction what they and their tasks have read.
 
+    :param stages: in the order of :func:`airflow_delta.commands.earlier.in_order`.
     :raises StageConflictException: two stages contradict each other.
     """
     replaced = Replaced()
+    whole: list[tuple[StageActions, list[AddFile]]] = []
     for stage in stages:
-        replaced.add_rewritten(stage)
-    for stage in stages:
+        before = replaced.staged_before(stage)
+        if before:
+            listed = {file_key(remove) for remove in stage.removes}
+            replaced.drop_staged([key for key in gone(handle, before, stage) if key not in listed])
+        replaced.add_stage(stage)
         _record_reads(txn, stage)
         if txn.read_version < 0:
-            if stage.write.mode != "append":
+            if stage.write.mode not in ("append", "rewrite"):
                 txn.filter_files()
             continue
         files = _whole_files(log, txn, handle, stage)
         if files is not None:
-            replaced.add_whole(files, f"stage {stage.write.stage}", handle)
+            whole.append((stage, files))
+    for stage, files in whole:  # when it is known what every stage rewrites
+        replaced.add_whole(files, stage.write, handle)
     earlier = files_to_replace(log, txn.snapshot, handle)
     if earlier:
         txn.track_files_read([file.path for file in earlier])
-        replaced.add_whole(earlier, "rerun_policy='replace'", handle)
+        replaced.add_whole(earlier, None, handle)
     return replaced
 
 
@@ -89,9 +125,11 @@ def _record_reads(txn: OptimisticTransaction, stage: StageActions) -> None:
     if reads.whole_table:
         txn.filter_files()
         txn.read_whole_table()
+    rewrites = stage.write.mode == "rewrite"
     own = stage.write.replace_where if stage.write.mode == "overwrite" else None
     for predicate in reads.predicates:
-        if predicate == own and stage.removes:
+        # A rewrite lists the files that it depends on; it may have looked at others, which held nothing for it.
+        if rewrites or (predicate == own and stage.removes):
             txn.track_read_predicates(predicate)
         else:
             txn.filter_files(predicate)
@@ -106,7 +144,7 @@ def _whole_files(
 ) -> list[AddFile] | None:
     """Return the files that a stage removes whole, ``None`` when it removes none or lists its removes itself."""
     write = stage.write
-    if write.mode == "append":
+    if write.mode in ("append", "rewrite"):
         return None
     if write.mode == "dynamic":
         return _actions(txn.filter_files_for_partitions(stage.adds))
@@ -123,7 +161,3 @@ def _actions(files: pa.Table) -> list[AddFile]:
     from airflow_delta.log.files_columns import to_add_files
 
     return to_add_files(files)
-
-
-def _key(action: AddFile | RemoveFile) -> _Key:
-    return action.path, action.deletion_vector.unique_id if action.deletion_vector is not None else None

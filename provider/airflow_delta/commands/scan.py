@@ -5,59 +5,104 @@ from __future__ import annotations
 import base64
 import uuid
 import zlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from airflow_delta.commands.committed import live_records
+from airflow_delta.commands.earlier import files_after, handle_after, load_earlier
 from airflow_delta.commands.table import parse_predicate, read_snapshot
 from airflow_delta.exceptions import DeltaTableNotFoundException
-from airflow_delta.staging.contract import WORD_BITS, ScanFile, ScanPlan, ScanVector, TransactionHandle
+from airflow_delta.log import column_mapping
+from airflow_delta.staging.contract import WORD_BITS, ScanFile, ScanPlan, ScanVector, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import SCAN_DIRECTORY, transaction_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyroaring import BitMap64
 
+    from airflow_delta.commands.staged import StageActions
     from airflow_delta.log import AddFile, DeltaLog
+    from airflow_delta.log.predicates import Predicate
 
 MAX_INLINE_WORDS = 4096
 """Up to so many words of 64 rows travel in the plan; more go into a file that Spark reads."""
 
 
 def plan_scan(
-    log: DeltaLog, handle: TransactionHandle, predicate: str | None = None, *, spark_table_uri: str | None = None
+    log: DeltaLog,
+    handle: TransactionHandle,
+    predicate: str | None = None,
+    *,
+    spark_table_uri: str | None = None,
+    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
 ) -> ScanPlan:
-    """Plan a read of the table at the version that the transaction reads.
+    """Plan a read of the table at the version that the transaction reads, or as earlier stages of the transaction leave it.
 
     Partitions are pruned and files skipped by statistics here, in the worker. Deletion vectors are decoded here as well: Spark
     gets the deleted rows in a form that it can join. Whoever reads the files of a plan
     (:func:`airflow_delta.spark.read.read_files`) gets live rows only, so the copies of a rewrite need no deletion vector; the
     ``remove`` of the rewritten file carries the descriptor of its ``add``, as :meth:`AddFile.remove` copies it.
 
+    :param after: staged writes of the earlier stages.
     :raises DeltaTableNotFoundException: the table does not exist yet.
+    :raises StageConflictException: the earlier stages build on others that are not given.
     :raises VersionNotFoundException: the log no longer holds the version.
     :raises DeltaFileNotFoundException: a deletion vector is gone.
     :raises DeltaLogCorruptedException: a deletion vector is damaged.
     """
-    if handle.read_version < 0:
+    earlier = load_earlier(log, handle, after) if after else []
+    if handle.read_version < 0 and not earlier:
         raise DeltaTableNotFoundException(
             f"Table {handle.table} did not exist when the transaction began, so there is nothing to read. Ask "
             "transaction.readVersion >= 0 first.",
             table=handle.table,
         )
-    snapshot = read_snapshot(log, handle)
-    parsed = None if predicate is None else parse_predicate(log, handle, predicate)
-    files = snapshot.add_files(parsed)
+    target = handle_after(handle, earlier)
+    parsed = None if predicate is None else parse_predicate(log, target, predicate)
+    return scan_of(log, target, candidate_files(log, handle, parsed, earlier), parsed, spark_table_uri=spark_table_uri)
+
+
+def candidate_files(
+    log: DeltaLog, handle: TransactionHandle, predicate: Predicate | None, earlier: Sequence[StageActions]
+) -> list[AddFile]:
+    """Return the files that may hold rows that a predicate selects, as the table is after earlier stages."""
+    files = read_snapshot(log, handle).add_files(predicate) if handle.read_version >= 0 else []
+    if not earlier:
+        return files
+    live = files_after(handle, files, earlier)
+    return [file for file in live if predicate is None or predicate.matches_partition(file.partition_values)]
+
+
+def scan_of(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    files: Sequence[AddFile],
+    predicate: Predicate | None = None,
+    *,
+    spark_table_uri: str | None = None,
+) -> ScanPlan:
+    """Return the plan to read given files of the table.
+
+    :param handle: with the schema to read them in (:func:`airflow_delta.commands.earlier.handle_after`).
+    :param predicate: the predicate that they were selected for.
+    """
     vectors, deleted_rows = _deleted_rows(log, files, handle.transaction_id)
     return ScanPlan(
         transaction_id=handle.transaction_id,
         table=spark_table(log, spark_table_uri),
         read_version=handle.read_version,
-        schema_string=snapshot.metadata.schema_string,
-        partition_columns=tuple(snapshot.metadata.partition_columns),
-        predicate=None if parsed is None else parsed.text,
-        column_mapping=snapshot.properties.column_mapping_mode,
+        schema_string=handle.schema_string or read_snapshot(log, handle).metadata.schema_string,
+        partition_columns=handle.partition_columns,
+        predicate=None if predicate is None else predicate.text,
+        column_mapping=column_mapping.mode(handle.configuration),
         files=tuple(
-            ScanFile(path=f.path, partition_values=dict(f.partition_values), size=f.size, deletion_vector=vectors.get(position))
+            ScanFile(
+                path=f.path,
+                partition_values=dict(f.partition_values),
+                size=f.size,
+                deletion_vector=vectors.get(position),
+                num_records=live_records(f),
+            )
             for position, f in enumerate(files)
         ),
         deleted_rows=deleted_rows,

@@ -20,6 +20,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log.actions import AddCDCFile, AddFile, RemoveFile
+from airflow_delta.log.deletion_vectors import vector_path
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.manifest import check_manifest
 from airflow_delta.staging.paths import transaction_directory
@@ -159,10 +160,12 @@ def _not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> Sta
 def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
     """Refuse a file that two stages add, or that two stages rewrite."""
     for what, kind in (("staged", "adds"), ("rewritten", "removes"), ("staged", "changes")):
-        owners: dict[str, str] = {}
+        owners: dict[tuple[str, str | None], str] = {}
         for stage in stages:
             for action in getattr(stage, kind):
-                other = owners.setdefault(action.path, stage.write.stage)
+                vector = None if isinstance(action, AddCDCFile) else action.deletion_vector
+                key = action.path, None if vector is None else vector.unique_id
+                other = owners.setdefault(key, stage.write.stage)
                 if other != stage.write.stage:
                     raise StageConflictException(
                         f"{action.path} of table {handle.table} is {what} by two stages of transaction "
@@ -181,7 +184,14 @@ def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[Sta
     :raises StagedFileException: a file is gone or has another size.
     """
     root = f"{transaction_directory(handle.transaction_id)}/"
-    sizes = {unquote(add.path): (add.size, stage.write) for stage in stages for add in stage.adds}
+    sizes: dict[str, tuple[int | None, StagedWrite]] = {}
+    for stage in stages:
+        marked = {remove.path for remove in stage.removes}
+        for add in stage.adds:
+            if add.deletion_vector is not None:
+                sizes[vector_path(store, add.deletion_vector)] = None, stage.write
+            if add.path not in marked:  # else it is a file of the table, or of an earlier stage, with other rows deleted
+                sizes[unquote(add.path)] = add.size, stage.write
     sizes |= {unquote(change.path): (change.size, stage.write) for stage in stages for change in stage.changes}
     for path, (_, write) in sizes.items():
         if not path.startswith(root) or ".." in path.split("/"):
@@ -191,7 +201,7 @@ def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[Sta
         found = {status.path: status.size for status in store.list_recursive(directory)}
         for path in paths:
             size, write = sizes[path]
-            if found.get(path) != size:
+            if path not in found or (size is not None and found[path] != size):
                 state = f"has {found[path]} bytes, {size} were staged" if path in found else "is gone"
                 raise StagedFileException(
                     f"The staged file {path} of table {handle.table} {state} (stage {write.stage}, attempt "

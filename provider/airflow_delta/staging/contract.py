@@ -197,12 +197,14 @@ class ScanFile(Payload):
     :param partition_values: serialised partition values by physical name.
     :param size: bytes.
     :param deletion_vector: rows of the file that are deleted; ``None``: none is.
+    :param num_records: rows of the file that are not deleted, ``None`` when its statistics do not tell.
     """
 
     path: str
     partition_values: dict[str, str | None]
     size: int
     deletion_vector: ScanVector | None = None
+    num_records: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,7 +273,11 @@ class StagedWrite(Payload):
     :param map_index: its map index, -1 when not mapped.
     :param attempt: unique name of the attempt; its own directory.
     :param operation: Delta operation name, ``WRITE`` for DataFrame writes.
-    :param mode: ``append``, ``overwrite`` or ``dynamic`` (dynamic partition overwrite).
+    :param parameters: ``operationParameters`` of the operation, when it is not ``WRITE``.
+    :param metrics: ``operationMetrics`` that only the stage knows, when it is not ``WRITE``.
+    :param after: earlier stages of the transaction that this one was planned on top of, as ``<stage>/<attempt>``.
+    :param mode: ``append``, ``overwrite``, ``dynamic`` (dynamic partition overwrite), or ``rewrite``: rows of files change, and
+        the removed files are among the actions.
     :param replace_where: predicate text of an overwrite with ``replaceWhere``.
     :param schema_string: Spark's JSON form of the schema that was written (data and partition columns).
     :param merge_schema: new columns may be added to the table's schema.
@@ -293,6 +299,9 @@ class StagedWrite(Payload):
     map_index: int = -1
     attempt: str
     operation: str = "WRITE"
+    parameters: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    metrics: dict[str, int] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
     mode: str
     replace_where: str | None = None
     schema_string: str

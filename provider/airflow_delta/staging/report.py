@@ -27,6 +27,9 @@ class StageRequest(Payload):
     :param rewrite: files whose rows may match a ``replaceWhere`` on data columns; the rows that the predicate does not
         select have to be written again.
     :param rules: what the table's features ask of the rows.
+    :param arguments: of an operation other than ``WRITE``: plain JSON, see the module of :mod:`airflow_delta.commands` that
+        plans it.
+    :param deletion_vectors: rows that go are marked as deleted, and their files stay; else the rows that stay are written again.
     """
 
     contract: int = CONTRACT
@@ -50,6 +53,8 @@ class StageRequest(Payload):
     scan: ScanPlan | None = None
     rewrite: ScanPlan | None = None
     rules: TableRules = field(default_factory=TableRules)
+    arguments: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    deletion_vectors: bool = False
 
     @property
     def path(self) -> str:
@@ -66,6 +71,9 @@ class StageReport(Payload):
     :param rewritten_files: paths, as the log has them, of the files whose rows are in ``copied_directories`` or are
         selected by the predicate; the commit removes them.
     :param change_directories: directories with change data of the rows that were replaced.
+    :param vector_directories: directories with the rows that are marked as deleted: Parquet with ``file`` (path as the log has
+        it), ``number`` and ``word``: 64 rows of a file, from row ``64 * number`` on, a bit for each that goes.
+    :param metrics: what the operation counted, by the name that ``operationMetrics`` has for it.
     :param identities: identity columns whose values the stage generated.
     :param schema_string: Spark's JSON form of what was written, data and partition columns, under their logical names.
     :param time_zone: time zone of timestamps in the names of partition directories.
@@ -80,6 +88,8 @@ class StageReport(Payload):
     copied_directories: tuple[str, ...] = ()
     rewritten_files: tuple[str, ...] = ()
     change_directories: tuple[str, ...] = ()
+    vector_directories: tuple[str, ...] = ()
+    metrics: dict[str, int] = field(default_factory=dict)
     identities: tuple[str, ...] = ()
     schema_string: str = ""
     partition_columns: tuple[str, ...] = ()

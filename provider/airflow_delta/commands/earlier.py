@@ -1,0 +1,140 @@
+"""Stages that build on each other: the table as earlier stages of the same transaction leave it.
+
+A stage that is planned ``after`` others reads what they have staged as if it were committed. What it removes of that never
+reaches the log: the commit publishes the net effect of all stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.staged import StageActions, load_actions, parse_staged
+from airflow_delta.exceptions import StageConflictException
+from airflow_delta.log.actions import AddFile, RemoveFile
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.predicates import Predicate
+
+FileKey = tuple[str, str | None]
+"""What tells files of a table apart: the path, and the id of the deletion vector."""
+
+
+def file_key(action: AddFile | RemoveFile) -> FileKey:
+    """Return the key of a file."""
+    return action.path, action.deletion_vector.unique_id if action.deletion_vector is not None else None
+
+
+def stage_id(write: StagedWrite) -> str:
+    """Return what ``StagedWrite.after`` calls a stage."""
+    return f"{write.stage}/{write.attempt}"
+
+
+def load_earlier(
+    log: DeltaLog, handle: TransactionHandle, after: Sequence[StagedWrite | Mapping[str, Any]]
+) -> list[StageActions]:
+    """Return earlier stages with their actions, each after those that it was planned on top of itself.
+
+    :raises StageConflictException: one of them builds on a stage that is not among them.
+    """
+    writes = parse_staged(handle, after, None)
+    return in_order(handle, load_actions(log, handle, [write for write in writes if not write.already_committed]))
+
+
+def in_order(handle: TransactionHandle, stages: Sequence[StageActions]) -> list[StageActions]:
+    """Return stages so that each comes after those that it was planned on top of; the order of the others stays.
+
+    :raises StageConflictException: a stage builds on one that is not among them, or on another attempt of one.
+    """
+    known = {stage_id(stage.write) for stage in stages}
+    for stage in stages:
+        missing = sorted(set(stage.write.after) - known)
+        if missing:
+            raise StageConflictException(
+                f"Stage {stage.write.stage} of transaction {handle.transaction_id} on table {handle.table} was planned on top of "
+                f"{', '.join(missing)}, which is not among the staged writes: pass them as well, or, when such a stage has run "
+                f"again since, clear {stage.write.stage}.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+    ordered: list[StageActions] = []
+    placed: set[str] = set()
+    waiting = list(stages)
+    while waiting:
+        ready = [stage for stage in waiting if placed.issuperset(stage.write.after)]
+        if not ready:
+            names = ", ".join(stage.write.stage for stage in waiting)
+            raise StageConflictException(f"The stages {names} were planned on top of each other", table=handle.table)
+        ordered += ready
+        placed.update(stage_id(stage.write) for stage in ready)
+        waiting = [stage for stage in waiting if stage_id(stage.write) not in placed]
+    return ordered
+
+
+def handle_after(handle: TransactionHandle, after: Sequence[StageActions]) -> TransactionHandle:
+    """Return the handle with the schema, and for a new table the partitioning, that earlier stages give the table."""
+    if not after:
+        return handle
+    from airflow_delta.log.schema import parse_schema, to_json
+    from airflow_delta.log.schema_merge import merge_schema
+
+    schema = None if handle.schema_string is None else parse_schema(handle.schema_string)
+    partition_columns = handle.partition_columns
+    for stage in after:
+        write = stage.write
+        staged = parse_schema(write.schema_string)
+        if schema is None or write.overwrite_schema:
+            schema, partition_columns = staged, write.partition_columns
+        elif write.merge_schema:
+            schema = merge_schema(schema, staged, merge=True, table=handle.table, version=handle.read_version)
+    return replace(handle, schema_string=None if schema is None else to_json(schema), partition_columns=tuple(partition_columns))
+
+
+def files_after(handle: TransactionHandle, files: Iterable[AddFile], after: Sequence[StageActions]) -> list[AddFile]:
+    """Return the files of the table after earlier stages.
+
+    :param files: of the version that the transaction reads; may be a selection of them.
+    :param after: from :func:`load_earlier`.
+    """
+    live = {file_key(file): file for file in files}
+    for stage in after:
+        for key in gone(handle, live.values(), stage):
+            del live[key]
+        live.update((file_key(add), add) for add in stage.adds)
+    return list(live.values())
+
+
+def gone(handle: TransactionHandle, live: Collection[AddFile], stage: StageActions) -> list[FileKey]:
+    """Return which of the live files a stage removes: whole, or because it has written their rows again."""
+    listed = {file_key(remove) for remove in stage.removes}
+    selected = _selection(handle, stage)
+    return [
+        file_key(file) for file in live if file_key(file) in listed or (selected is not None and _matches(selected, file, stage))
+    ]
+
+
+def _selection(handle: TransactionHandle, stage: StageActions) -> Predicate | str | None:
+    """Return which files a stage removes whole: those of a predicate, ``all``, ``partitions`` (its own), or none."""
+    write = stage.write
+    if write.mode == "dynamic":
+        return "partitions"
+    if write.mode != "overwrite":
+        return None
+    if write.replace_where is None:
+        return "all"
+    from airflow_delta.log.predicates import Predicate
+    from airflow_delta.log.schema import parse_schema
+
+    schema = handle.schema_string or write.schema_string
+    columns = handle.partition_columns or write.partition_columns
+    predicate = Predicate.parse(write.replace_where, parse_schema(schema), columns)
+    return predicate if predicate.partition_only else None
+
+
+def _matches(selected: Predicate | str, file: AddFile, stage: StageActions) -> bool:
+    if isinstance(selected, str):
+        return selected == "all" or any(add.partition_values == file.partition_values for add in stage.adds)
+    return selected.matches_partition(file.partition_values)

@@ -1,0 +1,44 @@
+"""What an attempt of a stage hands to the commit: its actions, in the payload or in a manifest beside the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.data_files import DataFiles
+from airflow_delta.log.actions import Action, AddCDCFile, RemoveFile, encode_action
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.manifest import INLINE_LIMIT, decode_actions, encode_manifest, manifest_ref
+from airflow_delta.staging.paths import MANIFEST_NAME, attempt_directory
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+
+
+def staged_write(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    new: DataFiles,
+    copied: DataFiles,
+    removes: Sequence[RemoveFile],
+    changes: Sequence[AddCDCFile],
+    **staged: Any,
+) -> StagedWrite:
+    adds = [*new.adds, *copied.adds]
+    actions: list[Action] = [*removes, *adds, *changes]
+    lines = [encode_action(action) for action in actions]
+    data = encode_manifest(lines)
+    totals: dict[str, Any] = {
+        "num_files": len(adds),
+        "num_removed_files": len(removes),
+        "num_records": new.rows,
+        "num_copied_records": copied.rows,
+        "num_change_files": len(changes),
+        "num_bytes": sum(add.size for add in adds),
+    }
+    if len(data) <= INLINE_LIMIT:
+        return StagedWrite(transaction_id=handle.transaction_id, actions=decode_actions(lines), **totals, **staged)
+    path = f"{attempt_directory(handle.transaction_id, staged['stage'], staged['attempt'])}/{MANIFEST_NAME}"
+    log.store.put(path, data)
+    ref = manifest_ref(path, data, len(lines))
+    return StagedWrite(transaction_id=handle.transaction_id, manifest=ref, **totals, **staged)
