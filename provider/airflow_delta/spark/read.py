@@ -32,8 +32,10 @@ MAX_LITERAL_PARTITIONS = 16
 MAX_BROADCAST_WORDS = 4_000_000
 """Up to so many words of deleted rows go to every executor (about 70 bytes each); more are joined by a shuffle."""
 
+ROW_COLUMN = "__airflow_delta_row"
+"""Name of the column with the position of the row in its file, from 0, that :func:`read_files` can add."""
+
 _VECTOR = "__airflow_delta_vector"
-_ROW = "__airflow_delta_row"
 
 
 def read_scan_plan(spark: SparkSession, plan: ScanPlan) -> DataFrame:
@@ -47,25 +49,34 @@ def read_scan_plan(spark: SparkSession, plan: ScanPlan) -> DataFrame:
     return df if plan.predicate is None else df.where(sf.expr(plan.predicate))
 
 
-def read_files(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], *, file_column: bool = False) -> DataFrame:
+def read_files(
+    spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], *, file_column: bool = False, row_column: bool = False
+) -> DataFrame:
     """Return all rows of some files of a plan that are not deleted.
 
     :param file_column: add :data:`FILE_COLUMN`.
+    :param row_column: add :data:`ROW_COLUMN`.
     """
-    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
 
     layout = Layout(plan)
     if not files:
         empty = StructType.fromJson({"type": "struct", "fields": layout.fields})
-        return spark.createDataFrame([], empty.add(StructField(FILE_COLUMN, StringType())) if file_column else empty)
-    out = [f["name"] for f in layout.fields] + ([FILE_COLUMN] if file_column else [])
+        for wanted, added in (
+            (file_column, StructField(FILE_COLUMN, StringType())),
+            (row_column, StructField(ROW_COLUMN, LongType())),
+        ):
+            empty = empty.add(added) if wanted else empty
+        return spark.createDataFrame([], empty)
+    out = [f["name"] for f in layout.fields]
+    out += [name for wanted, name in ((file_column, FILE_COLUMN), (row_column, ROW_COLUMN)) if wanted]
     whole = [file for file in files if file.deletion_vector is None]
     marked = [file for file in files if file.deletion_vector is not None]
     parts = []
     if whole:
         parts.append(_read(spark, plan, layout, whole, out))
     if marked:
-        rows = _read(spark, plan, layout, marked, [*out, _VECTOR, _ROW])
+        rows = _read(spark, plan, layout, marked, list(dict.fromkeys([*out, _VECTOR, ROW_COLUMN])))
         parts.append(_live_rows(spark, plan, marked, rows).select(*map(quoted, out)))
     return reduce(lambda a, b: a.unionAll(b), parts)
 
@@ -123,7 +134,9 @@ def _read_parquet(
     }
     df = reader.options(**options).parquet(*paths)
     metadata = df.metadataColumn("_metadata")  # also when the table has a column of that name
-    about = [metadata[name].alias(alias) for name, alias in (("file_path", FILE_COLUMN), ("row_index", _ROW)) if alias in out]
+    about = [
+        metadata[name].alias(alias) for name, alias in (("file_path", FILE_COLUMN), ("row_index", ROW_COLUMN)) if alias in out
+    ]
     return df.select(*layout.columns(), *about)
 
 
@@ -171,8 +184,8 @@ def _live_rows(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], r
     key, word = "__airflow_delta_word_key", "__airflow_delta_word"
     words = _words(spark, plan, files).toDF(key, word)
     many = sum(f.deletion_vector.num_words for f in files if f.deletion_vector is not None) > MAX_BROADCAST_WORDS
-    number = sf.shiftleft(sf.col(_VECTOR), WORD_BITS) + sf.shiftright(sf.col(_ROW), 6)
-    bit = sf.getbit(sf.col(word), sf.col(_ROW).bitwiseAND(63).cast("int"))
+    number = sf.shiftleft(sf.col(_VECTOR), WORD_BITS) + sf.shiftright(sf.col(ROW_COLUMN), 6)
+    bit = sf.getbit(sf.col(word), sf.col(ROW_COLUMN).bitwiseAND(63).cast("int"))
     return rows.join(words.hint("merge" if many else "broadcast"), (number == sf.col(key)) & (bit == 1), "left_anti")
 
 
