@@ -51,6 +51,12 @@ class DeltaTableNotFoundException(DeltaAnalysisException):
     error_class = "DELTA_MISSING_DELTA_TABLE"
 
 
+class DeltaTableAlreadyExistsException(DeltaAnalysisException):
+    """A table is to be created where there is one (Spark: TABLE_OR_VIEW_ALREADY_EXISTS)."""
+
+    error_class = "TABLE_OR_VIEW_ALREADY_EXISTS"
+
+
 class SchemaMismatchException(DeltaAnalysisException):
     """Data to be written does not have the table's schema (Delta: DELTA_METADATA_MISMATCH)."""
 
@@ -67,6 +73,12 @@ class ReplaceWhereMismatchException(DeltaAnalysisException):
     """Rows to be written do not satisfy the ``replaceWhere`` predicate."""
 
     error_class = "DELTA_REPLACE_WHERE_MISMATCH"
+
+
+class VacuumRetentionPeriodTooShortException(DeltaIllegalArgumentException):
+    """VACUUM was asked to delete files that are younger than the table says they must stay."""
+
+    error_class = "DELTA_VACUUM_RETENTION_PERIOD_TOO_SHORT"
 
 
 class DeltaUnsupportedOperationException(DeltaError):

@@ -18,9 +18,20 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": _NAME,
                 "python-modules": [
-                    "airflow_delta.operators.transaction",
-                    "airflow_delta.operators.stage",
+                    "airflow_delta.operators.alter",
+                    "airflow_delta.operators.clone",
+                    "airflow_delta.operators.convert",
+                    "airflow_delta.operators.create",
+                    "airflow_delta.operators.delete_update",
+                    "airflow_delta.operators.merge",
+                    "airflow_delta.operators.optimize",
                     "airflow_delta.operators.pyspark",
+                    "airflow_delta.operators.restore",
+                    "airflow_delta.operators.stage",
+                    "airflow_delta.operators.statistics",
+                    "airflow_delta.operators.stream",
+                    "airflow_delta.operators.transaction",
+                    "airflow_delta.operators.vacuum",
                 ],
             }
         ],
@@ -53,5 +64,9 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
-        "task-decorators": [{"name": "delta_stage", "class-name": "airflow_delta.decorators.delta_stage.delta_stage_task"}],
+        "task-decorators": [
+            {"name": "delta_merge", "class-name": "airflow_delta.decorators.delta_merge.delta_merge_task"},
+            {"name": "delta_stage", "class-name": "airflow_delta.decorators.delta_stage.delta_stage_task"},
+            {"name": "delta_stream", "class-name": "airflow_delta.decorators.delta_stream.delta_stream_task"},
+        ],
     }

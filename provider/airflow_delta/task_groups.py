@@ -11,8 +11,8 @@ from airflow.sdk import Asset, TaskGroup, XComArg
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.stage_base import DeltaStageBaseOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+from airflow_delta.operators.transactional import DeltaTransactionalOperator
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -55,8 +55,8 @@ class DeltaTransactionGroup(TaskGroup):
         stages: list[Any] = [task for task in self.iter_tasks() if self._take(task)]
         if not stages:
             raise DeltaIllegalArgumentException(
-                f"The transaction {self.group_id!r} holds no stage. Write a @task.delta_stage function (and call it), a "
-                "DeltaStageSparkSubmitOperator or a DeltaStageFilesOperator inside the with block."
+                f"The transaction {self.group_id!r} holds no stage. Write a @task.delta_stage function (and call it), or a task "
+                "that stages, such as DeltaMergeOperator or DeltaStageSparkSubmitOperator, inside the with block."
             )
         roots = [task for task in self.get_roots() if task is not self.start]
         leaves = [task for task in self.get_leaves() if task is not self.start]
@@ -74,7 +74,7 @@ class DeltaTransactionGroup(TaskGroup):
     def _take(self, task: Any) -> bool:
         """Say whether a task is a stage of this transaction, after the handle was given to one that has none yet."""
         operator_class = getattr(task, "operator_class", None) or type(task)
-        if not issubclass(operator_class, DeltaStageBaseOperator):
+        if not issubclass(operator_class, DeltaTransactionalOperator):
             return False
         mapped = task.is_mapped
         given = task.partial_kwargs.get("transaction") if mapped else task.transaction

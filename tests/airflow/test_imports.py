@@ -14,18 +14,24 @@ HEAVY = ("pyspark", "py4j", "pyarrow", "sqlglot", "obstore")
 MODULES = (
     "airflow_delta",
     "airflow_delta.assets.delta",
-    "airflow_delta.decorators.delta_stage",
+    *(
+        f"airflow_delta.decorators.{path.stem}"
+        for path in sorted((ROOT / "provider/airflow_delta/decorators").glob("*.py"))
+        if path.stem != "__init__"
+    ),
     "airflow_delta.get_provider_info",
     "airflow_delta.hooks.delta",
     "airflow_delta.log",
-    "airflow_delta.operators.pyspark",
-    "airflow_delta.operators.stage",
-    "airflow_delta.operators.transaction",
+    *(f"airflow_delta.operators.{path.stem}" for path in sorted((ROOT / "provider/airflow_delta/operators").glob("*.py"))),
     "airflow_delta.staging.contract",
     "airflow_delta.task_groups",
     "airflow_delta.transaction",
 )
-EXAMPLES = sorted(path.name for path in (ROOT / "dags_examples").glob("*.py"))
+EXAMPLES = sorted(
+    str(path.relative_to(ROOT / "dags_examples"))
+    for folder in ("", "operations")
+    for path in (ROOT / "dags_examples" / folder).glob("*.py")
+)
 
 
 def heavy_modules_after(code: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from airflow_delta.commands.write import collect_files, collect_stage, plan_scan
 from airflow_delta.log import DeltaLog
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
+from airflow_delta.staging.report import StageRequest
 
 
 def column(name: str, data_type: Any, nullable: bool = True) -> dict[str, Any]:
@@ -60,6 +61,30 @@ class Table:
 
     def stage_files(self, handle: TransactionHandle, *, task_id: str = "files", **options: Any) -> StagedWrite:
         return collect_files(self.log(), handle, task_id=task_id, attempt=new_attempt(), **options)
+
+    def operate(
+        self, handle: TransactionHandle, plan: Callable[..., Any], *, task_id: str = "task", source: Any = None, **arguments: Any
+    ) -> StagedWrite:
+        """Stage an operation; what travels between the tasks goes through JSON.
+
+        :param plan: ``plan_delete``, ``plan_merge``, ...
+        :param source: SQL text, or a DataFrame.
+        """
+        from airflow_delta.commands.operations import collect_operation
+        from airflow_delta.spark.operations import run_operation
+
+        log = self.log()
+        staged = plan(log, handle, task_id=task_id, attempt=new_attempt(), **arguments)
+        if not isinstance(staged, StagedWrite):
+            request = StageRequest.from_dict(json.loads(json.dumps(staged.to_dict())))
+            df = self.spark.sql(source) if isinstance(source, str) else source
+            staged = collect_operation(log, handle, request, run_operation(self.spark, request, df))
+        return StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict())))
+
+    def run(self, plan: Callable[..., Any], *, begin: Mapping[str, Any] | None = None, **arguments: Any) -> CommitResult:
+        """Run an operation as a transaction of its own."""
+        handle = self.begin(**(begin or {}))
+        return self.publish(handle, self.operate(handle, plan, **arguments))
 
     def publish(self, handle: TransactionHandle, *staged: StagedWrite | Mapping[str, Any], **options: Any) -> CommitResult:
         return publish(self.log(), handle, list(staged), attempt=new_attempt(), **options)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from airflow_delta.commands.data_files import DataFiles, Footers, find_data_files
+from airflow_delta.commands.planned import as_planned, removes_of_plan
 from airflow_delta.commands.rules import check_finished_files, table_rules
 from airflow_delta.commands.staged_write import staged_write
 from airflow_delta.commands.table import check_new_schema, parse_predicate, read_snapshot
@@ -36,7 +39,8 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
     :raises ReplaceWhereMismatchException: a file lies in a partition outside the predicate.
     :raises StagedFileException: a file is no readable Parquet.
     """
-    _check_report(handle, request, report)
+    check_report(handle, request, report)
+    extra, handle = as_planned(log, handle, request, report)
     if not (request.overwrite_schema or handle.schema_string is None):
         _check_schema(log, handle, report.schema_string, merge=request.merge_schema, widen=request.rules.type_widening)
     else:
@@ -47,7 +51,7 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
         report.schema_string,
         report.partition_columns,
         report.time_zone,
-        known=None if request.overwrite_schema else handle.schema_string,
+        known=None if request.overwrite_schema or "create" in request.arguments else handle.schema_string,
     )
     new, copied, changed = DataFiles(), DataFiles(), DataFiles()
     for directories, into in (
@@ -66,13 +70,35 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
         scanned = request.scan.predicate
         reads = ReadSet(predicates=() if scanned is None else (scanned,), whole_table=scanned is None)
     removes: list[RemoveFile] = []
-    if request.rewrite is not None:
+    if request.rewrite is not None and request.replace_where is None:
+        removes = removes_of_plan(log, handle, request, report.rewritten_files)
+        reads = ReadSet(predicates=reads.predicates, files=tuple(r.path for r in removes), whole_table=True)
+    elif request.rewrite is not None:
         reads = ReadSet(
             predicates=(*reads.predicates, request.replace_where or "true"),
             files=report.rewritten_files,
             whole_table=reads.whole_table,
         )
-        removes = _removes(log, handle, request.replace_where, report.rewritten_files)
+        if "after" in request.arguments:
+            removes = removes_of_plan(log, handle, request, report.rewritten_files)
+        else:
+            removes = _removes(log, handle, request.replace_where, report.rewritten_files)
+    if not extra.get("data_change", True):
+        new.adds = [msgspec.structs.replace(add, data_change=False) for add in new.adds]
+    fields: dict[str, Any] = {
+        "identity_high_water_marks": new.marks,
+        "stage": request.stage,
+        "task_id": request.task_id,
+        "map_index": request.map_index,
+        "attempt": request.attempt,
+        "mode": request.mode,
+        "replace_where": request.replace_where,
+        "schema_string": report.schema_string,
+        "merge_schema": request.merge_schema,
+        "overwrite_schema": request.overwrite_schema,
+        "partition_columns": report.partition_columns,
+        "reads": reads,
+    }
     return staged_write(
         log,
         handle,
@@ -80,18 +106,7 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
         copied,
         removes,
         [AddCDCFile(path=add.path, partition_values=add.partition_values, size=add.size) for add in changed.adds],
-        identity_high_water_marks=new.marks,
-        stage=request.stage,
-        task_id=request.task_id,
-        map_index=request.map_index,
-        attempt=request.attempt,
-        mode=request.mode,
-        replace_where=request.replace_where,
-        schema_string=report.schema_string,
-        merge_schema=request.merge_schema,
-        overwrite_schema=request.overwrite_schema,
-        partition_columns=report.partition_columns,
-        reads=reads,
+        **fields | extra,
     )
 
 
@@ -110,6 +125,8 @@ def collect_files(
     partition_by: Sequence[str] = (),
     time_zone: str = "UTC",
     rows_checked: bool = False,
+    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
+    **others: Any,
 ) -> StagedWrite:
     """Turn Parquet that any job left under the transaction's staging path into staged actions.
 
@@ -119,11 +136,22 @@ def collect_files(
     :param path: directory that the job wrote, an URI or relative to the handle's staging path; default: all of it.
     :param time_zone: time zone of timestamps in the names of partition directories.
     :param rows_checked: the job that wrote the files has checked the constraints of the table, which only rows tell of.
+    :param after: staged writes of earlier stages, whose table the files are for.
+    :param others: options of a write that need its rows on Spark; refused.
     :raises DeltaIllegalArgumentException: the table has rules that finished files cannot be checked for.
     :raises StagingException: the path is not under the staging path of the transaction.
     """
+    from airflow_delta.commands.earlier import handle_after, load_earlier, stage_id
     from airflow_delta.commands.write import check_write_options
 
+    if others:
+        raise DeltaIllegalArgumentException(
+            f"Finished files cannot be staged with {', '.join(others)}: that needs the rows. Use @task.delta_stage or "
+            f"DeltaStageSparkSubmitOperator (table {handle.table})",
+            table=handle.table,
+        )
+    earlier = load_earlier(log, handle, after) if after else []
+    handle = handle_after(handle, earlier)
     partition_columns = check_write_options(
         handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
     )
@@ -168,10 +196,15 @@ def collect_files(
         overwrite_schema=overwrite_schema,
         partition_columns=partition_columns,
         reads=ReadSet(),
+        after=tuple(stage_id(stage.write) for stage in earlier),
     )
 
 
-def _check_report(handle: TransactionHandle, request: StageRequest, report: StageReport) -> None:
+def check_report(handle: TransactionHandle, request: StageRequest, report: StageReport) -> None:
+    """Check that a report is of this attempt, and names directories of it only.
+
+    :raises StagingException: it does not.
+    """
     for name in ("transaction_id", "stage", "attempt"):
         if getattr(report, name) != getattr(request, name):
             raise StagingException(
@@ -180,7 +213,7 @@ def _check_report(handle: TransactionHandle, request: StageRequest, report: Stag
                 table=handle.table,
                 version=handle.read_version,
             )
-    names = (*report.directories, *report.copied_directories, *report.change_directories)
+    names = (*report.directories, *report.copied_directories, *report.change_directories, *report.vector_directories)
     if any("/" in name or name.startswith(".") for name in names):
         raise StagingException(f"The report of stage {request.stage} names directories outside its attempt", table=handle.table)
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.commands.definition import as_defined
 from airflow_delta.commands.staged import StageActions, load_actions, parse_staged
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions import AddFile, RemoveFile
@@ -82,10 +83,20 @@ def handle_after(handle: TransactionHandle, after: Sequence[StageActions]) -> Tr
     from airflow_delta.log.schema_merge import merge_schema
 
     schema = None if handle.schema_string is None else parse_schema(handle.schema_string)
-    partition_columns = handle.partition_columns
+    partition_columns, changes_before = handle.partition_columns, 0
     for stage in after:
         write = stage.write
+        if write.changes:
+            from airflow_delta.commands.alter_table import altered_handle
+
+            known = replace(handle, schema_string=to_json(schema) if schema else None, partition_columns=tuple(partition_columns))
+            handle = altered_handle(known, write, changes_before)
+            schema, partition_columns = parse_schema(handle.schema_string or ""), handle.partition_columns
+            changes_before += len(write.changes)
+            continue
         staged = parse_schema(write.schema_string)
+        if write.definition:
+            handle = as_defined(handle, write.definition)
         if schema is None or write.overwrite_schema:
             schema, partition_columns = staged, write.partition_columns
         elif write.merge_schema:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.replaced import Replaced
+from airflow_delta.commands.rerun import KEEPS_ROWS
 from airflow_delta.commands.staged import StageActions
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions import AddCDCFile
@@ -28,6 +29,7 @@ def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions],
     changes = [change for stage in stages for change in stage.changes]
     if not changes:
         return []
+    _refuse_changed_twice(handle, stages)
     told = {remove.path for stage in stages if stage.changes for remove in stage.removes}
     untold = [stage.write.stage for stage in stages if stage.adds and not stage.changes]
     whole = [remove.path for remove in replaced.removes if remove.path not in told]
@@ -44,16 +46,42 @@ def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions],
     return changes
 
 
+def _refuse_changed_twice(handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
+    """Refuse change data of rows that another stage has changed before: readers would get both changes, in no order."""
+    staged = {add.path: stage for stage in stages for add in stage.adds}
+    for stage in stages:
+        for remove in stage.removes:
+            first = staged.get(remove.path)
+            if first is not None and first is not stage and (first.changes or stage.changes):
+                raise StageConflictException(
+                    f"Stage {stage.write.stage} changes rows of {remove.path}, which stage {first.write.stage} of the same "
+                    f"transaction has staged for table {handle.table}. The change data feed of one version cannot tell that a "
+                    "row changed twice. Put the stages into transactions of their own.",
+                    table=handle.table,
+                    version=handle.read_version,
+                )
+
+
 def feature_tags(txn: OptimisticTransaction, stages: Sequence[StageActions]) -> dict[str, str]:
     """Return tags that say what a commit does to a feature.
 
-    Rows that a rewrite copies get new row ids: their old ones are not written into the files, so the commit must not claim that
-    it kept them (Delta protocol, "Row Tracking").
+    Rows that a rewrite writes again get new row ids: their old ones are not written into the files, so the commit must not claim
+    that it kept them (Delta protocol, "Row Tracking"). Rows that stay where they are keep theirs.
     """
+    keeps = any(stage.write.num_copied_records or _writes_again(stage) for stage in stages)
+    marked = any(add.deletion_vector is not None for stage in stages for add in stage.adds)
+    tags = {KEEPS_ROWS: "true"} if keeps or marked else {}
     if txn.metadata.configuration.get("delta.enableRowTracking", "false").lower() != "true":
-        return {}
-    copies = any(stage.write.num_copied_records for stage in stages)
-    return {ROW_TRACKING_PRESERVED: "false"} if copies else {}
+        return tags
+    if keeps:
+        return {**tags, ROW_TRACKING_PRESERVED: "false"}
+    return {**tags, ROW_TRACKING_PRESERVED: "true"} if all(stage.write.mode == "rewrite" for stage in stages) else tags
+
+
+def _writes_again(stage: StageActions) -> bool:
+    """Return whether a stage has written rows of files that it removes; a file that only got a deletion vector is none."""
+    stay = {remove.path for remove in stage.removes}
+    return stage.write.mode == "rewrite" and bool(stage.removes) and any(add.path not in stay for add in stage.adds)
 
 
 def identity_marks(handle: TransactionHandle, stages: Sequence[StageActions]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_delta.commands.definition import defined_metadata, definition_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StageConflictException
 from airflow_delta.log.actions import Metadata
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
@@ -24,18 +25,22 @@ def new_metadata(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence
     :raises SchemaMismatchException: the stages do not fit each other or the table.
     :raises StageConflictException: they disagree on the partitioning, or on whether to replace the schema.
     """
+    if (definition := definition_of(handle, writes)) is not None:
+        _check_column_ids(handle, writes)
+        return defined_metadata(handle, writes, definition)
     if snapshot.version < 0:
         return _mapped(handle, _of_new_table(handle, writes), None, writes)
     current = snapshot.metadata
-    changed = _evolved(handle, snapshot, writes)
+    changed = evolved(handle, current, writes)
     return None if changed is current else _mapped(handle, changed, current, writes)
 
 
-def _evolved(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence[StagedWrite]) -> Metadata:
+def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[StagedWrite]) -> Metadata:
     """Return the metadata with the columns that the stages bring; the table's own when those are all there."""
-    current = snapshot.metadata
     if not any(w.merge_schema or w.overwrite_schema for w in writes):
         return current
+    from airflow_delta.log.schema import parse_schema, to_json
+
     if any(w.overwrite_schema for w in writes):
         if not all(w.overwrite_schema for w in writes):
             raise StageConflictException(
@@ -47,10 +52,8 @@ def _evolved(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence[Sta
             )
         schema, partition_columns = _union(handle, None, writes), _partitioning(handle, writes)
     else:
-        schema, partition_columns = _union(handle, snapshot.schema, writes), list(current.partition_columns)
-    from airflow_delta.log.schema import to_json
-
-    if schema == snapshot.schema and partition_columns == current.partition_columns:
+        schema, partition_columns = _union(handle, parse_schema(current.schema_string), writes), list(current.partition_columns)
+    if schema == parse_schema(current.schema_string) and partition_columns == current.partition_columns:
         return current
     return msgspec.structs.replace(current, schema_string=to_json(schema), partition_columns=partition_columns)
 

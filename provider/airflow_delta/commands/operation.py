@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.committed import live_records
+from airflow_delta.commands.definition import defined_operation
 from airflow_delta.commands.replaced import Replaced
 from airflow_delta.commands.staged import StageActions
 from airflow_delta.staging.contract import StagedWrite
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: Replaced) -> Operation:
     """Return the one operation of all stages; a commit of several operations is recorded as ``WRITE``."""
+    definition = next((stage.write.definition for stage in stages if stage.write.definition), None)
+    if definition is not None:
+        return defined_operation(definition, metadata, stages, replaced)
     operations = {stage.write.operation for stage in stages}
     if len(operations) == 1 and operations != {"WRITE"}:
         return _other([stage.write for stage in stages])
@@ -55,7 +59,10 @@ def _write(metadata: Metadata, stages: Sequence[StageActions], replaced: Replace
         metrics["numRemovedFiles"] = len(replaced.removes)
         metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in replaced.removes)
     copied = sum(write.num_copied_records for write in writes)
-    if predicates:
+    replacing = next((write.parameters for write in writes if write.operation == "WRITE" and write.parameters), {})
+    if replacing and "numOutputRows" in metrics:  # here, Delta counts the rows that it has only copied as well
+        metrics["numOutputRows"] += copied
+    if predicates or replacing:
         deleted = [live_records(remove) for remove in replaced.removes]
         metrics["numCopiedRows"] = copied
         metrics["numAddedChangeFiles"] = sum(len(stage.changes) for stage in stages)
@@ -68,5 +75,7 @@ def _write(metadata: Metadata, stages: Sequence[StageActions], replaced: Replace
         dynamic_partition_overwrite=True if any(write.mode == "dynamic" for write in writes) else None,
         can_overwrite_schema=True if any(write.overwrite_schema for write in writes) else None,
         can_merge_schema=True if any(write.merge_schema for write in writes) else None,
+        replace_on=replacing.get("replaceOnCond"),
+        replace_using=replacing.get("replaceUsingCols"),
         metrics=metrics,
     )

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_delta.commands.alter_publish import adopt_altered, altered_table, data_stages, operation_tags, operation_with
+from airflow_delta.commands.alter_table import AlteredTable, handle_of
 from airflow_delta.commands.committed import find_commit, result_without_commit, touched_partitions
 from airflow_delta.commands.created import adopt_created_table, check_nothing_replaced
+from airflow_delta.commands.definition import clustering_domain, definition_of
 from airflow_delta.commands.earlier import in_order
 from airflow_delta.commands.feature_commits import changes_to_commit, feature_tags, identity_marks
 from airflow_delta.commands.metadata import new_metadata
 from airflow_delta.commands.operation import operation_of
+from airflow_delta.commands.optimize_result import request_as_json
 from airflow_delta.commands.replaced import find_replaced
 from airflow_delta.commands.stage_conflicts import check_stages
 from airflow_delta.commands.staged import StageActions, check_files, load_actions, parse_staged
@@ -134,17 +138,24 @@ def _commit(
 ) -> CommitResult:
     snapshot = read_snapshot(log, handle)
     _check_same_table(handle, snapshot)
+    altered = altered_table(handle, snapshot, stages)
+    if altered is not None:
+        return _attempt(log, handle, snapshot, None, stages, policy, tags, user_metadata, hooks, altered=altered)
     metadata = new_metadata(handle, snapshot, [stage.write for stage in stages])
     try:
         return _attempt(log, handle, snapshot, metadata, stages, policy, tags, user_metadata, hooks)
     except (ProtocolChangedException, MetadataChangedException) as error:
         if handle.read_version >= 0 or metadata is None:
             raise
+        definition = definition_of(handle, [stage.write for stage in stages])
+        if definition is not None and definition["mode"] != "create_if_not_exists":
+            raise
         created = adopt_created_table(log, handle, metadata)
         if created is None:
             raise _created_otherwise(error, log) from error
     snapshot, rebased = created
     logger.info("Table %s was created by another transaction; going on from its version 0.", log.uri)
+    stages = [stage for stage in stages if not stage.write.definition]
     return _attempt(log, rebased, snapshot, None, stages, policy, tags, user_metadata, hooks, created=True)
 
 
@@ -160,6 +171,7 @@ def _attempt(
     hooks: Sequence[PostCommitHook],
     *,
     created: bool = False,
+    altered: AlteredTable | None = None,
 ) -> CommitResult:
     from airflow_delta.transaction import OptimisticTransaction
 
@@ -170,12 +182,20 @@ def _attempt(
         txn.register_post_commit_hook(hook)
     # The key was looked up by start: a concurrent commit of the same key is a conflict.
     txn.txn_version(handle.app_id)
+    definition = definition_of(handle, [stage.write for stage in stages])
     if metadata is not None and snapshot.version < 0:
         txn.update_metadata_for_new_table(metadata)
+    elif metadata is not None and definition is not None:
+        txn.update_metadata_for_new_table_in_replace(metadata)
     elif metadata is not None and any(stage.write.overwrite_schema for stage in stages):
         txn.update_metadata_for_table_overwrite(metadata)
     elif metadata is not None:
         txn.update_metadata(metadata)
+    elif altered is not None:
+        adopt_altered(txn, altered)
+        stages, handle = data_stages(handle, stages), handle_of(handle, altered)
+    if definition is not None and (definition["clusterBy"] or "clustering" in handle.features):
+        txn.cluster_new_table(clustering_domain(definition, txn.metadata))
     txn.update_identity_high_water_marks(identity_marks(handle, stages))
     if created:
         check_nothing_replaced(txn, handle, stages)
@@ -186,8 +206,13 @@ def _attempt(
     changes = changes_to_commit(handle, stages, replaced)
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
     actions: list[Action] = [key, *adds, *removes, *changes]
-    operation = operation_of(txn.metadata, stages, replaced)
     all_tags = {**(tags or {}), **feature_tags(txn, stages), "airflow.appId": handle.app_id}
+    if altered is None:
+        operation = operation_of(txn.metadata, stages, replaced)
+    else:
+        data = operation_of(txn.metadata, stages, replaced) if stages else None
+        operation = operation_with(altered, data, snapshot.metadata.partition_columns)
+        all_tags |= operation_tags(altered, data)
     txn.commit(actions, operation, tags=all_tags, user_metadata=user_metadata)
     return _result(log, handle, txn, stages, adds, len(removes), operation)
 
@@ -248,6 +273,7 @@ def _result(
         num_records=None if any(count is None for count in counts) else sum(count or 0 for count in counts),
         num_bytes=sum(add.size for add in adds),
         partitions=touched_partitions(adds),
+        auto_compaction=None if outcome.auto_compaction is None else request_as_json(outcome.auto_compaction),
     )
 
 

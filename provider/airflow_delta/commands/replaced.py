@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from airflow_delta.commands.earlier import FileKey, file_key, gone, stage_id
 from airflow_delta.commands.rerun import files_to_replace
 from airflow_delta.commands.staged import StageActions
@@ -84,7 +86,10 @@ class Replaced:
                     version=handle.read_version,
                 )
             if other is None:
-                self._removes.setdefault(file_key(file), file.remove(0))
+                remove = file.remove(0)
+                if by is not None and not by.data_change:
+                    remove = msgspec.structs.replace(remove, data_change=False)
+                self._removes.setdefault(file_key(file), remove)
 
 
 def find_replaced(
@@ -95,7 +100,7 @@ def find_replaced(
     :param stages: in the order of :func:`airflow_delta.commands.earlier.in_order`.
     :raises StageConflictException: two stages contradict each other.
     """
-    replaced = Replaced()
+    replaced, defined = Replaced(), False
     whole: list[tuple[StageActions, list[AddFile]]] = []
     for stage in stages:
         before = replaced.staged_before(stage)
@@ -103,6 +108,9 @@ def find_replaced(
             listed = {file_key(remove) for remove in stage.removes}
             replaced.drop_staged([key for key in gone(handle, before, stage) if key not in listed])
         replaced.add_stage(stage)
+        if defined:
+            continue  # its table is the one that an earlier stage has defined: nothing of the version that was read is left
+        defined = bool(stage.write.definition)
         _record_reads(txn, stage)
         if txn.read_version < 0:
             if stage.write.mode not in ("append", "rewrite"):

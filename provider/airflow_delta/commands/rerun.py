@@ -11,6 +11,12 @@ from airflow_delta.staging.contract import TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log.commits import Commit
+
+KEEPS_ROWS = "airflow.keepsRows"
+"""Tag of commits whose added files hold rows that were in the table before: they cannot be taken back by removing the files."""
+
+_REWRITES = {"DELETE", "UPDATE", "MERGE", "OPTIMIZE", "REORG"}
 
 
 def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandle) -> list[AddFile]:
@@ -37,6 +43,7 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
             if complete:
                 break
             continue
+        _refuse_kept_rows(handle, snapshot, commit)
         for add in commit.adds:
             if add.path not in removed:
                 added.setdefault(add.path, (commit.version, add))
@@ -63,6 +70,17 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
             f"{version}), so its rows can no longer be told from others'",
         )
     return list(live.values())
+
+
+def _refuse_kept_rows(handle: TransactionHandle, snapshot: Snapshot, commit: Commit) -> None:
+    """Refuse files that may hold rows that their commit did not bring: copies, or what a deletion vector leaves."""
+    info = commit.commit_info or {}
+    keeps = (info.get("tags") or {}).get(KEEPS_ROWS) == "true"
+    if commit.removes and not keeps:
+        copied = (info.get("operationMetrics") or {}).get("numCopiedRows", "0")
+        keeps = info.get("operation") in _REWRITES or str(copied) != "0"
+    if keeps and commit.adds:
+        raise _refused(handle, snapshot, f"the files that version {commit.version} added hold rows that were there before, too")
 
 
 def _live(snapshot: Snapshot, paths: list[str]) -> list[AddFile]:

@@ -66,7 +66,8 @@ def candidate_files(
     log: DeltaLog, handle: TransactionHandle, predicate: Predicate | None, earlier: Sequence[StageActions]
 ) -> list[AddFile]:
     """Return the files that may hold rows that a predicate selects, as the table is after earlier stages."""
-    files = read_snapshot(log, handle).add_files(predicate) if handle.read_version >= 0 else []
+    replaced = any(stage.write.definition for stage in earlier)  # by a table that need not have the predicate's columns before
+    files = read_snapshot(log, handle).add_files(predicate) if handle.read_version >= 0 and not replaced else []
     if not earlier:
         return files
     live = files_after(handle, files, earlier)

@@ -24,6 +24,12 @@ def staged_write(
     changes: Sequence[AddCDCFile],
     **staged: Any,
 ) -> StagedWrite:
+    """Return the staged write of an attempt; what its files add up to is counted here.
+
+    :param new: files with new rows.
+    :param copied: files with rows of replaced files.
+    :param staged: other fields of :class:`~airflow_delta.staging.contract.StagedWrite`; they win over what is counted.
+    """
     adds = [*new.adds, *copied.adds]
     actions: list[Action] = [*removes, *adds, *changes]
     lines = [encode_action(action) for action in actions]
@@ -35,10 +41,11 @@ def staged_write(
         "num_copied_records": copied.rows,
         "num_change_files": len(changes),
         "num_bytes": sum(add.size for add in adds),
+        **staged,
     }
     if len(data) <= INLINE_LIMIT:
-        return StagedWrite(transaction_id=handle.transaction_id, actions=decode_actions(lines), **totals, **staged)
+        return StagedWrite(transaction_id=handle.transaction_id, actions=decode_actions(lines), **totals)
     path = f"{attempt_directory(handle.transaction_id, staged['stage'], staged['attempt'])}/{MANIFEST_NAME}"
     log.store.put(path, data)
     ref = manifest_ref(path, data, len(lines))
-    return StagedWrite(transaction_id=handle.transaction_id, manifest=ref, **totals, **staged)
+    return StagedWrite(transaction_id=handle.transaction_id, manifest=ref, **totals)

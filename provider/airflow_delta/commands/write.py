@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import exceptions
 from airflow_delta.commands.collect import collect_files, collect_stage
+from airflow_delta.commands.create import handle_of_new
+from airflow_delta.commands.earlier import handle_after, load_earlier
+from airflow_delta.commands.planned import after_arguments
 from airflow_delta.commands.rules import table_rules
 from airflow_delta.commands.scan import plan_scan, spark_table
 from airflow_delta.commands.table import parse_predicate
+from airflow_delta.commands.write_options import (
+    create_arguments,
+    data_change_arguments,
+    optimize_arguments,
+    replacement,
+)
 from airflow_delta.exceptions import (
     AppendOnlyException,
     DeltaError,
@@ -44,7 +53,16 @@ def plan_stage(
     partition_by: Sequence[str] = (),
     read: bool | str = False,
     options: Mapping[str, str] | None = None,
+    optimize_write: bool | None = None,
+    data_change: bool = True,
+    replace_on: str | None = None,
+    replace_using: Sequence[str] = (),
+    create: str | None = None,
+    cluster_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    description: str | None = None,
     spark_table_uri: str | None = None,
+    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
 ) -> StageRequest:
     """Plan one attempt of a stage, in the worker, before Spark.
 
@@ -56,24 +74,55 @@ def plan_stage(
     :param partition_by: partition columns; must be the table's own unless ``overwrite_schema``; default: the handle's.
     :param read: plan a scan of the table at the version that the transaction reads, for jobs that cannot ask later
         (``True``: the whole table, a text: the files that the predicate may match).
-    :param options: options of Spark's Parquet writer.
+    :param options: options of Spark's Parquet writer (``maxRecordsPerFile``, ``compression``, ...).
+    :param optimize_write: shuffle the rows before they are written, into files near the target size; default: the property
+        ``delta.autoOptimize.optimizeWrite``.
+    :param data_change: false: the rows that are written are those that are there, which only get other files.
+    :param replace_on: condition between rows ``t`` of the table and rows ``s`` of the DataFrame: an ``overwrite`` removes the
+        rows of the table that match any of the DataFrame's.
+    :param replace_using: columns: the same, for rows that are equal in all of them.
+    :param create: the rows make the table: ``create`` (CREATE TABLE AS SELECT), ``create_or_replace`` or ``replace``; with
+        ``partition_by``, ``cluster_by``, ``properties`` and ``description`` of the new table.
+    :param after: staged writes of earlier stages, on top of which this one is planned.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
     :raises DeltaIllegalArgumentException: the options contradict each other.
     :raises PredicateException: the predicate does not parse or names an unknown column.
     """
-    partition_columns = check_write_options(
-        handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+    given = (replace_where, merge_schema, overwrite_schema, replace_on, replace_using, after, not data_change)
+    arguments = create_arguments(
+        handle, create, partition_by, cluster_by, properties, description, refused=any(given) or mode != "append"
     )
+    before = handle
+    if create is not None:
+        handle = handle_of_new(handle, arguments["create"])
+        mode, partition_columns = "overwrite" if handle.read_version >= 0 else "append", handle.partition_columns
+    earlier = load_earlier(log, handle, after) if after else []
+    if earlier:
+        handle = handle_after(handle, earlier)
+        arguments["after"] = after_arguments(earlier)
+    if create is None:
+        partition_columns = check_write_options(
+            handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+        )
+    fits = mode == "overwrite" and replace_where is None and data_change and not overwrite_schema
+    arguments |= replacement(handle, replace_on, replace_using, fits=fits)
+    arguments |= optimize_arguments(handle, optimize_write)
+    arguments |= data_change_arguments(
+        log, handle, replace_where, data_change=data_change, merge_schema=merge_schema, overwrite_schema=overwrite_schema
+    )
+    exists = handle.read_version >= 0 or bool(earlier)
     rewrite = predicate_text = None
-    if replace_where is not None and handle.read_version >= 0:
+    if "replaceOn" in arguments and exists:
+        rewrite = plan_scan(log, before, spark_table_uri=spark_table_uri, after=after)
+    if replace_where is not None and exists:
         predicate = parse_predicate(log, handle, replace_where)
         # Its own text: what it says of timestamps does not depend on the time zone of a Spark session.
         predicate_text = predicate.text
         if not predicate.partition_only:
-            rewrite = plan_scan(log, handle, replace_where, spark_table_uri=spark_table_uri)
+            rewrite = plan_scan(log, before, replace_where, spark_table_uri=spark_table_uri, after=after)
     scan = None
     if read:
-        scan = plan_scan(log, handle, None if read is True else read, spark_table_uri=spark_table_uri)
+        scan = plan_scan(log, before, None if read is True else read, spark_table_uri=spark_table_uri, after=after)
     stage = stage_key(task_id, map_index)
     return StageRequest(
         transaction_id=handle.transaction_id,
@@ -88,6 +137,7 @@ def plan_stage(
         replace_where=replace_where,
         predicate=predicate_text,
         schema_string=None if overwrite_schema else handle.schema_string,
+        arguments=arguments,
         partition_columns=partition_columns,
         merge_schema=merge_schema,
         overwrite_schema=overwrite_schema,
@@ -199,6 +249,17 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
             version=request.read_version,
         )
     return report
+
+
+def reported_error(log: DeltaLog, request: StageRequest) -> DeltaError | None:
+    """Return the error that a stage left on storage; it says more than that the application failed."""
+    try:
+        read_report(log, request)
+    except StagingException:
+        return None
+    except DeltaError as reported:
+        return reported
+    return None
 
 
 def skip_stage(

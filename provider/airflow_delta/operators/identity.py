@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import StagingException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingException
 from airflow_delta.staging.contract import TransactionHandle
 
 if TYPE_CHECKING:
@@ -68,3 +68,18 @@ def flatten_reports(value: Any) -> Iterator[Mapping[str, Any] | None]:
             yield from flatten_reports(item)
     else:
         raise StagingException(f"Expected staged writes, got {type(value).__name__}: {str(value)[:80]}")
+
+
+def whole_number(name: str, value: int | str | None) -> int | None:
+    """Return a number that a template may have turned into text.
+
+    :raises DeltaIllegalArgumentException: it is no whole number.
+    """
+    if value is None or value == "":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        return int(str(value))
+    except ValueError:
+        raise DeltaIllegalArgumentException(f"{name} must be a whole number, got {value!r}") from None

@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.stage_base import DeltaStageBaseOperator
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
 
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
 INJECTED = ("spark", "table", "transaction")
 """Parameters of the callable that the task fills in."""
 
-DEFAULT_SPARK_CONN_ID = "spark_default"
-
 
 class TableReader:
     """Reads the table as the transaction sees it, and remembers what was read for the conflict check of the commit.
@@ -38,16 +33,24 @@ class TableReader:
     files skipped in the worker. A narrower predicate means fewer conflicts with concurrent commits.
     """
 
-    def __init__(self, spark: SparkSession, log: DeltaLog, handle: TransactionHandle, spark_table_uri: str | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: DeltaLog,
+        handle: TransactionHandle,
+        spark_table_uri: str | None = None,
+        after: Sequence[StagedWrite] = (),
+    ) -> None:
         self._spark = spark
         self._log = log
         self._handle = handle
         self._spark_table_uri = spark_table_uri
+        self._after = tuple(after)
         self._predicates: list[str] = []
         self._whole_table = False
 
     def __call__(self, predicate: str | None = None) -> DataFrame:
-        """Return the rows of the table at the version that the transaction reads.
+        """Return the rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
 
         :param predicate: Spark SQL predicate.
         :raises DeltaTableNotFoundException: the table does not exist yet.
@@ -55,12 +58,37 @@ class TableReader:
         from airflow_delta.commands.write import plan_scan
         from airflow_delta.spark.read import read_scan_plan
 
-        plan = plan_scan(self._log, self._handle, predicate, spark_table_uri=self._spark_table_uri)
+        plan = plan_scan(self._log, self._handle, predicate, spark_table_uri=self._spark_table_uri, after=self._after)
         if predicate is None:
             self._whole_table = True
         else:
             self._predicates.append(predicate)
         return read_scan_plan(self._spark, plan)
+
+    def changes(self, start: int | datetime, end: int | datetime | None = None) -> DataFrame:
+        """Return the rows that changed from one commit to another, both included (``airflow_delta.spark.changes.read_changes``).
+
+        What has been committed does not change any more: this is no read that a concurrent commit could conflict with.
+
+        :param start: a version, or a time (naive: UTC): the first commit at this time or later.
+        :param end: a version, or a time: the last commit until then. Default: the version that the transaction reads.
+        :raises DeltaIllegalStateException: the table did not record changes in the whole range.
+        """
+        from airflow_delta.commands.changes import plan_changes
+        from airflow_delta.commands.table import read_snapshot
+        from airflow_delta.spark.changes import read_changes
+
+        bounds: dict[str, Any] = {"starting_timestamp" if isinstance(start, datetime) else "starting_version": start}
+        if end is not None:
+            bounds["ending_timestamp" if isinstance(end, datetime) else "ending_version"] = end
+        plan = plan_changes(
+            self._log,
+            **bounds,
+            spark_table_uri=self._spark_table_uri,
+            snapshot=read_snapshot(self._log, self._handle),
+            transaction_id=self._handle.transaction_id,
+        )
+        return read_changes(self._spark, plan)
 
     @property
     def exists(self) -> bool:
@@ -80,7 +108,7 @@ class TableReader:
         return dataclasses.replace(staged, reads=reads)
 
 
-class DeltaStagePySparkOperator(DeltaStageBaseOperator, PythonOperator):
+class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, PythonOperator):
     """Call a function with a Spark session and stage the DataFrame that it returns.
 
     The function may name ``spark`` (the session), ``table`` (a :class:`TableReader`) and ``transaction`` (the handle) among its
@@ -88,20 +116,16 @@ class DeltaStagePySparkOperator(DeltaStageBaseOperator, PythonOperator):
     local session when the default connection does not exist; it is stopped at the end if this task made it.
 
     :param python_callable: function that returns a DataFrame.
-    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``. (templated)
-    :param config_kwargs: Spark properties, over those of the connection. (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
-    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator` and of
+    :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
     """
 
     template_fields: Sequence[str] = (
         *DeltaStageBaseOperator.template_fields,
-        "spark_conn_id",
-        "config_kwargs",
+        *SparkSessionOperator.template_fields,
         "write_options",
-        "spark_table_uri",
         *PythonOperator.template_fields,
     )
 
@@ -109,19 +133,12 @@ class DeltaStagePySparkOperator(DeltaStageBaseOperator, PythonOperator):
         self,
         *,
         python_callable: Callable[..., Any],
-        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
-        config_kwargs: Mapping[str, Any] | None = None,
         write_options: Mapping[str, Any] | None = None,
-        spark_table_uri: str | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("show_return_value_in_logs", False)
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
-        self.spark_conn_id = spark_conn_id
-        self.config_kwargs = config_kwargs
         self.write_options = write_options
-        self.spark_table_uri = spark_table_uri
-        self._session: SparkSession | None = None
 
     def execute(self, context: Context) -> Any:
         """Return the staged write.
@@ -151,17 +168,11 @@ class DeltaStagePySparkOperator(DeltaStageBaseOperator, PythonOperator):
             spark_table_uri=self.spark_table_uri,
         )
         with self._spark_session() as spark:
-            table = TableReader(spark, log, handle, self.spark_table_uri)
+            table = TableReader(spark, log, handle, self.spark_table_uri, self._earlier())
             injected = {"spark": spark, "table": table, "transaction": handle}
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
             report = stage_dataframe(spark, self._dataframe(result), request)
         return self._report(table.add_reads(collect_stage(log, handle, request, report)))
-
-    def on_kill(self) -> None:
-        """Interrupt the running Spark jobs of this session."""
-        if self._session is not None:
-            # This runs in a signal handler, in the thread that waits for Spark: its connection to the gateway is in use.
-            threading.Thread(target=self._session.interruptAll, daemon=True).start()
 
     def _dataframe(self, result: Any) -> DataFrame:
         from pyspark.sql import DataFrame
@@ -172,44 +183,6 @@ class DeltaStagePySparkOperator(DeltaStageBaseOperator, PythonOperator):
                 "rows to write; the task stages them. To stop without writing, raise AirflowSkipException."
             )
         return result
-
-    @contextmanager
-    def _spark_session(self) -> Iterator[SparkSession]:
-        from pyspark.sql import SparkSession
-
-        active = SparkSession.getActiveSession()
-        builder = SparkSession.builder
-        for key, value in self._spark_properties().items():
-            builder = builder.config(key, value)
-        self._session = spark = builder.getOrCreate()
-        try:
-            yield spark
-        finally:
-            self._session = None
-            if active is None:
-                spark.stop()
-
-    def _spark_properties(self) -> dict[str, str]:
-        """Return the session's properties, as ``@task.pyspark`` finds them: connection, its extra, then ``config_kwargs``."""
-        properties: dict[str, Any] = {"spark.app.name": f"{self.dag_id}-{self.task_id}"}
-        url = "local[*]"
-        try:
-            conn = BaseHook.get_connection(self.spark_conn_id)
-        except AirflowNotFoundException:
-            if self.spark_conn_id != DEFAULT_SPARK_CONN_ID:
-                raise
-        else:
-            if conn.conn_type == SparkConnectHook.conn_type:
-                url = SparkConnectHook(self.spark_conn_id).get_connection_url()
-            elif conn.host:
-                url = f"{conn.host}:{conn.port}" if conn.port else conn.host
-            properties.update({key: value for key, value in conn.extra_dejson.items() if key.startswith("spark.")})
-        if url.startswith("sc://"):
-            properties["spark.remote"] = url
-        properties.update(self.config_kwargs or {})
-        if not {"spark.remote", "spark.master"} & properties.keys():
-            properties["spark.master"] = url
-        return {key: str(value) for key, value in properties.items()}
 
 
 def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_delta.exceptions import DeltaError, StagingException
 from airflow_delta.operators.stage_base import DeltaStageBaseOperator
 from airflow_delta.staging.report import StageRequest
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
 
-    from airflow_delta.log import DeltaLog
 
 _REQUEST_KEY = "delta_stage_request"  # whose work the driver in the state store does: transaction and directory of the attempt
 _K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator remembers a finished driver pod
@@ -74,7 +72,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         :raises StagingException: the application ended without staging.
         :raises DeltaError: what the stage itself ran into on the cluster, under its own type.
         """
-        from airflow_delta.commands.write import collect_stage, plan_stage, put_request, read_report, read_request
+        from airflow_delta.commands.write import collect_stage, plan_stage, put_request, read_report, read_request, reported_error
         from airflow_delta.spark.job import REQUEST_PROPERTY
         from airflow_delta.spark.package import build_package
 
@@ -99,7 +97,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
             super().execute(context)
         except Exception as failure:
             worked_on = read_request(log, earlier) if self._resumed and earlier else request
-            if (reported := self._reported_error(log, worked_on)) is None:
+            if (reported := reported_error(log, worked_on)) is None:
                 raise
             raise reported from failure
         if self._resumed and earlier:
@@ -125,18 +123,6 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         """Note whether the driver that is done was this try's."""
         self._resumed = not self._submitted
         super().get_job_result(external_id, context)
-
-    def _reported_error(self, log: DeltaLog, request: StageRequest) -> DeltaError | None:
-        """Return the error that the stage left on storage; it says more than that the application failed."""
-        from airflow_delta.commands.write import read_report
-
-        try:
-            read_report(log, request)
-        except StagingException:
-            return None
-        except DeltaError as reported:
-            return reported
-        return None
 
     def _earlier_job(self, context: Context, transaction_id: str) -> str | None:
         """Return the directory that the driver in the state store works on, after one of another transaction was dropped.

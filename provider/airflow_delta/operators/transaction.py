@@ -6,42 +6,24 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, AssetAlias, BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk import BaseOperator
 
-from airflow_delta import exceptions
-from airflow_delta.assets.delta import delta_asset, event_extra
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.committing import FINAL_ERRORS, DeltaCommittingOperator
 from airflow_delta.operators.expected_stages import check_all_reported
-from airflow_delta.operators.identity import column_names, commit_tags, default_transaction_key, flatten_reports, parse_handle
-from airflow_delta.staging.contract import CommitResult, StagedWrite
+from airflow_delta.operators.identity import (
+    column_names,
+    commit_tags,
+    default_transaction_key,
+    flatten_reports,
+    parse_handle,
+    whole_number,
+)
+from airflow_delta.staging.contract import StagedWrite
 from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_delta.transaction import CommitPolicy, PostCommitHook
-
-FINAL_ERRORS = ExceptionRetryPolicy(
-    rules=[
-        RetryRule(
-            exception=[
-                exceptions.DeltaConcurrentModificationException,
-                exceptions.DeltaAnalysisException,
-                exceptions.DeltaIllegalArgumentException,
-                exceptions.InvariantViolationException,
-                exceptions.AppendOnlyException,
-                exceptions.InvalidProtocolVersionException,
-                exceptions.DeltaUnsupportedTableFeatureException,
-                exceptions.ProtocolDowngradeException,
-                exceptions.StagingException,
-                exceptions.TransactionAlreadyCommittedException,
-            ],
-            action=RetryAction.FAIL,
-            reason="The same transaction would fail again: clear the start task to begin a new one.",
-        )
-    ]
-)
-"""Retry policy of start and commit: what a retry cannot change fails at once; lost races and store errors are retried."""
 
 
 class DeltaStartTransactionOperator(BaseOperator):
@@ -128,7 +110,7 @@ class DeltaStartTransactionOperator(BaseOperator):
             log,
             transaction_key=key,
             app_id=self.app_id,
-            txn_version=_integer("txn_version", self.txn_version),
+            txn_version=whole_number("txn_version", self.txn_version),
             rerun_policy=self.rerun_policy,
             partition_by=column_names(self.partition_by),
             schema=json.dumps(self.schema) if isinstance(self.schema, Mapping) else self.schema,
@@ -151,7 +133,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         return handle.to_dict()
 
 
-class DeltaCommitOperator(BaseOperator):
+class DeltaCommitOperator(DeltaCommittingOperator):
     """Commit what the stages wrote as one version, or nothing.
 
     Losing the race for a version is retried here, without Spark work; a logical conflict is final for the transaction and is not
@@ -160,16 +142,12 @@ class DeltaCommitOperator(BaseOperator):
     :param transaction: the handle: output of the start task. (templated)
     :param staged: outputs of the stages: one, several, mapped. Every instance of these tasks must have reported. (templated)
     :param allow_skipped: publish without stages that ended as *skipped* (needs a trigger rule that lets the commit run then).
-    :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
-    :param max_commit_attempts: puts of the log entry before giving up a lost race; default: that of ``CommitPolicy``.
-    :param commit_timeout: seconds that the race for a version may take; default: that of ``CommitPolicy``.
-    :param checkpoint: ``inline`` writes a checkpoint after the commit when one is due, ``off`` leaves it to maintenance.
-    :param post_commit_hooks: hooks to run after the commit, beside the table's own (checkpoint, checksum).
-    :param fail_on_hook_error: fail the task when a hook fails. The commit stays either way.
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`.
     """
 
-    template_fields: Sequence[str] = ("transaction", "staged", "user_metadata", "delta_conn_id")
+    template_fields: Sequence[str] = ("transaction", "staged", "delta_conn_id", *DeltaCommittingOperator.template_fields)
     ui_color = "#dae8fc"
 
     def __init__(
@@ -178,12 +156,6 @@ class DeltaCommitOperator(BaseOperator):
         transaction: Any,
         staged: Any,
         allow_skipped: bool = False,
-        user_metadata: str | None = None,
-        max_commit_attempts: int | None = None,
-        commit_timeout: float | None = None,
-        checkpoint: str = "inline",
-        post_commit_hooks: Sequence[PostCommitHook] = (),
-        fail_on_hook_error: bool = False,
         delta_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -192,14 +164,7 @@ class DeltaCommitOperator(BaseOperator):
         self.transaction = transaction
         self.staged = staged
         self.allow_skipped = allow_skipped
-        self.user_metadata = user_metadata
-        self.max_commit_attempts = max_commit_attempts
-        self.commit_timeout = commit_timeout
-        self.checkpoint = checkpoint
-        self.post_commit_hooks = post_commit_hooks
-        self.fail_on_hook_error = fail_on_hook_error
         self.delta_conn_id = delta_conn_id
-        self._cancelled = False
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the commit's result, after the asset events of the outlets were filled in.
@@ -225,43 +190,7 @@ class DeltaCommitOperator(BaseOperator):
             user_metadata=self.user_metadata,
             hooks=tuple(self.post_commit_hooks),
         )
-        self.log.info(
-            "%s version %s of %s: %s rows in %s files added, %s files removed; read version %s, %s attempts, %s winners checked.",
-            "Found the earlier commit of this transaction in" if result.committed_before else "Committed",
-            result.version,
-            result.table,
-            result.num_records,
-            result.num_files,
-            result.num_removed_files,
-            result.read_version,
-            result.attempts,
-            result.versions_checked,
-        )
-        self._emit(context, result)
-        return result.to_dict()
-
-    def on_kill(self) -> None:
-        """Keep a commit that has not put its log entry yet from doing so; it reads this flag right before the put."""
-        self._cancelled = True
-
-    def _policy(self) -> CommitPolicy:
-        from airflow_delta.transaction import CommitPolicy
-
-        limits: dict[str, Any] = {"max_attempts": self.max_commit_attempts, "total_timeout": self.commit_timeout}
-        return CommitPolicy(
-            cancelled=lambda: self._cancelled,
-            checkpoint=self.checkpoint,  # type: ignore[arg-type]
-            fail_on_hook_error=self.fail_on_hook_error,
-            **{name: value for name, value in limits.items() if value is not None},
-        )
-
-    def _emit(self, context: Context, result: CommitResult) -> None:
-        extra = event_extra(result)
-        for outlet in self.outlets:
-            if isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra.update(extra)
-            elif isinstance(outlet, AssetAlias):
-                context["outlet_events"][outlet].add(delta_asset(result.table), extra=extra)
+        return self._finish(context, result)
 
 
 class DeltaAbortOperator(BaseOperator):
@@ -293,18 +222,3 @@ class DeltaAbortOperator(BaseOperator):
         result = abort(log, handle)
         self.log.info("Abort of transaction %s: %s. %s", handle.transaction_id, result.outcome, result.reason)
         return result.to_dict()
-
-
-def _integer(name: str, value: int | str | None) -> int | None:
-    """Return a number that a template may have turned into text.
-
-    :raises DeltaIllegalArgumentException: it is no whole number.
-    """
-    if value is None or value == "":
-        return None
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    try:
-        return int(str(value))
-    except ValueError:
-        raise exceptions.DeltaIllegalArgumentException(f"{name} must be a whole number, got {value!r}") from None

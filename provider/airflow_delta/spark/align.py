@@ -82,7 +82,7 @@ def align(
         elif source is None:
             column = sf.lit(None).cast(spark_type(field["type"]))
         else:
-            column = _converted(sf.col(quoted(source["name"])), source["type"], field["type"], field["name"], checks)
+            column = converted(sf.col(quoted(source["name"])), source["type"], field["type"], field["name"], checks)
             column = not_null(column, field, field["name"], checks)
         columns.append(column.alias(field["name"]))
     return df.select(*columns)
@@ -122,7 +122,11 @@ def not_null(column: Column, field: Json, path: str, checks: RowChecks) -> Colum
     return sf.when(column.isNull(), violated).otherwise(column)
 
 
-def _converted(column: Column, given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Column:
+def converted(column: Column, given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Column:
+    """Return a column in the type that it is stored in; a value that does not fit raises.
+
+    :param path: of the column, for the message.
+    """
     if schemas.same_type(given, target) and not _has_not_null(target):
         return column
     if isinstance(given, str) or isinstance(target, str):
@@ -143,7 +147,7 @@ def _converted(column: Column, given: schemas.Type, target: schemas.Type, path: 
 
 
 def _each(given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Callable[[Column], Column]:
-    return lambda element: _converted(element, given, target, path, checks)
+    return lambda element: converted(element, given, target, path, checks)
 
 
 def _struct_fields(column: Column, given: Json, target: Json, path: str, checks: RowChecks) -> list[Column]:
@@ -157,7 +161,7 @@ def _struct_fields(column: Column, given: Json, target: Json, path: str, checks:
             value = sf.lit(None).cast(spark_type(field["type"]))
             value = not_null(value, field, here, checks)
         else:
-            value = _converted(column.getField(source["name"]), source["type"], field["type"], here, checks)
+            value = converted(column.getField(source["name"]), source["type"], field["type"], here, checks)
             value = not_null(value, field, here, checks)
         columns.append(value.alias(field["name"]))
     return columns

@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, StagingException
+from airflow_delta.spark.operations import run_operation
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.stage import stage_dataframe
@@ -59,6 +60,17 @@ class DeltaStage:
 
         :raises DeltaIllegalStateException: it was called before.
         """
+        return self._work(lambda: stage_dataframe(self.spark, df, self.request))
+
+    def run(self, source: DataFrame | None = None) -> StageReport:
+        """Do the operation that the task asks for (DELETE, UPDATE, MERGE, OPTIMIZE, ...) and leave the report; once in a job.
+
+        :param source: the rows that a MERGE merges; default: what the task names.
+        :raises DeltaIllegalStateException: it was called before.
+        """
+        return self._work(lambda: run_operation(self.spark, self.request, source))
+
+    def _work(self, work: Callable[[], StageReport]) -> StageReport:
         if self._written:
             raise DeltaIllegalStateException(
                 f"The stage {self.request.task_id} has written already. Union the DataFrames, or use one task for each.",
@@ -66,7 +78,7 @@ class DeltaStage:
             )
         self._written = True
         try:
-            report = stage_dataframe(self.spark, df, self.request)
+            report = work()
         except Exception as error:
             message = getattr(error, "message", None) or str(error)
             self._leave(

@@ -38,6 +38,11 @@ def package_bytes() -> bytes:
     return buffer.getvalue()
 
 
+def application_path() -> str:
+    """Return the path of the Spark application that does the operations which are submitted."""
+    return str(resources.files(airflow_delta) / "spark" / "application.py")
+
+
 def build_package(directory: str | None = None) -> str:
     """Write the zip and return its path; the same version has the same content, and is built once.
 

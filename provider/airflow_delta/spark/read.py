@@ -50,12 +50,19 @@ def read_scan_plan(spark: SparkSession, plan: ScanPlan) -> DataFrame:
 
 
 def read_files(
-    spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], *, file_column: bool = False, row_column: bool = False
+    spark: SparkSession,
+    plan: ScanPlan,
+    files: Sequence[ScanFile],
+    *,
+    file_column: bool = False,
+    row_column: bool = False,
+    marked_rows: bool = False,
 ) -> DataFrame:
     """Return all rows of some files of a plan that are not deleted.
 
     :param file_column: add :data:`FILE_COLUMN`.
     :param row_column: add :data:`ROW_COLUMN`.
+    :param marked_rows: of files with a deletion vector, return the rows that it marks rather than the others.
     """
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -77,7 +84,8 @@ def read_files(
         parts.append(_read(spark, plan, layout, whole, out))
     if marked:
         rows = _read(spark, plan, layout, marked, list(dict.fromkeys([*out, _VECTOR, ROW_COLUMN])))
-        parts.append(_live_rows(spark, plan, marked, rows).select(*map(quoted, out)))
+        kept = _live_rows(spark, plan, marked, rows, how="left_semi" if marked_rows else "left_anti")
+        parts.append(kept.select(*map(quoted, out)))
     return reduce(lambda a, b: a.unionAll(b), parts)
 
 
@@ -177,8 +185,8 @@ def _join_by_path(
 # -- deletion vectors ---------------------------------------------------------------------------------------------------------
 
 
-def _live_rows(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], rows: DataFrame) -> DataFrame:
-    """Return the rows whose bit is not set in the words of their file's deletion vector."""
+def _live_rows(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], rows: DataFrame, *, how: str) -> DataFrame:
+    """Return the rows whose bit is not set (``left_anti``), or is (``left_semi``), in the words of their file's vector."""
     from pyspark.sql import functions as sf
 
     key, word = "__airflow_delta_word_key", "__airflow_delta_word"
@@ -186,7 +194,7 @@ def _live_rows(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], r
     many = sum(f.deletion_vector.num_words for f in files if f.deletion_vector is not None) > MAX_BROADCAST_WORDS
     number = sf.shiftleft(sf.col(_VECTOR), WORD_BITS) + sf.shiftright(sf.col(ROW_COLUMN), 6)
     bit = sf.getbit(sf.col(word), sf.col(ROW_COLUMN).bitwiseAND(63).cast("int"))
-    return rows.join(words.hint("merge" if many else "broadcast"), (number == sf.col(key)) & (bit == 1), "left_anti")
+    return rows.join(words.hint("merge" if many else "broadcast"), (number == sf.col(key)) & (bit == 1), how)
 
 
 def _words(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile]) -> DataFrame:

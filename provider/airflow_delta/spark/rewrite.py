@@ -1,8 +1,8 @@
-"""DELETE and UPDATE on Spark: rows of single files go or change, and the rows that stay are written again or stay where they are.
+"""Rewriting rows on Spark: rows of single files go or change, and the rows that stay are written again or stay where they are.
 
-Copy on write: the rows that stay are written into new files, next to the changed ones, in one pass. With deletion vectors: the
-rows that go are reported as words of row positions, and only changed rows are written. Which files hold such rows is asked
-first; of these, Spark reads no more than the columns of the condition.
+Copy on write: the rows that stay are written into new files. With deletion vectors: the rows that go are reported as words of
+row positions, and only changed rows are written. Which files hold such rows is asked first; of these, Spark reads no more than
+the columns of the condition.
 """
 
 from __future__ import annotations
@@ -10,26 +10,25 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaError, StagingException
-from airflow_delta.spark.align import RowChecks, align, quoted, spark_type
+from airflow_delta.spark.align import RowChecks, align
 from airflow_delta.spark.checked import checked
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
+from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.read import FILE_COLUMN, read_files
 from airflow_delta.spark.vectors import FILE, file_of, files_by_uri, words_of
-from airflow_delta.spark.write import write_files
+from airflow_delta.spark.write import write_files, write_inserts
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.schema import parse_struct
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-_CHANGED = "__airflow_delta_changed"
 
 
 class Rewrite:
@@ -63,11 +62,25 @@ class Rewrite:
         """Return the files that hold rows that the condition selects, and note how many."""
         from pyspark.sql import functions as sf
 
+        if self.request.predicate is None:
+            known_rows = {file.path: file.num_records for file in self.plan.files}
+            if all(count is not None for count in known_rows.values()):
+                return self.note({path: count or 0 for path, count in known_rows.items()})
         rows = self.selected(self.plan.files, file_column=True)
         found = rows.groupBy(FILE_COLUMN).agg(sf.count("*")).collect() if self.plan.files else []
         known = files_by_uri(self.plan)
         counts = {file_of(known, row[0]).path: int(row[1]) for row in found}
         return self.note(counts)
+
+    def marked(self) -> list[ScanFile]:
+        """Write the positions of the rows that the condition selects, and return their files; note how many."""
+        words = self.write_vectors(self.selected(self.plan.files, file_column=True, row_column=True))
+        return self.note_vectors(words)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that go or change, as far as they are noted."""
+        return sum(count or 0 for count in self.files.values())
 
     def note(self, counts: dict[str, int]) -> list[ScanFile]:
         """Note the rows that go, by file, and return the files."""
@@ -93,12 +106,21 @@ class Rewrite:
         self._directories[kind].append(name)
         return name
 
+    def write_again(self, written: str, change_type: str) -> None:
+        """Write the rows of a directory once more, as change data.
+
+        :param written: what :meth:`write` has returned.
+        """
+        name = f"{self.run}-change-{len(self._directories['change'])}"
+        write_inserts(self.spark, self.request, self.target, written, name, change_type=change_type)
+        self._directories["change"].append(name)
+
     def write_vectors(self, rows: DataFrame) -> DataFrame:
         """Write the positions of rows that go, and return them as written: words by file."""
         name = f"{self.run}-vector-{len(self._directories['vector'])}"
         words_of(rows).write.mode("error").parquet(f"{self.request.path}/{name}")
         self._directories["vector"].append(name)
-        return self.spark.read.parquet(f"{self.request.path}/{name}")
+        return self.spark.read.parquet(escape_glob(f"{self.request.path}/{name}"))
 
     def note_vectors(self, words: DataFrame) -> list[ScanFile]:
         """Note the rows that words mark, by file, and return the files."""
@@ -138,35 +160,8 @@ class Rewrite:
         )
 
 
-def _updated(rows: DataFrame, work: Rewrite, values: Mapping[str, str], where: Column | None = None) -> DataFrame:
-    """Return rows with new values, all computed from the old ones; generated columns are computed from the new ones.
-
-    :param values: expressions by column.
-    :param where: only rows for which it is true change.
-    """
-    from pyspark.sql import functions as sf
-
-    folded = {name.lower(): expression for name, expression in values.items()}
-    changes = rows.withColumn(_CHANGED, sf.lit(True) if where is None else where)  # once, from the old values
-    columns = []
-    for field in work.target["fields"]:
-        column = sf.col(quoted(field["name"]))
-        if (expression := folded.get(field["name"].lower())) is not None:
-            column = sf.when(sf.col(_CHANGED), sf.expr(expression).cast(spark_type(field["type"]))).otherwise(column)
-        columns.append(column.alias(field["name"]))
-    changed = changes.select(*columns, sf.col(_CHANGED))
-    generated = {name.lower(): text for name, text in work.request.rules.generated.items() if name.lower() not in folded}
-    columns = []
-    for field in work.target["fields"]:
-        column = sf.col(quoted(field["name"]))
-        if (expression := generated.get(field["name"].lower())) is not None:
-            column = sf.when(sf.col(_CHANGED), sf.expr(expression).cast(spark_type(field["type"]))).otherwise(column)
-        columns.append(column.alias(field["name"]))
-    return changed.select(*columns)
-
-
 @contextmanager
-def _errors_of(work: Rewrite) -> Iterator[None]:
+def errors_of(work: Rewrite) -> Iterator[None]:
     """Set the session up for writing, and turn what a row has raised into the error that it stands for."""
     try:
         with session_settings(work.spark, WRITE_SETTINGS):
@@ -177,49 +172,3 @@ def _errors_of(work: Rewrite) -> Iterator[None]:
         if (error := work.checks.error_in(failure)) is not None:
             raise error from failure
         raise
-
-
-def stage_delete(spark: SparkSession, request: StageRequest) -> StageReport:
-    """Delete the rows that ``request.predicate`` selects; all when there is none."""
-    work = Rewrite(spark, request)
-    with _errors_of(work):
-        if request.deletion_vectors:
-            words = work.write_vectors(work.selected(work.plan.files, file_column=True, row_column=True))
-            touched = work.note_vectors(words)
-        else:
-            touched = work.touched()
-        work.lap("scanTimeMs")
-        kept = work.partly(touched)
-        if kept and not request.deletion_vectors:
-            rows = read_files(spark, work.plan, kept).where(~work.condition)
-            work.write(align(rows, work.target, work.checks), "copied")
-        if touched and request.rules.change_data:
-            work.write(align(work.selected(touched), work.target, work.checks), "change", change_type="delete")
-        work.metrics["numDeletedRows"] = sum(count or 0 for count in work.files.values())
-        work.lap("rewriteTimeMs")
-    return work.report()
-
-
-def stage_update(spark: SparkSession, request: StageRequest) -> StageReport:
-    """Give the columns of ``arguments["set"]`` new values in the rows that ``request.predicate`` selects."""
-    work = Rewrite(spark, request)
-    values = dict(request.arguments["set"])
-    with _errors_of(work):
-        if request.deletion_vectors:
-            words = work.write_vectors(work.selected(work.plan.files, file_column=True, row_column=True))
-            touched = work.note_vectors(words)
-        else:
-            touched = work.touched()
-        work.lap("scanTimeMs")
-        if touched and request.deletion_vectors:
-            work.write(work.aligned(_updated(work.selected(touched), work, values)), "new")
-        elif touched:
-            rows = read_files(spark, work.plan, touched)
-            work.write(work.aligned(_updated(rows, work, values, where=work.condition)), "new")
-        if touched and request.rules.change_data:
-            before = work.selected(touched)
-            work.write(align(before, work.target, work.checks), "change", change_type="update_preimage")
-            work.write(work.aligned(_updated(before, work, values)), "change", change_type="update_postimage")
-        work.metrics["numUpdatedRows"] = sum(count or 0 for count in work.files.values())
-        work.lap("rewriteTimeMs")
-    return work.report()

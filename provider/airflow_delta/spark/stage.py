@@ -14,10 +14,10 @@ from airflow_delta.spark.align import RowChecks, align
 from airflow_delta.spark.checked import checked
 from airflow_delta.spark.computed import absent_identities, computed_names, default_values, with_generated, with_identities
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
-from airflow_delta.spark.paths import data_file_uri, normal_form, normal_form_of_metadata
-from airflow_delta.spark.read import FILE_COLUMN, read_files
+from airflow_delta.spark.optimized_write import file_sizes, rebalanced
+from airflow_delta.spark.replace import ReplacedRows
 from airflow_delta.spark.write import partition_names, write_files, write_inserts
-from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
+from airflow_delta.staging.contract import Json, ScanFile
 from airflow_delta.staging.mapping import mapped_schema
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.rules import IdentityRule
@@ -58,14 +58,18 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
     rewrite, touched = request.rewrite, list[ScanFile]()
     try:
         with session_settings(spark, WRITE_SETTINGS):
-            write_files(_new_rows(df, data, request, target, identities, checks), request, target, run)
-            if rewrite is not None:
-                touched = _touched_files(spark, rewrite)
-            if rewrite is not None and touched:
-                kept = _selected_rows(spark, rewrite, touched, wanted=False)
-                write_files(align(kept, target, checks), request, target, copied)
-            if rewrite is not None and touched and request.rules.change_data:
-                gone = _selected_rows(spark, rewrite, touched, wanted=True)
+            new = _new_rows(df, data, request, target, identities, checks)
+            with file_sizes(spark, request):
+                write_files(rebalanced(new, request, partition_names(target, request)), request, target, run)
+            replaced = None if rewrite is None else ReplacedRows(spark, request, rewrite, target, run)
+            if replaced is not None:
+                touched = replaced.files()
+            if replaced is not None and touched:
+                kept = align(replaced.rows(touched, wanted=False), target, checks)
+                with file_sizes(spark, request):
+                    write_files(rebalanced(kept, request, partition_names(target, request)), request, target, copied)
+            if replaced is not None and touched and request.rules.change_data:
+                gone = replaced.rows(touched, wanted=True)
                 write_files(align(gone, target, checks), request, target, deleted, change_type="delete")
                 write_inserts(spark, request, target, run, inserted)
     except DeltaError:
@@ -98,25 +102,6 @@ def _new_rows(
     aligned = align(df, target, checks, defaults=default_values(target, request.rules), without=computed)
     complete = with_generated(with_identities(aligned, identities, checks), target, request.rules, computed)
     return checked(complete, request, target, computed, checks)
-
-
-def _touched_files(spark: SparkSession, plan: ScanPlan) -> list[ScanFile]:
-    """Return the files that hold at least one row that the predicate selects: only these are replaced."""
-    from pyspark.sql import functions as sf
-
-    if not plan.files or plan.predicate is None:
-        return list(plan.files)
-    rows = read_files(spark, plan, plan.files, file_column=True).where(sf.expr(plan.predicate))
-    found = {normal_form_of_metadata(row[0]) for row in rows.select(FILE_COLUMN).distinct().collect()}
-    return [file for file in plan.files if normal_form(data_file_uri(plan.table, file.path)) in found]
-
-
-def _selected_rows(spark: SparkSession, plan: ScanPlan, touched: list[ScanFile], *, wanted: bool) -> DataFrame:
-    """Return the rows of replaced files that the predicate selects, or those that it does not: where it is false or null."""
-    from pyspark.sql import functions as sf
-
-    selects = sf.coalesce(sf.expr(plan.predicate or "true"), sf.lit(False))
-    return read_files(spark, plan, touched).where(selects if wanted else ~selects)
 
 
 def __getattr__(name: str) -> object:

@@ -34,10 +34,14 @@ def write_files(df: DataFrame, request: StageRequest, target: Json, directory: s
     _save(df, request, [physical_name(field, request.rules) for field in partitions], directory)
 
 
-def write_inserts(spark: SparkSession, request: StageRequest, target: Json, source: str, directory: str) -> None:
+def write_inserts(
+    spark: SparkSession, request: StageRequest, target: Json, source: str, directory: str, *, change_type: str = "insert"
+) -> None:
     """Write what a directory of this attempt holds once more, as change data of inserted rows.
 
     The files are read rather than the DataFrame run again: its rows might come out differently.
+
+    :param change_type: the kind of change that the rows stand for.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import StructType
@@ -52,7 +56,7 @@ def write_inserts(spark: SparkSession, request: StageRequest, target: Json, sour
     schema = StructType.fromJson({"type": "struct", "fields": fields})
     rows = spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(f"{request.path}/{source}"))
     rows = rows.select(*[sf.col(quoted(f["name"])).alias(f["name"], metadata=f["metadata"]) for f in fields])
-    _save(rows.withColumn(CHANGE_TYPE, sf.lit("insert")), request, partitions, directory)
+    _save(rows.withColumn(CHANGE_TYPE, sf.lit(change_type)), request, partitions, directory)
 
 
 def partition_names(target: Json, request: StageRequest) -> list[str]:

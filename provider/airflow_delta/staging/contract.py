@@ -103,6 +103,8 @@ class CommitResult(Payload):
     :param attempts: puts of the log entry that were tried, 1 when the first one won.
     :param versions_checked: winning commits that were checked for conflicts.
     :param timestamp: milliseconds since the epoch of the commit.
+    :param auto_compaction: what auto compaction should compact now: ``version``, ``partitions``, ``numSmallFiles``,
+        ``smallFileBytes``, ``minFileSize`` and ``maxFileSize``; ``None`` where the table does not ask for it, or nothing is due.
     """
 
     contract: int = CONTRACT
@@ -125,6 +127,7 @@ class CommitResult(Payload):
     num_records: int | None = None
     num_bytes: int = 0
     partitions: tuple[dict, ...] = ()  # type: ignore[type-arg]
+    auto_compaction: dict | None = None  # type: ignore[type-arg]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -276,8 +279,8 @@ class StagedWrite(Payload):
     :param parameters: ``operationParameters`` of the operation, when it is not ``WRITE``.
     :param metrics: ``operationMetrics`` that only the stage knows, when it is not ``WRITE``.
     :param after: earlier stages of the transaction that this one was planned on top of, as ``<stage>/<attempt>``.
-    :param mode: ``append``, ``overwrite``, ``dynamic`` (dynamic partition overwrite), or ``rewrite``: rows of files change, and
-        the removed files are among the actions.
+    :param mode: ``append``, ``overwrite``, ``dynamic`` (dynamic partition overwrite), ``rewrite``: rows of files change, and the
+        removed files are among the actions, or ``alter``: the table itself changes.
     :param replace_where: predicate text of an overwrite with ``replaceWhere``.
     :param schema_string: Spark's JSON form of the schema that was written (data and partition columns).
     :param merge_schema: new columns may be added to the table's schema.
@@ -290,6 +293,9 @@ class StagedWrite(Payload):
     :param identity_high_water_marks: last value that the stage gave to each identity column whose values it generated.
     :param num_change_files: change data files among the actions.
     :param already_committed: nothing was staged, because the key was in the log before.
+    :param definition: what CREATE or REPLACE TABLE gives the table: ``mode``, ``clusterBy``, ``features``, Delta's ``metaData``.
+    :param changes: of a stage that changes the table itself (mode ``alter``): JSON forms of :mod:`airflow_delta.staging.changes`.
+    :param data_change: false when the rows of the table stay the same and only lie in other files (Delta's ``dataChange``).
     """
 
     contract: int = CONTRACT
@@ -319,3 +325,6 @@ class StagedWrite(Payload):
     identity_high_water_marks: dict[str, int] = field(default_factory=dict)
     num_change_files: int = 0
     already_committed: bool = False
+    definition: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    data_change: bool = True
+    changes: tuple[dict, ...] = ()  # type: ignore[type-arg]

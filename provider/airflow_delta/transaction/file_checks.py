@@ -11,6 +11,9 @@ from airflow_delta.log import protocol as table_protocol
 from airflow_delta.log.actions import Action, AddCDCFile, AddFile, Metadata, Protocol, RemoveFile
 from airflow_delta.transaction.operations import Operation
 
+REPLACES = frozenset(f"{head}REPLACE TABLE{tail}" for head in ("", "CREATE OR ") for tail in ("", " AS SELECT"))
+"""Operations that put another table into the place of one."""
+
 
 def check_files(
     table: str,
@@ -30,9 +33,10 @@ def check_files(
     :raises AppendOnlyException: a file of an append-only table is removed.
     """
     columns = physical_partition_columns(metadata)
+    # A table that takes the place of another one is only held to what that one had asked for, as in Delta.
+    asked = (read_metadata,) if operation.name in REPLACES else (read_metadata, metadata)
     append_only = not large and any(
-        known is not None and known.configuration.get("delta.appendOnly", "false").lower() == "true"
-        for known in (read_metadata, metadata)
+        known is not None and known.configuration.get("delta.appendOnly", "false").lower() == "true" for known in asked
     )
     for action in actions:
         if isinstance(action, AddFile):

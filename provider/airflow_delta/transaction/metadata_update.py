@@ -73,7 +73,7 @@ def update_metadata(
     :param creates_table: CREATE, CONVERT, and REPLACE of a table that is there.
     :param overwrites_schema: the commit replaces all rows of the table.
     :param default_properties: for tables that are created or replaced, see :func:`with_global_config_defaults`.
-    :param ignore_default_properties: leave them out (a clone has its source's properties).
+    :param ignore_default_properties: leave them out (a clone has its source's properties, also those that users may not set).
     :raises DeltaIllegalArgumentException: a property is not valid.
     :raises DeltaAnalysisException: schema, partitioning, column mapping or an expression is not valid.
     :raises DeltaUnsupportedTableFeatureException: an existing table gets a feature only when asked for by name.
@@ -83,7 +83,8 @@ def update_metadata(
         metadata = with_global_config_defaults(metadata, default_properties or {})
     if creates_table and state.metadata is not None:
         metadata = _with_kept_properties(state.metadata, metadata)
-    metadata = _with_properties(state, metadata)
+    if not ignore_default_properties:
+        metadata = _with_properties(state, metadata)
     metadata = column_mapping.assign(metadata, state.metadata, overwrites_schema=overwrites_schema, creates_table=creates_table)
     schema = parse_schema(metadata.schema_string)
     stored = without_exists_defaults(replace_char_varchar(schema))

@@ -103,6 +103,45 @@ class TableChanges(TableReads):
         self._mark(overwriting=True)
         self.update_metadata(metadata)
 
+    def update_metadata_for_clone(self, metadata: Metadata, protocol: Protocol) -> None:
+        """Set metadata and protocol of a table that becomes a clone of another one; see :meth:`update_metadata`.
+
+        :param metadata: the source's, whose properties were checked when it got them.
+        :param protocol: the source's; the table gets the features of both, and those that the metadata ask for.
+        """
+        from airflow_delta.log.protocol import upgraded
+
+        self._mark(overwriting=True)
+        self.update_metadata(metadata, ignore_default_properties=True)
+        self._new_protocol = upgraded(protocol, self.protocol)
+
+    def adopt_changes(self, metadata: Metadata | None, protocol: Protocol, domains: Sequence[DomainMetadata] = ()) -> None:
+        """Set what several changes, each checked on top of the one before, have made of the table.
+
+        :param metadata: as :func:`airflow_delta.transaction.metadata_update.update_metadata` gave it; ``None``: it stays.
+        :param protocol: likewise; not written when it is the table's own.
+        :param domains: metadata domains to commit besides.
+        :raises DeltaAssertionError: the metadata was set before, or files have been written.
+        """
+        if not self.can_update_metadata:
+            raise DeltaAssertionError("Cannot change the metadata more than once in a transaction.", table=self.log.uri)
+        self._new_metadata, self._domains = metadata, tuple(domains)
+        self._new_protocol = None if protocol == self.snapshot.protocol else protocol
+
+    def cluster_new_table(self, domain: DomainMetadata) -> None:
+        """Commit clustering columns with the metadata of a table that this transaction creates or replaces.
+
+        The feature comes with them: it cannot be asked for as a property.
+        """
+        from airflow_delta.log.protocol import upgraded
+
+        features = ["clustering", "domainMetadata"]
+        protocol = upgraded(
+            self.protocol, Protocol(min_reader_version=3, min_writer_version=7, reader_features=[], writer_features=features)
+        )
+        self._new_protocol = None if self.read_version >= 0 and protocol == self.snapshot.protocol else protocol
+        self._domains = (domain,)
+
     def with_global_config_defaults(self, metadata: Metadata) -> Metadata:
         """Return metadata with the default properties, where it does not set them itself."""
         from airflow_delta.transaction.metadata_update import with_global_config_defaults

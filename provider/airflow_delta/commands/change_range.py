@@ -1,0 +1,77 @@
+"""Which versions a read of the change data feed means (Delta's ``CDCReader.getVersionForCDC``)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog, Snapshot
+
+
+def change_range(
+    log: DeltaLog,
+    snapshot: Snapshot,
+    starting_version: int | None,
+    starting_timestamp: datetime | int | None,
+    ending_version: int | None,
+    ending_timestamp: datetime | int | None,
+) -> tuple[int, int]:
+    """Return the first and the last version; the last may be the one before the first when both are times.
+
+    :raises DeltaIllegalArgumentException: no start or two are given, or the end is before the start.
+    :raises VersionNotFoundException: the start is after the latest version, or a time is outside the log.
+    """
+    if (starting_version is None) == (starting_timestamp is None):
+        raise _refusal(log, "Give starting_version or starting_timestamp, one of them: where do the changes begin?")
+    if ending_version is not None and ending_timestamp is not None:
+        raise _refusal(log, "Give ending_version or ending_timestamp, not both.")
+    for name, value in (("starting_version", starting_version), ("ending_version", ending_version)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise _refusal(log, f"{name} must be a whole number from 0 on, got {value!r}.")
+    start = starting_version if starting_version is not None else _first_since(log, starting_timestamp)
+    if start > snapshot.version:
+        raise VersionNotFoundException(
+            f"The changes of table {log.uri} cannot be read from version {start} on: the latest version is {snapshot.version}. "
+            "Wait for a newer commit, or begin earlier.",
+            latest=snapshot.version,
+            table=log.uri,
+            version=start,
+        )
+    end = snapshot.version if ending_version is None else min(ending_version, snapshot.version)
+    if ending_timestamp is not None:
+        from airflow_delta.log.time_travel import version_at_timestamp
+
+        end = min(version_at_timestamp(log, ending_timestamp), snapshot.version)
+    between = starting_timestamp is not None and ending_timestamp is not None and end == start - 1
+    if between and _milliseconds(starting_timestamp) <= _milliseconds(ending_timestamp):
+        return start, end
+    if end < start:
+        raise _refusal(log, f"The changes cannot end at version {end} and begin at version {start} (DELTA_INVALID_CDC_RANGE).")
+    return start, end
+
+
+def _first_since(log: DeltaLog, timestamp: datetime | int | None) -> int:
+    """Return the first version committed at a time or later; one more than the latest when there is none."""
+    from airflow_delta.log.time_travel import version_at_timestamp
+
+    before = _milliseconds(timestamp) - 1
+    try:
+        return version_at_timestamp(log, before) + 1
+    except VersionNotFoundException as error:
+        if error.earliest is None or error.latest is None:
+            raise
+        too_late = error.version == error.latest and before > log.snapshot_at(error.latest).timestamp
+        return error.latest + 1 if too_late else error.earliest
+
+
+def _milliseconds(timestamp: Any) -> int:
+    from airflow_delta.log.time_travel import to_milliseconds
+
+    return to_milliseconds(timestamp)
+
+
+def _refusal(log: DeltaLog, message: str) -> DeltaIllegalArgumentException:
+    return DeltaIllegalArgumentException(f"{message} (table {log.uri})", table=log.uri)

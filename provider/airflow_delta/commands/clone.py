@@ -1,0 +1,239 @@
+"""SHALLOW CLONE: a table that begins as a version of another one and points to its files (Delta's ``CloneTableCommand``)."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.commands.large import run_large
+from airflow_delta.commands.partitions import url_encode
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    DeltaTableNotFoundException,
+)
+from airflow_delta.log.actions import Action, AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata
+from airflow_delta.staging.contract import CommitResult, TransactionHandle
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log.store import LogStore
+    from airflow_delta.transaction import Operation, OptimisticTransaction
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_OF_THE_SOURCE = (
+    # Names of columns that only files written by the clone have; the source's row ids are not carried over.
+    "delta.rowTracking.materializedRowIdColumnName",
+    "delta.rowTracking.materializedRowCommitVersionColumnName",
+    # A version and a time in the history of the source, which the clone does not have.
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+)
+
+
+def clone_table(
+    log: DeltaLog,
+    source: DeltaLog,
+    *,
+    version: int | None = None,
+    timestamp: datetime | int | None = None,
+    properties: Mapping[str, str] | None = None,
+    replace: bool = False,
+    source_uri: str | None = None,
+    **options: Any,
+) -> CommitResult:
+    """Make ``log`` a shallow clone of ``source``: schema, properties, protocol, and the source's files where they are.
+
+    Nothing is copied, and the clone does not keep the source from deleting its files: after a VACUUM of the source that deletes
+    files of the cloned version, the clone cannot be read any more.
+
+    :param log: the clone: a location without a table, or, with ``replace``, a table without rows.
+    :param version: version of the source; default: the latest.
+    :param timestamp: instead of a version: the last one committed until then, as
+        :meth:`~airflow_delta.log.DeltaLog.snapshot_at_timestamp` takes it.
+    :param properties: table properties that go over those of the source.
+    :param replace: ``CREATE OR REPLACE``: a table that is there, and empty, becomes the clone. It keeps its id.
+    :param source_uri: URI of the source as the readers of the clone reach it, where that is not the one that this process uses
+        (``s3a://`` for Spark). Not URL-encoded.
+    :param options: identity and commit options of :func:`airflow_delta.commands.large.run_large`.
+    :raises DeltaTableNotFoundException: there is no table at the source.
+    :raises VersionNotFoundException: the source does not have the version any more, or yet.
+    :raises DeltaIllegalStateException: a table is there, or has rows (Delta: DELTA_UNSUPPORTED_NON_EMPTY_CLONE).
+    :raises DeltaAnalysisException: a property would change the mode of column mapping.
+    :raises ConcurrentWriteException: another writer committed to the location meanwhile.
+    """
+
+    def operate(_handle: TransactionHandle, txn: OptimisticTransaction) -> tuple[Sequence[Action], Operation]:
+        from airflow_delta.transaction import Operation
+
+        check_empty(txn, replace=replace)
+        metadata = _metadata(txn, snapshot, dict(properties or {}))
+        txn.update_metadata_for_clone(metadata, snapshot.protocol)
+        root = url_encoded(uri)
+        adds = [_absolute(file, root, source.store) for file in snapshot.add_files()]
+        metrics = {
+            "sourceTableSize": snapshot.size_in_bytes,
+            "sourceNumOfFiles": len(adds),
+            "numRemovedFiles": 0,
+            "numCopiedFiles": 0,
+            "removedFilesSize": 0,
+            "copiedFilesSize": 0,
+        }
+        operation = Operation.clone(f"delta.`{uri}`", snapshot.version, metrics=metrics)
+        return [*adds, *_domains(txn, snapshot)], operation
+
+    snapshot = source_snapshot(source, version, timestamp)
+    uri = qualified(source.store) if source_uri is None else source_uri.rstrip("/")
+    if qualified(source.store) == qualified(log.store):
+        raise DeltaIllegalArgumentException(f"Table {log.uri} cannot be a clone of itself.", table=log.uri)
+    return run_large(log, operate, **options)
+
+
+def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime | int | None) -> Snapshot:
+    """Return the version of the source to clone.
+
+    :raises DeltaIllegalArgumentException: both a version and a timestamp are given.
+    :raises DeltaTableNotFoundException: there is no table.
+    """
+    from airflow_delta.log import protocol
+
+    if version is not None and timestamp is not None:
+        raise DeltaIllegalArgumentException("Give a version or a timestamp of the source to clone, not both.", table=source.uri)
+    latest = source.update()
+    if latest.version < 0:
+        raise DeltaTableNotFoundException(f"There is no Delta table at {source.uri} to clone.", table=source.uri)
+    snapshot = latest
+    if version is not None:
+        snapshot = source.snapshot_at(version)
+    elif timestamp is not None:
+        snapshot = source.snapshot_at_timestamp(timestamp)
+    protocol.check_can_read(snapshot.protocol, source.uri, snapshot.version)
+    return snapshot
+
+
+def check_empty(txn: OptimisticTransaction, *, replace: bool) -> None:
+    """Check that a clone may take the place of what is at its location.
+
+    :raises DeltaIllegalStateException: it may not.
+    """
+    table, version = txn.log.uri, txn.read_version
+    if version < 0:
+        return
+    if not replace:
+        raise DeltaIllegalStateException(
+            f"There is a table at {table} (version {version}), so it cannot be created as a clone "
+            "(DELTA_TABLE_ALREADY_EXISTS). Set replace=True to make an empty table the clone.",
+            table=table,
+            version=version,
+        )
+    if txn.filter_files().num_rows:
+        raise DeltaIllegalStateException(
+            f"Table {table} version {version} has rows, so it cannot become a clone (DELTA_UNSUPPORTED_NON_EMPTY_CLONE). "
+            "TRUNCATE it first, or clone to another location.",
+            table=table,
+            version=version,
+        )
+
+
+# -- what the clone is --------------------------------------------------------------------------------------------------------
+
+
+def _metadata(txn: OptimisticTransaction, source: Snapshot, properties: Mapping[str, str]) -> Metadata:
+    from airflow_delta.log import column_mapping
+    from airflow_delta.log.properties import check_together, validate
+
+    own = txn.snapshot.metadata if txn.read_version >= 0 else None
+    overrides = validate(properties, table=txn.log.uri, new_table=False)
+    kept = {key: value for key, value in source.metadata.configuration.items() if key not in _OF_THE_SOURCE}
+    configuration = {**kept, **_features_to_ask_for(source), **overrides}
+    check_together(configuration, overrides, table=txn.log.uri)
+    wanted = column_mapping.mode(configuration)
+    for other in (source.metadata, own):
+        if other is not None and column_mapping.mode(other.configuration) != wanted:
+            raise DeltaAnalysisException(
+                f"The clone at {txn.log.uri} would have column mapping mode {wanted!r}, while "
+                f"{'the table there' if other is own else f'its source {source.log.uri}'} has "
+                f"{column_mapping.mode(other.configuration)!r} (DELTA_UNSUPPORTED_COLUMN_MAPPING_MODE_CHANGE). Leave the "
+                "property as it is, and clone to a location without a table.",
+                table=txn.log.uri,
+            )
+    return msgspec.structs.replace(
+        source.metadata,
+        id=str(uuid.uuid4()) if own is None else own.id,
+        name=None if own is None else own.name,
+        description=None if own is None else own.description,
+        configuration=configuration,
+    )
+
+
+def _features_to_ask_for(source: Snapshot) -> dict[str, str]:
+    """Return the properties for features that a table does not get from its metadata alone."""
+    from airflow_delta.log.features import FEATURES
+    from airflow_delta.log.properties import FEATURE_PREFIX
+    from airflow_delta.log.protocol import features
+
+    known = (FEATURES[name] for name in features(source.protocol) if name in FEATURES)
+    return {f"{FEATURE_PREFIX}{f.name}": "supported" for f in known if f.settable and (f.by_name_only or not f.automatic)}
+
+
+def _domains(txn: OptimisticTransaction, source: Snapshot) -> list[DomainMetadata]:
+    """Return the clustering of the source, and what ends that of the table that the clone replaces."""
+    from airflow_delta.log.clustering import DOMAIN
+
+    cloned = source.domain_metadata.get(DOMAIN)
+    if cloned is not None:
+        return [cloned]
+    own = txn.snapshot.domain_metadata.get(DOMAIN) if txn.read_version >= 0 else None
+    return [] if own is None else [msgspec.structs.replace(own, removed=True)]
+
+
+# -- absolute paths -----------------------------------------------------------------------------------------------------------
+
+
+def qualified(store: LogStore) -> str:
+    """Return the URI of a table's root as Hadoop shows it: ``file:/tmp/a b``, not URL-encoded."""
+    return store.root if store.local_root is None else f"file:{store.local_root}"
+
+
+def url_encoded(uri: str) -> str:
+    """Return a URI as it stands in the log; the bucket is left as it is."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return f"file:{url_encode(uri.removeprefix('file:'))}"
+    authority, _, path = rest.partition("/")
+    return f"{scheme}://{authority}/{url_encode(path)}".rstrip("/")
+
+
+def _absolute(file: AddFile, root: str, store: LogStore) -> AddFile:
+    """Return a file of the source as one of the clone: its path made absolute, no row ids."""
+    path = file.path
+    if not _is_absolute(path):
+        path = f"{root}/{path}"
+    return msgspec.structs.replace(
+        file,
+        path=path,
+        data_change=True,
+        deletion_vector=_absolute_vector(file.deletion_vector, root, store),
+        base_row_id=None,
+        default_row_commit_version=None,
+    )
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/") or _SCHEME.match(path) is not None
+
+
+def _absolute_vector(vector: DeletionVectorDescriptor | None, root: str, store: LogStore) -> DeletionVectorDescriptor | None:
+    from airflow_delta.log.deletion_vectors import ABSOLUTE, UUID_RELATIVE, vector_path
+
+    if vector is None or vector.storage_type != UUID_RELATIVE:
+        return vector
+    path = f"{root}/{url_encode(vector_path(store, vector))}"
+    return msgspec.structs.replace(vector, storage_type=ABSOLUTE, path_or_inline_dv=path)

@@ -1,0 +1,299 @@
+"""COMPUTE STATS: statistics of files that are in the table, out of their footers (Delta's ``StatisticsCollection.recompute``)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+
+from airflow_delta.commands.committed import touched_partitions
+from airflow_delta.exceptions import (
+    DeltaConcurrentModificationException,
+    DeltaTableNotFoundException,
+    PredicateException,
+    StagedFileException,
+)
+from airflow_delta.log.actions import AddFile
+from airflow_delta.log.schema import ArrayType, Leaf, MapType, StructType
+from airflow_delta.staging.contract import CommitResult
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log.properties import TableProperties
+    from airflow_delta.log.store import FileStatus, LogStore
+    from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
+
+logger = logging.getLogger(__name__)
+
+CONCURRENCY = 16  # footers that are read at a time
+FILES_AT_ONCE = 4096  # files whose footers are in memory at a time
+
+_UNBOUNDED = frozenset({"boolean", "binary", "variant", "void"})
+_AUTHORITY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)/(.*)", re.DOTALL)
+
+
+# -- of one file --------------------------------------------------------------------------------------------------------------
+
+
+def collect_statistics(
+    footer: pq.FileMetaData, schema: StructType, properties: TableProperties, *, tight_bounds: bool | None = None
+) -> str:
+    """Return the statistics of a file as JSON text, also of columns that the table got after the file was written.
+
+    :param schema: columns that are stored in files: without partition columns.
+    :param tight_bounds: ``None`` for a table without deletion vectors; ``False`` for a file that has one: its statistics are
+        those of all rows in it, deleted or not.
+    """
+    from airflow_delta.log.statistics import stats_from_footer
+
+    text = stats_from_footer(footer, schema, properties, tight_bounds=bool(tight_bounds))
+    stats = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    if tight_bounds is False:
+        stats["tightBounds"] = msgspec.Raw(b"false")
+    absent = _absent_columns(footer, schema, properties)
+    if not absent and tight_bounds is not False:
+        return text
+    if absent:
+        nulls: dict[str, Any] = msgspec.json.decode(stats["nullCount"])
+        for leaf in absent:
+            target = nulls
+            for name in leaf.physical_path[:-1]:
+                target = target.setdefault(name, {})
+            target[leaf.physical_path[-1]] = footer.num_rows
+        stats["nullCount"] = msgspec.Raw(msgspec.json.encode(nulls))
+    return msgspec.json.encode(stats).decode()
+
+
+def _absent_columns(footer: pq.FileMetaData, schema: StructType, properties: TableProperties) -> list[Leaf]:
+    """Return the columns with statistics that the file does not have: readers take them as null.
+
+    Where files know columns by id, names tell nothing.
+    """
+    from airflow_delta.log.indexed_columns import indexed_leaves
+
+    if properties.column_mapping_mode == "id":
+        return []
+    paths = [f"{footer.schema.column(i).path.lower()}." for i in range(footer.num_columns)]
+    leaves = indexed_leaves(schema, (), properties)
+    return [leaf for leaf in leaves if not any(p.startswith(f"{'.'.join(leaf.physical_path).lower()}.") for p in paths)]
+
+
+def is_complete(stats: str | None, leaves: Sequence[Leaf]) -> bool:
+    """Return whether statistics tell everything of a file that statistics can tell.
+
+    :param leaves: columns that statistics are kept of.
+    """
+    parsed = _decoded(stats)
+    records = parsed.get("numRecords")
+    if not isinstance(records, int):
+        return False
+    for leaf in leaves:
+        nulls = _member(parsed, "nullCount", leaf.physical_path)
+        if nulls is None:
+            return False
+        if nulls == records or isinstance(leaf.data_type, ArrayType | MapType) or leaf.data_type.name in _UNBOUNDED:
+            continue
+        if any(_member(parsed, bound, leaf.physical_path) is None for bound in ("minValues", "maxValues")):
+            return False
+    return True
+
+
+def completed(old: str | None, new: str) -> str:
+    """Return statistics with what only the new ones tell; what the old ones tell stays."""
+    try:
+        known = msgspec.json.decode(old or "{}", type=dict[str, msgspec.Raw])
+        added = msgspec.json.decode(new, type=dict[str, msgspec.Raw])
+        merged = _merged(known, added)
+    except msgspec.DecodeError:
+        return new
+    return msgspec.json.encode(merged).decode()
+
+
+def _merged(old: Mapping[str, msgspec.Raw], new: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    result: dict[str, Any] = dict(old)
+    for key, value in new.items():
+        if key not in result or bytes(result[key]) == b"null":
+            result[key] = value
+        elif bytes(value)[:1] == b"{" and bytes(result[key])[:1] == b"{":
+            result[key] = _merged(*(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]) for raw in (result[key], value)))
+    return result
+
+
+def _decoded(stats: str | None) -> dict[str, Any]:
+    try:
+        parsed = msgspec.json.decode(stats or "{}")
+    except msgspec.DecodeError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _member(parsed: Mapping[str, Any], kind: str, path: tuple[str, ...]) -> Any:
+    value: Any = parsed.get(kind)
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+# -- of a table ---------------------------------------------------------------------------------------------------------------
+
+
+def compute_statistics(
+    log: DeltaLog,
+    *,
+    predicate: str | None = None,
+    only_missing: bool = False,
+    max_restarts: int = 3,
+    policy: CommitPolicy | None = None,
+    tags: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+    hooks: Sequence[PostCommitHook] = (),
+) -> CommitResult:
+    """Compute the statistics of the table's files anew, and commit those that changed.
+
+    No rows are read: the footers of the files tell. The commit changes no data and runs at SnapshotIsolation, so appends beside
+    it are no conflict; it carries no ``txn`` action, which would take it to the table's level: to run it again is harmless.
+
+    :param predicate: only files of partitions for which it holds.
+    :param only_missing: only add what the statistics of a file do not tell; files that lack nothing are not opened.
+    :param max_restarts: how often to begin anew when another commit removed one of the files.
+    :returns: the commit; with ``attempts=0`` and the version that was read when nothing had changed.
+    :raises PredicateException: the predicate is on other than partition columns.
+    :raises DeltaTableNotFoundException: there is no table.
+    :raises StagedFileException: a file is gone, or is no Parquet file.
+    :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+    """
+    from airflow_delta.transaction import Operation, OptimisticTransaction
+
+    restarts = 0
+    while True:
+        snapshot = log.update()
+        if snapshot.version < 0:
+            raise DeltaTableNotFoundException(f"There is no Delta table at {log.uri}.", table=log.uri)
+        txn = OptimisticTransaction(log, snapshot, policy=policy)
+        for hook in hooks:
+            txn.register_post_commit_hook(hook)
+        adds = recomputed(txn, predicate, only_missing=only_missing)
+        operation = Operation.compute_stats([predicate if predicate is not None else "true"])
+        if not adds:
+            return _result(txn, adds, "")
+        try:
+            txn.commit(adds, operation, tags=tags, user_metadata=user_metadata)
+        except DeltaConcurrentModificationException as conflict:
+            if restarts >= max_restarts:
+                raise
+            restarts += 1
+            logger.warning("Compute the statistics of %s again (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message)
+            continue
+        return _result(txn, adds, operation.name)
+
+
+def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missing: bool = False) -> list[AddFile]:
+    """Return the files whose statistics change, with the new ones.
+
+    :raises PredicateException: the predicate is on other than partition columns.
+    """
+    from airflow_delta.log import protocol
+    from airflow_delta.log.files_columns import to_add_files
+    from airflow_delta.log.indexed_columns import indexed_leaves
+    from airflow_delta.log.properties import TableProperties
+    from airflow_delta.log.schema import parse_schema
+
+    snapshot = txn.snapshot
+    metadata = snapshot.metadata
+    files = to_add_files(txn.filter_files(*_partition_predicate(snapshot, predicate)))
+    properties = TableProperties(metadata.configuration)
+    schema = parse_schema(metadata.schema_string).without(metadata.partition_columns)
+    leaves = indexed_leaves(schema, (), properties)
+    vectors = "deletionVectors" in protocol.features(snapshot.protocol)
+    if only_missing:
+        files = [file for file in files if not is_complete(file.stats, leaves)]
+    changed: list[AddFile] = []
+    for file, footer in _footers(txn.log.store, files):
+        tight = (file.deletion_vector is None) if vectors else None
+        stats = collect_statistics(footer, schema, properties, tight_bounds=tight)
+        if only_missing:
+            stats = completed(file.stats, stats)
+        if _decoded(stats) != _decoded(file.stats):
+            changed.append(msgspec.structs.replace(file, data_change=False, stats=stats))
+    return changed
+
+
+def _partition_predicate(snapshot: Snapshot, text: str | None) -> tuple[Any, ...]:
+    from airflow_delta.log.predicates import Predicate
+
+    if text is None:
+        return ()
+    predicate = Predicate.parse(text, snapshot.schema, snapshot.metadata.partition_columns)
+    if not predicate.partition_only:
+        raise PredicateException(
+            f"{text!r} is not on the partition columns ({', '.join(snapshot.metadata.partition_columns)}) of table "
+            f"{snapshot.log.uri} alone (DELTA_NON_PARTITION_COLUMN_REFERENCE): whole files get new statistics.",
+            table=snapshot.log.uri,
+            version=snapshot.version,
+        )
+    return (predicate,)
+
+
+def _footers(store: LogStore, files: Sequence[AddFile]) -> Iterator[tuple[AddFile, pq.FileMetaData]]:
+    """Yield files with their footers; those of a shallow clone lie outside of the table."""
+    from airflow_delta.log.footers import read_footers
+
+    for start in range(0, len(files), FILES_AT_ONCE):
+        groups: dict[str | None, list[tuple[AddFile, FileStatus]]] = {}
+        for file in files[start : start + FILES_AT_ONCE]:
+            elsewhere, status = _status(store, file)
+            groups.setdefault(elsewhere, []).append((file, status))
+        for root, group in groups.items():
+            there = store if root is None else store.sibling(root)
+            try:
+                footers = read_footers(there, [status for _file, status in group], CONCURRENCY)
+            except StagedFileException as error:
+                raise StagedFileException(
+                    f"{error.message.removesuffix(' Run the stage that wrote it again.')} Its statistics in table {store.root} "
+                    "cannot be computed; restore the file, or the table to a version without it.",
+                    table=store.root,
+                ) from error
+            yield from ((file, footer) for (file, _status_), footer in zip(group, footers, strict=True))
+
+
+def _status(store: LogStore, file: AddFile) -> tuple[str | None, FileStatus]:
+    """Return the root below which a file lies, ``None`` for that of the table, and its status there."""
+    from airflow_delta.log.files_tail import canonical_path
+    from airflow_delta.log.store import FileStatus
+
+    path = canonical_path(file.path)
+    if match := _AUTHORITY.fullmatch(path):
+        root, path = f"{match[1]}://{match[2]}", match[3]
+    elif path.startswith(("/", "file:/")):
+        bucket = _AUTHORITY.match(f"{store.root}/")
+        root = "/" if bucket is None or path.startswith("file:") else f"{bucket[1]}://{bucket[2]}"
+        path = path.removeprefix("file:").lstrip("/")
+    else:
+        return None, FileStatus(unquote(path), file.size, file.modification_time)
+    return root, FileStatus(unquote(path), file.size, file.modification_time)
+
+
+def _result(txn: OptimisticTransaction, adds: Sequence[AddFile], operation: str) -> CommitResult:
+    outcome = txn.outcome
+    return CommitResult(
+        table=txn.log.uri,
+        table_id=txn.snapshot.metadata.id,
+        version=txn.read_version if outcome is None else outcome.version,
+        read_version=txn.read_version,
+        transaction_id=txn.txn_id,
+        operation=operation,
+        attempts=0 if outcome is None else outcome.attempts,
+        versions_checked=0 if outcome is None else outcome.versions_checked,
+        isolation_level=None if outcome is None else outcome.commit_info.isolation_level,
+        is_blind_append=None if outcome is None else outcome.commit_info.is_blind_append,
+        timestamp=None if outcome is None else outcome.timestamp,
+        num_files=len(adds),
+        num_bytes=sum(add.size for add in adds),
+        partitions=touched_partitions(adds),
+    )

@@ -1,0 +1,198 @@
+"""Rows that Spark found, marked as deleted: deletion vectors of the files that stay, merged with those that they have."""
+
+from __future__ import annotations
+
+import array
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import msgspec
+
+from airflow_delta.commands.committed import num_records
+from airflow_delta.commands.data_files import find_data_files
+from airflow_delta.exceptions import StagingException
+from airflow_delta.log.actions import AddFile, RemoveFile
+from airflow_delta.spark.plan_files import FILE, NUMBER, WORD, file_of, files_by_uri
+from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.staging.report import StageReport, StageRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyroaring import BitMap64
+
+    from airflow_delta.log import DeltaLog
+
+_WORD_BITS = 64
+
+
+@dataclass(slots=True)
+class MarkedFiles:
+    """What marking rows does to files.
+
+    :param adds: files that stay, with the vector that marks the rows.
+    :param removes: the same files without it, and those of which no row is left.
+    :param added: vectors that files get, those that replace another included.
+    :param removed: vectors that files lose, those that are replaced included.
+    :param updated: vectors that replace another.
+    """
+
+    adds: list[AddFile] = field(default_factory=list)
+    removes: list[RemoveFile] = field(default_factory=list)
+    added: int = 0
+    removed: int = 0
+    updated: int = 0
+
+
+def mark_rows(
+    log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport, files: Mapping[str, AddFile]
+) -> MarkedFiles:
+    """Write the deletion vectors of the rows that a report marks, all into one file of the attempt.
+
+    :param handle: with the schema that the table has (:func:`airflow_delta.commands.earlier.handle_after`).
+    :param files: live files that the operation has touched, by path.
+    :raises StagingException: the report marks rows that the files do not have.
+    """
+    from airflow_delta.log.deletion_vectors import read_deletion_vectors, write_deletion_vectors
+
+    new = _reported_rows(log, request, report)
+    unknown = [path for path in new if path not in files]
+    if unknown:
+        raise _wrong_rows(request, f"{unknown[0]}, which it does not list as rewritten")
+    touched = [files[path] for path in new]
+    known = [file.deletion_vector for file in touched if file.deletion_vector is not None]
+    old = iter(read_deletion_vectors(log.store, known))
+    sized = _with_num_records(log, handle, [file for file in touched if num_records(file.stats) is None])
+    marked = MarkedFiles()
+    kept: list[tuple[AddFile, BitMap64]] = []
+    for file in touched:
+        file = sized.get(file.path, file)
+        rows = new[file.path]
+        if file.deletion_vector is not None:
+            before = next(old)
+            if before & rows:
+                raise _wrong_rows(request, f"rows of {file.path} that are deleted already")
+            rows = before | rows
+        total = num_records(file.stats) or 0
+        if len(rows) and rows.max() >= total:
+            raise _wrong_rows(request, f"row {rows.max()} of {file.path}, which has {total}")
+        marked.removes.append(files[file.path].remove(0))
+        marked.removed += file.deletion_vector is not None
+        if len(rows) < total:
+            kept.append((file, rows))
+    descriptors = write_deletion_vectors(log.store, request.directory, [rows for _, rows in kept]) if kept else []
+    for (file, _), descriptor in zip(kept, descriptors, strict=True):
+        marked.updated += file.deletion_vector is not None
+        marked.added += 1
+        marked.adds.append(
+            msgspec.structs.replace(
+                file, data_change=True, deletion_vector=descriptor, stats=with_wide_bounds(file.stats, file.deletion_vector)
+            )
+        )
+    whole = [files[path] for path in report.rewritten_files if path not in new]
+    marked.removes += [file.remove(0) for file in whole]
+    marked.removed += sum(file.deletion_vector is not None for file in whole)
+    return marked
+
+
+def with_wide_bounds(stats: str | None, before: object | None = None) -> str:
+    """Return statistics that say that bounds may be wider than the rows that are left (``tightBounds`` false).
+
+    A column of nulls has as many nulls as the file has rows, whatever a deletion vector marks; other counts of nulls stay, and
+    tell readers nothing (Delta protocol, "Per-file Statistics").
+
+    :param before: the deletion vector that exact statistics have counted in.
+    """
+    parts = msgspec.json.decode(stats or "{}", type=dict[str, msgspec.Raw])  # values keep their digits
+    was_tight = bytes(parts.get("tightBounds", b"true")) != b"false"
+    cardinality = getattr(before, "cardinality", 0)
+    if was_tight and cardinality and "nullCount" in parts:
+        total = int(bytes(parts["numRecords"]))
+        nulls = _all_null(json.loads(bytes(parts["nullCount"])), total - cardinality, total)
+        parts["nullCount"] = msgspec.Raw(json.dumps(nulls, separators=(",", ":"), ensure_ascii=False).encode())
+    parts["tightBounds"] = msgspec.Raw(b"false")
+    return msgspec.json.encode(parts).decode()
+
+
+def _all_null(value: object, live: int, total: int) -> object:
+    if isinstance(value, dict):
+        return {name: _all_null(item, live, total) for name, item in value.items()}
+    return total if value == live else value
+
+
+def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) -> dict[str, BitMap64]:
+    """Return the rows that go, by path of their file as the log has it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if request.rewrite is None:
+        raise _wrong_rows(request, "rows, and was planned without files")
+    known = files_by_uri(request.rewrite)
+    found: dict[str, BitMap64] = {}
+    for name in report.vector_directories:
+        for status in find_data_files(log, f"{request.directory}/{name}"):
+            table = pq.read_table(pa.BufferReader(log.store.read(status.path)), columns=[FILE, NUMBER, WORD])
+            for uri, words in _by_file(table):
+                path = file_of(known, uri).path
+                rows = _rows(words)
+                found[path] = found[path] | rows if path in found else rows
+    return found
+
+
+def _by_file(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    table = table.sort_by(FILE)
+    start = 0
+    for counted in table.column(FILE).value_counts().to_pylist():  # in the order of the first of each
+        yield counted["values"], table.slice(start, counted["counts"])
+        start += counted["counts"]
+
+
+def _rows(words: pa.Table) -> BitMap64:
+    """Return the positions of the rows whose bits are set."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyroaring import BitMap64
+
+    first = pc.multiply(words.column(NUMBER).combine_chunks(), _WORD_BITS)
+    word = words.column(WORD).combine_chunks().view(pa.uint64())
+    rows = BitMap64()
+    for bit in range(_WORD_BITS):
+        is_set = pc.not_equal(pc.bit_wise_and(word, pa.scalar(1 << bit, pa.uint64())), pa.scalar(0, pa.uint64()))
+        positions = pc.add(first.filter(is_set), bit)
+        if len(positions):
+            rows |= BitMap64(array.array("Q", positions.buffers()[1].to_pybytes()[: 8 * len(positions)]))
+    return rows
+
+
+def _with_num_records(log: DeltaLog, handle: TransactionHandle, files: Sequence[AddFile]) -> dict[str, AddFile]:
+    """Return files whose statistics lack the number of rows with new ones from their footers: a vector is not allowed without."""
+    if not files:
+        return {}
+    from airflow_delta.log.footers import read_footers
+    from airflow_delta.log.properties import TableProperties
+    from airflow_delta.log.schema import parse_schema
+    from airflow_delta.log.statistics import stats_from_footer
+    from airflow_delta.log.store import FileStatus
+
+    schema, properties = parse_schema(handle.schema_string or ""), TableProperties(dict(handle.configuration))
+    found = {}
+    for file in files:
+        path = unquote(file.path)
+        store = log.store
+        if path.startswith(("/", "file:")) or "://" in path:
+            directory, _, path = path.rpartition("/")
+            store = store.sibling(directory)
+        [footer] = read_footers(store, [FileStatus(path, file.size, file.modification_time)])
+        stats = stats_from_footer(footer, schema, properties, handle.partition_columns)
+        found[file.path] = msgspec.structs.replace(file, stats=stats)
+    return found
+
+
+def _wrong_rows(request: StageRequest, what: str) -> StagingException:
+    return StagingException(
+        f"The report of stage {request.stage} on table {request.table} marks {what}. Nothing is committed. Clear the stage.",
+        table=request.table,
+        version=request.read_version,
+    )

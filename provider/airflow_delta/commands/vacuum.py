@@ -1,0 +1,284 @@
+"""VACUUM: delete the files that neither the table nor anybody who may still read or publish needs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.vacuum_listing import Listing, all_parents, hidden_names, list_table, parents
+from airflow_delta.commands.vacuum_staged import StagedTransactions, staged_transactions
+from airflow_delta.commands.vacuum_valid import last_version_before, remember_vacuum, removed_files, valid_files
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
+    VacuumRetentionPeriodTooShortException,
+)
+from airflow_delta.log import protocol
+from airflow_delta.staging.paths import STAGING_DIRECTORY
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log.store import FileStatus
+    from airflow_delta.transaction import CommitPolicy, Operation
+
+logger = logging.getLogger(__name__)
+
+HOUR = 3_600_000
+TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
+"""How old the newest file of a transaction gets before it counts as given up."""
+
+_BATCH = 1_000
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class VacuumResult:
+    """What VACUUM deleted, or would delete.
+
+    :param version: version of the table whose files were kept.
+    :param num_files: files deleted (``dry_run``: that would be).
+    :param num_directories: empty directories deleted (``dry_run``: tried; one with only hidden or young files in it will stay). A
+        directory that this run empties goes with the next one.
+    :param num_bytes: bytes of these files.
+    :param num_live_transactions: staged transactions that may still be published; none of their files was looked at.
+    :param paths: files and directories, relative to the table root and not URL-encoded.
+    """
+
+    table: str
+    version: int
+    mode: str
+    dry_run: bool
+    num_files: int
+    num_directories: int
+    num_bytes: int
+    num_live_transactions: int
+    paths: tuple[str, ...]
+
+    def to_dict(self, *, max_paths: int | None = None) -> dict[str, Any]:
+        """Return it as JSON for XCom.
+
+        :param max_paths: how many of the paths to keep; all for ``None``.
+        """
+        return {
+            "table": self.table,
+            "version": self.version,
+            "mode": self.mode,
+            "dryRun": self.dry_run,
+            "numFiles": self.num_files,
+            "numDirectories": self.num_directories,
+            "numBytes": self.num_bytes,
+            "numLiveTransactions": self.num_live_transactions,
+            "paths": list(self.paths[:max_paths]),
+        }
+
+
+@dataclass(frozen=True)
+class _Found:
+    files: list[FileStatus]
+    directories: list[str]
+    num_listed_directories: int
+    live: int
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(status.size for status in self.files)
+
+
+def vacuum(
+    log: DeltaLog,
+    *,
+    retention_hours: float | None = None,
+    retention_check: bool = True,
+    lite: bool = False,
+    dry_run: bool = False,
+    transaction_timeout_hours: float = TRANSACTION_TIMEOUT_HOURS,
+    logging_enabled: bool = True,
+    policy: CommitPolicy | None = None,
+    tags: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+    clock: Callable[[], int] | None = None,
+) -> VacuumResult:
+    """Delete files that no version within the retention needs, and directories that are empty.
+
+    Files of a staged transaction that may still be published stay, whatever the retention: see
+    :func:`airflow_delta.commands.vacuum_staged.staged_transactions`.
+
+    :param retention_hours: age that files must have; default: the property ``delta.deletedFileRetentionDuration``.
+    :param retention_check: refuse a retention below that property (Delta's ``retentionDurationCheck.enabled``).
+    :param lite: delete only what the commits since the last VACUUM removed, without listing the table (VACUUM LITE).
+    :param dry_run: delete nothing and commit nothing.
+    :param transaction_timeout_hours: age of its newest file at which a staged transaction counts as given up; the retention,
+        where that is longer.
+    :param logging_enabled: commit VACUUM START and VACUUM END (Delta's ``vacuum.logging.enabled``).
+    :param clock: gives the present time in milliseconds since the epoch.
+    :raises DeltaTableNotFoundException: there is no table; nothing is ever deleted then.
+    :raises VacuumRetentionPeriodTooShortException: the retention is below the property, and that is checked.
+    :raises DeltaUnsupportedTableFeatureException: the table has a feature that this provider does not know (also
+        :class:`~airflow_delta.exceptions.InvalidProtocolVersionException`).
+    :raises DeltaIllegalStateException: ``lite``, and the log does not reach back to the last VACUUM.
+    """
+    now = clock() if clock is not None else int(time.time() * 1000)
+    default, specified = _retention(log, retention_hours, retention_check=retention_check)
+    retention = default if specified is None else specified
+    if transaction_timeout_hours < 0:
+        raise DeltaIllegalArgumentException("transaction_timeout_hours must not be negative.", table=log.uri)
+    dead_before = now - max(retention, round(transaction_timeout_hours * HOUR))
+    last = last_version_before(log, now - retention)
+    # The files first, then the version: what is committed in between is kept.
+    if lite:
+        listing = Listing(removed_files(log, last, deleted_before=now - retention))
+    else:
+        listing = list_table(log.store, hidden_names(log.snapshot))
+    snapshot = log.update()
+    _check_protocol(snapshot)
+    found = _find(log, snapshot, listing, deleted_before=now - retention, dead_before=dead_before, lite=lite)
+    result = VacuumResult(
+        table=log.uri,
+        version=snapshot.version,
+        mode="LITE" if lite else "FULL",
+        dry_run=dry_run,
+        num_files=len(found.files),
+        num_directories=len(found.directories),
+        num_bytes=found.num_bytes,
+        num_live_transactions=found.live,
+        paths=(*(status.path for status in found.files), *found.directories),
+    )
+    if dry_run:
+        return result
+    from airflow_delta.transaction import Operation, OptimisticTransaction
+
+    def record(operation: Operation) -> None:
+        if logging_enabled:
+            OptimisticTransaction(log, policy=policy).commit([], operation, tags=tags, user_metadata=user_metadata)
+
+    record(
+        Operation.vacuum_start(
+            retention_check_enabled=retention_check,
+            default_retention_millis=default,
+            specified_retention_millis=specified,
+            metrics={"numFilesToDelete": len(result.paths), "sizeOfDataToDelete": found.num_bytes},
+        )
+    )
+    found = _without_restored(log, snapshot, found, deleted_before=now - retention, own_commits=int(logging_enabled))
+    try:
+        directories = _delete(log, found)
+    except BaseException:
+        record(Operation.vacuum_end("FAILED"))
+        raise
+    deleted = len(found.files) + len(directories)
+    metrics = {"numDeletedFiles": deleted, "numVacuumedDirectories": found.num_listed_directories + 1}
+    record(Operation.vacuum_end("COMPLETED", metrics=metrics))
+    remember_vacuum(log, last)
+    logger.info("VACUUM of %s deleted %s files and %s directories", log.uri, len(found.files), len(directories))
+    return replace(
+        result,
+        num_files=len(found.files),
+        num_bytes=found.num_bytes,
+        num_directories=len(directories),
+        paths=(*(status.path for status in found.files), *directories),
+    )
+
+
+def _retention(log: DeltaLog, hours: float | None, *, retention_check: bool) -> tuple[int, int | None]:
+    """Return the table's retention and the one that was asked for, in milliseconds."""
+    snapshot = log.update()
+    if snapshot.version < 0:
+        raise DeltaTableNotFoundException(f"There is no Delta table at {log.uri}, so VACUUM deletes nothing.", table=log.uri)
+    default = snapshot.properties.deleted_file_retention
+    if hours is None:
+        return default, None
+    if hours < 0:
+        raise DeltaIllegalArgumentException(
+            f"The retention must not be negative, got {hours} hours (DELTA_VACUUM_RETENTION_PERIOD_NEGATIVE).", table=log.uri
+        )
+    specified = round(hours * HOUR)
+    if retention_check and specified < default:
+        raise VacuumRetentionPeriodTooShortException(
+            f"A retention of {hours} hours is below delta.deletedFileRetentionDuration of table {log.uri} ({-(-default // HOUR)} "
+            "hours): readers of older versions, and writers that do not stage their files, may lose files. If there are none, "
+            "pass retention_check=False.",
+            table=log.uri,
+            version=snapshot.version,
+        )
+    return default, specified
+
+
+def _check_protocol(snapshot: Snapshot) -> None:
+    """Refuse a table with features that are not known here: they may keep files that nothing else names (vacuumProtocolCheck)."""
+    protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version)
+    protocol.check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
+
+
+def _find(log: DeltaLog, snapshot: Snapshot, listing: Listing, *, deleted_before: int, dead_before: int, lite: bool) -> _Found:
+    valid = valid_files(snapshot, deleted_before=deleted_before)
+    # What the log has removed is committed, so VACUUM LITE meets no staged file of another transaction.
+    staged = (
+        StagedTransactions(frozenset(), frozenset())
+        if lite
+        else staged_transactions(log, listing, valid, dead_before=dead_before)
+    )
+    old = [status for status in listing.files if status.modification_time < deleted_before]
+    occupied = all_parents([status.path for status in old])
+    kept = all_parents(valid)
+    directories = [
+        path for path in listing.directories if path not in occupied and path not in kept and not staged.protects(path)
+    ]
+    files = [status for status in old if status.path not in valid and not staged.protects(status.path)]
+    return _Found(files, sorted(directories, reverse=True), len(listing.directories), len(staged.live))
+
+
+def _without_restored(log: DeltaLog, snapshot: Snapshot, found: _Found, *, deleted_before: int, own_commits: int) -> _Found:
+    """Leave out what others committed since: RESTORE brings removed files back. One that read before VACUUM START fails."""
+    newest = log.update()
+    if newest.version <= snapshot.version + own_commits:
+        return found
+    valid = valid_files(newest, deleted_before=deleted_before)
+    return replace(found, files=[status for status in found.files if status.path not in valid])
+
+
+def _delete(log: DeltaLog, found: _Found) -> list[str]:
+    """Delete the files, then the empty directories from the innermost on; return those that were empty."""
+    paths = [status.path for status in found.files]
+    root = log.store.local_root
+    if root is None:
+        batches = [paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for _ in pool.map(log.store.delete, batches):
+                pass
+        return []
+    log.store.delete([*paths, *map(_checksum, paths)])
+    deleted = [directory for directory in found.directories if _remove_directory(root, directory)]
+    _remove_staging_directories(root, paths)
+    return deleted
+
+
+def _checksum(path: str) -> str:
+    """Return Hadoop's checksum file of a local file, which its own delete takes along."""
+    directory, slash, name = path.rpartition("/")
+    return f"{directory}{slash}.{name}.crc"
+
+
+def _remove_staging_directories(root: str, paths: Sequence[str]) -> None:
+    """Delete what this run emptied below ``staged/``: thousands of transactions would leave as many directories."""
+    emptied = {
+        directory
+        for path in paths
+        if path.startswith(f"{STAGING_DIRECTORY}/")
+        for directory in parents(path)
+        if directory != STAGING_DIRECTORY
+    }
+    for directory in sorted(emptied, reverse=True):
+        _remove_directory(root, directory)
+
+
+def _remove_directory(root: str, directory: str) -> bool:
+    try:
+        os.rmdir(f"{root}/{directory}")
+    except OSError:  # not empty, or gone
+        return False
+    return True

@@ -1,0 +1,50 @@
+"""``@task.delta_merge``: a PySpark function whose DataFrame is merged into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from airflow_delta.operators.merge import DeltaMergePySparkOperator
+from airflow_delta.operators.pyspark import without_injected
+
+if TYPE_CHECKING:
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+
+class _DeltaMergeDecoratedOperator(DecoratedOperator, DeltaMergePySparkOperator):
+    custom_operator_name = "@task.delta_merge"
+    template_fields = (*DecoratedOperator.template_fields, *DeltaMergePySparkOperator.template_fields)
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        visible = without_injected(python_callable)
+        super().__init__(
+            kwargs_to_upstream={"python_callable": visible, "op_args": op_args, "op_kwargs": op_kwargs},
+            python_callable=visible,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            **kwargs,
+        )
+
+
+def delta_merge_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Turn a function that returns a DataFrame into a MERGE; ``@task.delta_merge`` is this function.
+
+    :param python_callable: the function; it may name ``spark``, ``table`` and ``transaction`` among its parameters.
+    :param kwargs: parameters of :class:`~airflow_delta.operators.merge.DeltaMergeOperator` and of any Airflow task.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=False,
+        decorated_operator_class=_DeltaMergeDecoratedOperator,
+        **kwargs,
+    )

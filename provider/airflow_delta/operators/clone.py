@@ -1,0 +1,95 @@
+"""SHALLOW CLONE as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.identity import whole_number
+from airflow_delta.operators.table import DeltaMaintenanceBase
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.log import DeltaLog
+
+
+class DeltaCloneOperator(DeltaMaintenanceBase):
+    """Make a table a shallow clone of another one: it begins as a version of it, and points to its files where they are.
+
+    :param table: location of the clone. (templated)
+    :param source: table to clone: URI, absolute path, or name below the source connection's base path. (templated)
+    :param version: version of the source; default: the latest. (templated)
+    :param timestamp: instead of a version: ISO 8601 (without a zone: UTC), the last version committed until then. (templated)
+    :param properties: table properties that go over those of the source. (templated)
+    :param replace: make an empty table that is there the clone (``CREATE OR REPLACE``).
+    :param source_conn_id: connection to the source; default: ``delta_conn_id``. (templated)
+    :param source_uri: URI of the source as readers of the clone reach it, where that is another one (``s3a://``). (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
+    """
+
+    template_fields: Sequence[str] = (
+        *DeltaMaintenanceBase.template_fields,
+        "source",
+        "version",
+        "timestamp",
+        "properties",
+        "source_conn_id",
+        "source_uri",
+    )
+    template_fields_renderers = {"properties": "json"}
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        version: int | str | None = None,
+        timestamp: str | datetime | None = None,
+        properties: Mapping[str, str] | None = None,
+        replace: bool = False,
+        source_conn_id: str | None = None,
+        source_uri: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.version = version
+        self.timestamp = timestamp
+        self.properties = properties
+        self.replace = replace
+        self.source_conn_id = source_conn_id
+        self.source_uri = source_uri
+
+    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+        """Clone, commit and return the result.
+
+        :raises DeltaIllegalStateException: a table is there, or has rows.
+        """
+        from airflow_delta.commands.clone import clone_table
+
+        result = clone_table(
+            log,
+            DeltaHook(self.source_conn_id or self.delta_conn_id).get_log(self.source),
+            version=whole_number("version", self.version),
+            timestamp=_moment(self.timestamp),
+            properties=self.properties,
+            replace=self.replace,
+            source_uri=self.source_uri,
+            **self._commit_options(context),
+        )
+        return self._finish(context, result)
+
+
+def _moment(value: str | datetime | None) -> datetime | None:
+    if value is None or isinstance(value, datetime):
+        return value
+    if not value:
+        return None
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise DeltaIllegalArgumentException(f"timestamp must be a time in ISO 8601, got {value!r}") from None

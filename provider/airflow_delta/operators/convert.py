@@ -1,0 +1,63 @@
+"""CONVERT TO DELTA as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.operators.table import DeltaMaintenanceBase
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.log import DeltaLog
+
+
+class DeltaConvertOperator(DeltaMaintenanceBase):
+    """Make a directory of Parquet files a Delta table where it is. Only footers are read, and only the log is written.
+
+    :param table: the directory. Where it is a table already, nothing happens. (templated)
+    :param partition_schema: columns of its partition directories, in their order: ``p STRING, q DATE``, or SQL types by name.
+        Needed when there are such directories. (templated)
+    :param collect_stats: collect statistics of every file.
+    :param properties: properties of the table. (templated)
+    :param time_zone: time zone of timestamps in directory names that name none. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "partition_schema", "properties", "time_zone")
+    template_fields_renderers = {"partition_schema": "json", "properties": "json"}
+
+    def __init__(
+        self,
+        *,
+        partition_schema: str | Mapping[str, str] | None = None,
+        collect_stats: bool = True,
+        properties: Mapping[str, str] | None = None,
+        time_zone: str = "UTC",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.partition_schema = partition_schema
+        self.collect_stats = collect_stats
+        self.properties = properties
+        self.time_zone = time_zone
+
+    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+        """Convert, commit and return the result.
+
+        :raises DeltaAnalysisException: a file is no Parquet file, or the directories do not fit the partition schema.
+        :raises SchemaMismatchException: files disagree on the type of a column.
+        """
+        from airflow_delta.commands.convert import convert_to_delta
+
+        result = convert_to_delta(
+            log,
+            partition_schema=self.partition_schema,
+            collect_stats=self.collect_stats,
+            properties=self.properties,
+            time_zone=self.time_zone,
+            **self._commit_options(context),
+        )
+        return self._finish(context, result)

@@ -1,0 +1,112 @@
+"""CREATE TABLE, CREATE OR REPLACE TABLE, REPLACE TABLE as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.operators.identity import column_names
+from airflow_delta.operators.table import DeltaTableOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+
+
+class DeltaCreateTableOperator(DeltaTableOperator):
+    """Create a Delta table, or put another one into its place. Needs no Spark.
+
+    In a transaction, other stages write into the new table when they get ``after=<output of this task>``; it appears with their
+    rows, as one version. For a table that a DataFrame makes (CREATE TABLE AS SELECT), give ``create=`` to the stage of its rows.
+
+    :param schema: columns as SQL words them (``id BIGINT GENERATED ALWAYS AS IDENTITY, day DATE NOT NULL``), or Spark's JSON form
+        of a schema. (templated)
+    :param mode: ``create`` (a table that exists is an error), ``create_if_not_exists``, ``create_or_replace``, ``replace``.
+        (templated)
+    :param partition_by: partition columns. (templated)
+    :param cluster_by: clustering columns, up to four, instead of partition columns. (templated)
+    :param properties: table properties. (templated)
+    :param description: comment of the table. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        *DeltaTableOperator.template_fields,
+        "schema",
+        "mode",
+        "partition_by",
+        "cluster_by",
+        "properties",
+        "description",
+    )
+
+    def __init__(
+        self,
+        *,
+        schema: str,
+        mode: str = "create",
+        partition_by: str | Sequence[str] = (),
+        cluster_by: str | Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        description: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.schema = schema
+        self.mode = mode
+        self.partition_by = partition_by
+        self.cluster_by = cluster_by
+        self.properties = properties
+        self.description = description
+
+    def begin_options(self) -> dict[str, Any]:
+        """Return that there need not be a table."""
+        return {"create": True}
+
+    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StagedWrite:
+        """Stage the new table."""
+        from airflow_delta.commands.create import plan_create
+
+        return plan_create(
+            log,
+            handle,
+            **identity,
+            schema=self.schema,
+            partition_by=column_names(self.partition_by),
+            cluster_by=column_names(self.cluster_by),
+            properties=self.properties,
+            description=self.description,
+            mode=self.mode,
+            after=self._earlier(),
+        )
+
+    def execute(self, context: Context) -> Any:
+        """Return the staged write, or the result of the commit; a table that is to be left alone is not committed to.
+
+        :raises DeltaTableAlreadyExistsException: the table exists and is not to be replaced.
+        :raises DeltaTableNotFoundException: there is no table to replace.
+        """
+        if self.transaction is None and self.mode == "create_if_not_exists" and (found := self._existing()) is not None:
+            return found
+        return super().execute(context)
+
+    def _existing(self) -> dict[str, Any] | None:
+        """Return the table that is there, in the form of the commit that would have created it."""
+        from airflow_delta.staging.contract import CommitResult
+
+        snapshot = (log := self._log_of_table(self.delta_conn_id)).update()
+        if snapshot.version < 0:
+            return None
+        self.log.info("Table %s exists, version %s: left as it is.", log.uri, snapshot.version)
+        return CommitResult(
+            table=log.uri,
+            table_id=snapshot.metadata.id,
+            version=snapshot.version,
+            read_version=snapshot.version,
+            transaction_id="",
+            operation="CREATE TABLE",
+            committed_before=True,
+        ).to_dict()

@@ -1,0 +1,110 @@
+"""DELETE, UPDATE and TRUNCATE as tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.operators.table import DeltaSparkTableOperator, DeltaTableOperator
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.report import StageRequest
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+
+
+class DeltaDeleteOperator(DeltaSparkTableOperator):
+    """Delete rows of a table.
+
+    Without a predicate, or with one that names only partition columns, no Spark is started.
+
+    :param predicate: Spark SQL condition of the rows to delete; timestamps without a zone are in UTC. Default: all rows.
+        (templated)
+    :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaSparkTableOperator.template_fields, "predicate", "write_options")
+    template_fields_renderers = {**DeltaSparkTableOperator.template_fields_renderers, "predicate": "sql", "write_options": "json"}
+
+    def __init__(self, *, predicate: str | None = None, write_options: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.predicate = predicate
+        self.write_options = write_options
+
+    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+        """Plan the DELETE."""
+        from airflow_delta.commands.delete import plan_delete
+
+        return plan_delete(
+            log,
+            handle,
+            predicate=self.predicate,
+            options=self.write_options,
+            spark_table_uri=self.spark_table_uri,
+            after=self._earlier(),
+            **identity,
+        )
+
+
+class DeltaUpdateOperator(DeltaSparkTableOperator):
+    """Give columns of a table new values.
+
+    :param set: Spark SQL expressions over the old row by the column, or field of one (``a.b``), that gets the value; ``DEFAULT``
+        is the column's default. Timestamps without a zone are in the time zone of the Spark session. (templated)
+    :param predicate: Spark SQL condition of the rows that change; timestamps without a zone are in UTC. Default: all rows.
+        (templated)
+    :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaSparkTableOperator.template_fields, "set", "predicate", "write_options")
+    template_fields_renderers = {
+        **DeltaSparkTableOperator.template_fields_renderers,
+        "set": "json",
+        "predicate": "sql",
+        "write_options": "json",
+    }
+
+    def __init__(
+        self,
+        *,
+        set: Mapping[str, str],  # noqa: A002 - Delta's name
+        predicate: str | None = None,
+        write_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.set = set
+        self.predicate = predicate
+        self.write_options = write_options
+
+    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+        """Plan the UPDATE."""
+        from airflow_delta.commands.update import plan_update
+
+        return plan_update(
+            log,
+            handle,
+            set=self.set,
+            predicate=self.predicate,
+            options=self.write_options,
+            spark_table_uri=self.spark_table_uri,
+            after=self._earlier(),
+            **identity,
+        )
+
+
+class DeltaTruncateOperator(DeltaTableOperator):
+    """Delete all rows of a table; no Spark is started.
+
+    The parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator`.
+    """
+
+    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+        """Plan the TRUNCATE."""
+        from airflow_delta.commands.delete import plan_truncate
+
+        return plan_truncate(log, handle, after=self._earlier(), **identity)

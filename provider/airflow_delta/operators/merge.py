@@ -1,0 +1,184 @@
+"""MERGE as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.python import PythonOperator
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.pyspark import TableReader, call_injected, without_injected
+from airflow_delta.operators.table import DeltaSparkTableOperator
+from airflow_delta.staging.merge import (
+    when_matched_delete,
+    when_matched_update,
+    when_not_matched_by_source_delete,
+    when_not_matched_by_source_update,
+    when_not_matched_insert,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+    from airflow_delta.staging.report import StageRequest
+
+__all__ = [
+    "DeltaMergeOperator",
+    "DeltaMergePySparkOperator",
+    "when_matched_delete",
+    "when_matched_update",
+    "when_not_matched_by_source_delete",
+    "when_not_matched_by_source_update",
+    "when_not_matched_insert",
+]
+
+
+class DeltaMergeOperator(DeltaSparkTableOperator):
+    """Merge the rows of a source into a table: MERGE INTO, with ``*``, several clauses and schema evolution.
+
+    Without ``clauses`` it is an upsert: ``[when_matched_update(), when_not_matched_insert()]``.
+
+    :param source: Spark SQL text; a mapping with ``sql``, or with ``path``, ``format`` and ``options``; or a function of
+        ``spark`` that returns a DataFrame (in-process sessions only). (templated, as far as it is text)
+    :param condition: Spark SQL over a row of the table and one of the source: whether they match. (templated)
+    :param clauses: made with :func:`when_matched_update`, :func:`when_not_matched_insert`, ...; the first of its kind whose
+        condition is true decides a row. (templated)
+    :param source_alias: name of the source in conditions and expressions.
+    :param target_alias: name of the table in them.
+    :param merge_schema: columns that only the source has are added to the table, as far as a clause has ``*``.
+    :param options: options of Spark's Parquet writer.
+
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        *DeltaSparkTableOperator.template_fields,
+        "merge_source",
+        "condition",
+        "clauses",
+        "source_alias",
+        "target_alias",
+        "options",
+    )
+    template_fields_renderers = {**DeltaSparkTableOperator.template_fields_renderers, "clauses": "json", "condition": "sql"}
+
+    def __init__(
+        self,
+        *,
+        source: str | Mapping[str, Any] | Callable[[SparkSession], DataFrame] | None = None,
+        condition: str,
+        clauses: Sequence[Mapping[str, Any]] | None = None,
+        source_alias: str = "source",
+        target_alias: str = "target",
+        merge_schema: bool = False,
+        options: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.merge_source = source
+        self.condition = condition
+        self.clauses = [when_matched_update(), when_not_matched_insert()] if clauses is None else clauses
+        self.source_alias = source_alias
+        self.target_alias = target_alias
+        self.merge_schema = merge_schema
+        self.options = options
+
+    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+        """Plan the MERGE."""
+        from airflow_delta.commands.merge import plan_merge
+
+        return plan_merge(
+            log,
+            handle,
+            condition=self.condition,
+            clauses=self.clauses,
+            source=self._named_source(),
+            source_alias=self.source_alias,
+            target_alias=self.target_alias,
+            merge_schema=self.merge_schema,
+            options=self.options,
+            spark_table_uri=self.spark_table_uri,
+            after=self._earlier(),
+            **identity,
+        )
+
+    def source(self, spark: SparkSession) -> DataFrame | None:
+        """Return the source of an in-process session; ``None`` when the request names it."""
+        return self.merge_source(spark) if callable(self.merge_source) else None
+
+    def _named_source(self) -> dict[str, Any] | None:
+        if isinstance(self.merge_source, str):
+            return {"sql": self.merge_source}
+        if isinstance(self.merge_source, Mapping):
+            return dict(self.merge_source)
+        if self.merge_source is not None and (self.spark_submit is not None or self.application is not None):
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} submits its MERGE, so the source cannot be a Python function. Give it as SQL or as a "
+                "path, or have the application pass it: delta_stage(spark).run(source)."
+            )
+        return None
+
+
+class DeltaMergePySparkOperator(DeltaMergeOperator, PythonOperator):
+    """Call a function with a Spark session and merge the DataFrame that it returns into a table.
+
+    The function may name ``spark`` (the session), ``table`` (a :class:`~airflow_delta.operators.pyspark.TableReader`) and
+    ``transaction`` (the handle) among its parameters.
+
+    :param python_callable: function that returns the source.
+
+    The other parameters are those of :class:`DeltaMergeOperator`, without ``source`` and without submitting.
+    """
+
+    template_fields: Sequence[str] = (*DeltaMergeOperator.template_fields, *PythonOperator.template_fields)
+
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
+        kwargs.setdefault("show_return_value_in_logs", False)
+        super().__init__(python_callable=without_injected(python_callable), **kwargs)
+        self._planned: tuple[DeltaLog, TransactionHandle] | None = None
+        self._reader: TableReader | None = None
+        if self.merge_source is not None or self.spark_submit is not None or self.application is not None:
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} merges what its function returns: source, spark_submit and application have no place "
+                "there. Use DeltaMergeOperator."
+            )
+
+    def execute(self, context: Context) -> Any:
+        """Return the staged write, or the result of the commit.
+
+        :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+        """
+        self.op_kwargs = self.determine_kwargs({**context, **self.op_kwargs})
+        return DeltaMergeOperator.execute(self, context)
+
+    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+        """Plan the MERGE."""
+        self._planned = log, handle
+        return super().plan(log, handle, identity)
+
+    def source(self, spark: SparkSession) -> DataFrame:
+        """Return what the function returns.
+
+        :raises DeltaIllegalArgumentException: it is no DataFrame.
+        """
+        from pyspark.sql import DataFrame
+
+        if self._planned is None:
+            raise DeltaIllegalArgumentException(f"The task {self.task_id!r} was not planned")
+        log, handle = self._planned
+        self._reader = TableReader(spark, log, handle, self.spark_table_uri, self._earlier())
+        injected = {"spark": spark, "table": self._reader, "transaction": handle}
+        result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
+        if not isinstance(result, DataFrame):
+            raise DeltaIllegalArgumentException(
+                f"The function of {self.task_id!r} returned {type(result).__name__}, expected a Spark DataFrame to merge."
+            )
+        return result
+
+    def _stage(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> StagedWrite:
+        staged = super()._stage(log, handle, context)
+        return staged if self._reader is None else self._reader.add_reads(staged)

@@ -1,0 +1,65 @@
+"""Make an earlier version of a table the present one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.operators.identity import whole_number
+from airflow_delta.operators.table import DeltaMaintenanceBase
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.log import DeltaLog
+
+
+class DeltaRestoreOperator(DeltaMaintenanceBase):
+    """Restore a table to an earlier version (RESTORE), in the worker. Returns the result of the commit.
+
+    Runs once for its identity: a retry, or the task cleared, does not restore again what was written since.
+
+    :param version: version to restore. (templated)
+    :param timestamp: restore the last version committed at that time or before it: a datetime or ISO 8601 text (naive: UTC).
+        (templated)
+    :param ignore_missing_files: restore even when files of that version are gone.
+    :param protocol_downgrade_allowed: restore the protocol as well.
+    :param max_restarts: how often it begins anew when another writer commits meanwhile: what that one wrote is undone, too.
+
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "version", "timestamp")
+
+    def __init__(
+        self,
+        *,
+        version: int | str | None = None,
+        timestamp: datetime | str | None = None,
+        ignore_missing_files: bool = False,
+        protocol_downgrade_allowed: bool = False,
+        max_restarts: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.version = version
+        self.timestamp = timestamp
+        self.ignore_missing_files = ignore_missing_files
+        self.protocol_downgrade_allowed = protocol_downgrade_allowed
+        self.max_restarts = max_restarts
+
+    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+        """Restore the table."""
+        from airflow_delta.commands.restore import restore
+
+        result = restore(
+            log,
+            version=whole_number("version", self.version),
+            timestamp=self.timestamp or None,
+            ignore_missing_files=self.ignore_missing_files,
+            protocol_downgrade_allowed=self.protocol_downgrade_allowed,
+            max_restarts=self.max_restarts,
+            **self._commit_options(context),
+        )
+        return self._finish(context, result)

@@ -1,0 +1,89 @@
+"""The Spark session of a task: from a connection, as Airflow's ``@task.pyspark`` finds it, and stopped if the task made it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_SPARK_CONN_ID = "spark_default"
+
+
+class SparkSessionOperator(BaseOperator):
+    """Base of the tasks that work in a Spark session: a Spark Connect URL, a master, or a local session.
+
+    The local session is what a task gets when the default connection does not exist.
+
+    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``. (templated)
+    :param config_kwargs: Spark properties, over those of the connection. (templated)
+    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
+    """
+
+    template_fields: Sequence[str] = ("spark_conn_id", "config_kwargs", "spark_table_uri")
+
+    def __init__(
+        self,
+        *,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        config_kwargs: Mapping[str, Any] | None = None,
+        spark_table_uri: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.spark_conn_id = spark_conn_id
+        self.config_kwargs = config_kwargs
+        self.spark_table_uri = spark_table_uri
+        self._session: SparkSession | None = None
+
+    def on_kill(self) -> None:
+        """Interrupt the running Spark jobs of this session."""
+        if self._session is not None:
+            # This runs in a signal handler, in the thread that waits for Spark: its connection to the gateway is in use.
+            threading.Thread(target=self._session.interruptAll, daemon=True).start()
+        super().on_kill()
+
+    @contextmanager
+    def _spark_session(self) -> Iterator[SparkSession]:
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        builder = SparkSession.builder
+        for key, value in self._spark_properties().items():
+            builder = builder.config(key, value)
+        self._session = spark = builder.getOrCreate()
+        try:
+            yield spark
+        finally:
+            self._session = None
+            if active is None:
+                spark.stop()
+
+    def _spark_properties(self) -> dict[str, str]:
+        """Return the session's properties, as ``@task.pyspark`` finds them: connection, its extra, then ``config_kwargs``."""
+        properties: dict[str, Any] = {"spark.app.name": f"{self.dag_id}-{self.task_id}"}
+        url = "local[*]"
+        try:
+            conn = BaseHook.get_connection(self.spark_conn_id)
+        except AirflowNotFoundException:
+            if self.spark_conn_id != DEFAULT_SPARK_CONN_ID:
+                raise
+        else:
+            if conn.conn_type == SparkConnectHook.conn_type:
+                url = SparkConnectHook(self.spark_conn_id).get_connection_url()
+            elif conn.host:
+                url = f"{conn.host}:{conn.port}" if conn.port else conn.host
+            properties.update({key: value for key, value in conn.extra_dejson.items() if key.startswith("spark.")})
+        if url.startswith("sc://"):
+            properties["spark.remote"] = url
+        properties.update(self.config_kwargs or {})
+        if not {"spark.remote", "spark.master"} & properties.keys():
+            properties["spark.master"] = url
+        return {key: str(value) for key, value in properties.items()}

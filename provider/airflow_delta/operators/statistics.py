@@ -1,0 +1,70 @@
+"""COMPUTE STATS as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.committing import FINAL_ERRORS, DeltaCommittingOperator
+from airflow_delta.operators.identity import commit_tags
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class DeltaComputeStatisticsOperator(DeltaCommittingOperator):
+    """Compute the statistics of a table's files anew, out of their footers, and commit those that changed.
+
+    It has no identity in the log: to run it again finds nothing to change. Appends beside it are no conflict.
+
+    :param table: URI, absolute path, or name below the connection's base path. (templated)
+    :param predicate: only files of partitions for which it holds. (templated)
+    :param only_missing: only add what the statistics do not tell; files that lack nothing are not opened.
+    :param max_restarts: how often to begin anew when another commit removed one of the files.
+    :param delta_conn_id: connection of type ``delta``. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`.
+    """
+
+    template_fields: Sequence[str] = ("table", "predicate", "delta_conn_id", *DeltaCommittingOperator.template_fields)
+    template_fields_renderers = {"predicate": "sql"}
+    ui_color = "#dae8fc"
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        predicate: str | None = None,
+        only_missing: bool = False,
+        max_restarts: int = 3,
+        delta_conn_id: str = DeltaHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("retry_policy", FINAL_ERRORS)
+        super().__init__(**kwargs)
+        self.table = table
+        self.predicate = predicate
+        self.only_missing = only_missing
+        self.max_restarts = max_restarts
+        self.delta_conn_id = delta_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the result of the commit; ``attempts`` is 0 when nothing had changed.
+
+        :raises PredicateException: the predicate is on other than partition columns.
+        :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+        """
+        from airflow_delta.commands.compute_statistics import compute_statistics
+
+        result = compute_statistics(
+            DeltaHook(self.delta_conn_id).get_log(self.table),
+            predicate=self.predicate,
+            only_missing=self.only_missing,
+            max_restarts=self.max_restarts,
+            policy=self._policy(),
+            tags=commit_tags(context),
+            user_metadata=self.user_metadata,
+            hooks=tuple(self.post_commit_hooks),
+        )
+        return self._finish(context, result)

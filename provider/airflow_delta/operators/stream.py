@@ -1,0 +1,217 @@
+"""Run a streaming query over what has arrived since the last run, and commit each of its batches exactly once."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import Asset, AssetAlias
+
+from airflow_delta.assets.delta import delta_asset, event_extra
+from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.identity import column_names, commit_tags
+from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
+from airflow_delta.operators.spark_session import SparkSessionOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from airflow_delta.staging.contract import CommitResult
+    from airflow_delta.streaming import DeltaBatchSink
+
+
+class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
+    """Call a function with a Spark session, write the streaming DataFrame that it returns to a Delta table, and end.
+
+    The query takes all that is available when it starts (trigger ``availableNow``), in as many batches as its source makes of it,
+    and goes on in the next run where its checkpoint says. A run that is killed and tried again commits no batch twice. Returns
+    JSON: ``table``, ``queryId``, ``version`` (of the last batch, ``null`` without one) and ``batches`` with ``batchId``,
+    ``version``, ``numFiles``, ``numRecords`` and ``numBytes`` of what this run committed.
+
+    :param python_callable: function that returns a streaming DataFrame; may name ``spark`` among its parameters.
+    :param table: URI, absolute path, or name below the base path of the connection; the first batch creates it. (templated)
+    :param checkpoint_location: directory of the query's checkpoint, as Spark reaches it. One query, one checkpoint. (templated)
+    :param mode: ``append``, or ``complete``: a batch is the whole result and replaces the table's rows. (templated)
+    :param merge_schema: columns that the table does not have are added to it.
+    :param overwrite_schema: a batch of a ``complete`` query replaces the table's schema.
+    :param partition_by: partition columns of a table that is created. (templated)
+    :param query_id: ``appId`` of the commits; needed on Spark Connect, see
+        :class:`~airflow_delta.streaming.sink.DeltaBatchSink`. (templated)
+    :param reads_table: the query reads the same table: a commit that changed it since is a conflict.
+    :param write_options: options of Spark's Parquet writer. (templated)
+    :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
+    :param max_restarts: how often a batch is begun anew on the newest version after a conflict.
+    :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
+    :param delta_conn_id: connection to the table. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        "table",
+        "checkpoint_location",
+        "mode",
+        "partition_by",
+        "query_id",
+        "write_options",
+        "user_metadata",
+        "delta_conn_id",
+        *SparkSessionOperator.template_fields,
+        *PythonOperator.template_fields,
+    )
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        table: str,
+        checkpoint_location: str,
+        mode: str = "append",
+        merge_schema: bool = False,
+        overwrite_schema: bool = False,
+        partition_by: str | Sequence[str] = (),
+        query_id: str | None = None,
+        reads_table: bool = False,
+        write_options: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        max_restarts: int = 0,
+        user_metadata: str | None = None,
+        delta_conn_id: str = DeltaHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("show_return_value_in_logs", False)
+        named = inspect.signature(inspect.unwrap(python_callable)).parameters
+        if unknown := [name for name in INJECTED if name in named and name != "spark"]:
+            raise DeltaIllegalArgumentException(
+                f"The function of a streaming query gets spark only, not {', '.join(unknown)}: there is no transaction before "
+                "its batches run. Give the parameter another name."
+            )
+        super().__init__(python_callable=without_injected(python_callable), **kwargs)
+        self.table = table
+        self.checkpoint_location = checkpoint_location
+        self.mode = mode
+        self.merge_schema = merge_schema
+        self.overwrite_schema = overwrite_schema
+        self.partition_by = partition_by
+        self.query_id = query_id
+        self.reads_table = reads_table
+        self.write_options = write_options
+        self.isolation_level = isolation_level
+        self.max_restarts = max_restarts
+        self.user_metadata = user_metadata
+        self.delta_conn_id = delta_conn_id
+        self._query: StreamingQuery | None = None
+
+    def execute_callable(self) -> Any:
+        """Run the query to its end and return what it has committed.
+
+        :raises DeltaIllegalArgumentException: the function returned something else than a streaming DataFrame.
+        :raises DeltaError: a batch could not be committed; the batches before it are.
+        """
+        from airflow.sdk import get_current_context
+
+        from airflow_delta.streaming.batches import committed_batches
+
+        context = get_current_context()
+        hook = DeltaHook(self.delta_conn_id)
+        log = hook.get_log(self.table)
+        since = log.update().version + 1
+        sink = self._sink(hook, context)
+        with self._spark_session() as spark:
+            result = call_injected(self.python_callable, self.op_args, self.op_kwargs, {"spark": spark})
+            found = self._run(self._streaming(result), sink)
+        query_id = self.query_id or found
+        return self._report(context, log.uri, query_id, committed_batches(log, query_id, since=since))
+
+    def on_kill(self) -> None:
+        """Stop the query; a batch that has been committed stays."""
+        if self._query is not None:
+            # As in the base class: this thread waits for Spark.
+            threading.Thread(target=self._query.stop, daemon=True).start()
+        super().on_kill()
+
+    def _sink(self, hook: DeltaHook, context: Context) -> DeltaBatchSink:
+        from airflow_delta.streaming import DeltaBatchSink
+
+        return DeltaBatchSink(
+            self.table,
+            hook=hook,
+            mode=self.mode,
+            merge_schema=self.merge_schema,
+            overwrite_schema=self.overwrite_schema,
+            partition_by=column_names(self.partition_by),
+            query_id=self.query_id,
+            reads_table=self.reads_table,
+            options={key: str(value) for key, value in (self.write_options or {}).items()},
+            spark_table_uri=self.spark_table_uri,
+            isolation_level=self.isolation_level,
+            max_restarts=self.max_restarts,
+            user_metadata=self.user_metadata,
+            tags=commit_tags(context),
+        )
+
+    def _streaming(self, result: Any) -> DataFrame:
+        if not getattr(result, "isStreaming", False):
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} returned {type(result).__name__}, expected a streaming DataFrame (spark.readStream). "
+                "For a DataFrame that is not streaming, use @task.delta_stage."
+            )
+        streaming: DataFrame = result
+        return streaming
+
+    def _run(self, df: DataFrame, sink: DeltaBatchSink) -> str:
+        """Run the query until it has taken all that is available, and return its id."""
+        writer = df.writeStream.foreachBatch(sink).outputMode(self.mode).trigger(availableNow=True)
+        self._query = query = writer.option("checkpointLocation", self.checkpoint_location).start()
+        try:
+            query.awaitTermination()
+        except Exception as failure:
+            if isinstance(sink.failure, DeltaError):  # Spark tells of it in text only
+                raise sink.failure from failure
+            raise
+        finally:
+            self._query = None
+            query.stop()
+        return str(query.id)
+
+    def _report(self, context: Context, table: str, query_id: str, batches: Sequence[CommitResult]) -> dict[str, Any]:
+        last = batches[-1] if batches else None
+        self.log.info(
+            "Query %s committed %s batches to %s: %s rows; %s.",
+            query_id,
+            len(batches),
+            table,
+            sum(batch.num_records or 0 for batch in batches),
+            "nothing had arrived" if last is None else f"the last one is version {last.version}",
+        )
+        if last is not None:
+            self._emit(context, last)
+        return {
+            "table": table,
+            "queryId": query_id,
+            "version": None if last is None else last.version,
+            "batches": [
+                {
+                    "batchId": batch.txn_version,
+                    "version": batch.version,
+                    "numFiles": batch.num_files,
+                    "numRecords": batch.num_records,
+                    "numBytes": batch.num_bytes,
+                }
+                for batch in batches
+            ],
+        }
+
+    def _emit(self, context: Context, last: CommitResult) -> None:
+        """Say in the events of the outlets which version the last batch made."""
+        for outlet in self.outlets:
+            if isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra.update(event_extra(last))
+            elif isinstance(outlet, AssetAlias):
+                context["outlet_events"][outlet].add(delta_asset(last.table), extra=event_extra(last))

@@ -1,0 +1,276 @@
+"""Tasks that do one operation on a table: as a stage of a transaction, or as a transaction of their own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.committing import FINAL_ERRORS, DeltaCommittingOperator
+from airflow_delta.operators.identity import commit_tags, default_transaction_key, whole_number
+from airflow_delta.operators.spark_session import SparkSessionOperator
+from airflow_delta.operators.transactional import DeltaTransactionalOperator
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.paths import new_attempt
+from airflow_delta.staging.report import StageReport, StageRequest
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_delta.log import DeltaLog
+
+
+class DeltaTaskIdentity(DeltaCommittingOperator):
+    """Base of the tasks that begin and commit a transaction of their own: its table and its identity.
+
+    :param table: URI, absolute path, or name below the connection's base path. (templated)
+    :param transaction_key: identity of the operation in the table's log; a run that finds its key committed follows
+        ``rerun_policy``. Default: Dag id, task id, run id and map index. (templated)
+    :param app_id: with ``txn_version``, Delta's monotonic scheme (``txnAppId``) instead of ``transaction_key``. (templated)
+    :param txn_version: version that grows with each transaction of ``app_id`` (``txnVersion``), 0 or more. (templated)
+    :param rerun_policy: ``skip`` (default), ``append`` (do it again), ``fail``; ``replace`` takes back what the key added
+        before. (templated)
+    :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        "table",
+        "transaction_key",
+        "app_id",
+        "txn_version",
+        "rerun_policy",
+        "isolation_level",
+        *DeltaCommittingOperator.template_fields,
+    )
+
+    def __init__(
+        self,
+        *,
+        table: str | None = None,
+        transaction_key: str | None = None,
+        app_id: str | None = None,
+        txn_version: int | str | None = None,
+        rerun_policy: str = "skip",
+        isolation_level: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("retry_policy", FINAL_ERRORS)
+        super().__init__(**kwargs)
+        self.table = table
+        self.transaction_key = transaction_key
+        self.app_id = app_id
+        self.txn_version = txn_version
+        self.rerun_policy = rerun_policy
+        self.isolation_level = isolation_level
+
+    def _log_of_table(self, delta_conn_id: str | None) -> DeltaLog:
+        if not self.table:
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} has neither a table nor a transaction. Pass table=<URI>, or transaction=<output of "
+                "the start task>."
+            )
+        return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.table)
+
+    def _begin_options(self, context: Context) -> dict[str, Any]:
+        """Return the identity as :func:`airflow_delta.commands.start.begin` takes it."""
+        key = self.transaction_key
+        if key is None and self.app_id is None and self.txn_version is None:
+            key = default_transaction_key(context)
+        return {
+            "transaction_key": key,
+            "app_id": self.app_id,
+            "txn_version": whole_number("txn_version", self.txn_version),
+            "rerun_policy": self.rerun_policy,
+            "isolation_level": self.isolation_level,
+        }
+
+
+class DeltaTableOperator(DeltaTaskIdentity, DeltaTransactionalOperator):
+    """Base of the operations that a transaction may hold.
+
+    With ``transaction`` (or inside a ``delta_transaction`` group) the task stages the operation, and the commit task publishes it
+    together with the other stages. Without, the task begins, stages and commits: one version, exactly once for its identity.
+
+    :param max_restarts: how often the operation begins anew on the newest version after a conflict with another commit, when it
+        is a transaction of its own.
+
+    The other parameters are those of :class:`~airflow_delta.operators.transactional.DeltaTransactionalOperator` and
+    :class:`DeltaTaskIdentity`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaTransactionalOperator.template_fields, *DeltaTaskIdentity.template_fields)
+
+    def __init__(self, *, max_restarts: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_restarts = max_restarts
+
+    @abstractmethod
+    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+        """Plan the operation.
+
+        :param identity: ``task_id``, ``map_index`` and ``attempt``.
+        :return: what Spark is asked to do, or the staged write when nothing is left for Spark.
+        """
+
+    def begin_options(self) -> dict[str, Any]:
+        """Return more parameters of :func:`airflow_delta.commands.start.begin`, for a transaction of its own."""
+        return {"create": False}
+
+    def execute(self, context: Context) -> Any:
+        """Return the staged write, or the result of the commit.
+
+        :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+        """
+        if self.transaction is not None:
+            log, handle = self._open()
+            self._check_same_table(handle)
+            if (skipped := self._skip_if_committed(handle, context)) is not None:
+                return skipped
+            return self._report(self._stage(log, handle, context))
+        from airflow_delta.commands.run import run_transaction
+
+        log = self._log_of_table(self.delta_conn_id)
+
+        def stage(handle: TransactionHandle) -> list[StagedWrite]:
+            return [self._stage(log, handle, context)]
+
+        result = run_transaction(
+            log,
+            stage,
+            attempt=new_attempt(context["ti"].try_number),
+            max_restarts=self.max_restarts,
+            policy=self._policy(),
+            tags=commit_tags(context),
+            user_metadata=self.user_metadata,
+            hooks=tuple(self.post_commit_hooks),
+            **self._begin_options(context),
+            **self.begin_options(),
+        )
+        return self._finish(context, result)
+
+    def _check_same_table(self, handle: TransactionHandle) -> None:
+        if self.table and (other := self._log_of_table(self.delta_conn_id or handle.delta_conn_id).uri) != handle.table:
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} names the table {other}, its transaction is one of {handle.table}. Leave table= out, "
+                "or move the task out of the transaction.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+
+    def _stage(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> StagedWrite:
+        planned = self.plan(log, handle, self._identity(context))
+        if isinstance(planned, StagedWrite):
+            return planned
+        from airflow_delta.commands.operations import collect_operation
+
+        return collect_operation(log, handle, planned, self._run_on_spark(log, planned))
+
+    def _run_on_spark(self, log: DeltaLog, request: StageRequest) -> StageReport:
+        raise NotImplementedError(f"{type(self).__name__} does no work on Spark, {request.operation} asks for it")
+
+
+class DeltaSparkTableOperator(SparkSessionOperator, DeltaTableOperator):
+    """Base of the operations whose data work is Spark's: in a session of this task, or in an application that it submits.
+
+    :param application: Spark application that does the work: it calls ``airflow_delta.spark.delta_stage(spark).run()``, with a
+        source if the operation wants one. Default, where ``spark_submit`` is given: the one that the provider ships. (templated)
+    :param spark_submit: parameters of Airflow's ``SparkSubmitHook`` (``conf``, ``num_executors``, ``packages``, ...): the work is
+        submitted to ``spark_conn_id`` instead of done in a session. (templated)
+
+    The other parameters are those of :class:`DeltaTableOperator` and
+    :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        *DeltaTableOperator.template_fields,
+        *SparkSessionOperator.template_fields,
+        "application",
+        "spark_submit",
+    )
+    template_fields_renderers = {"spark_submit": "json", "config_kwargs": "json"}
+
+    def __init__(self, *, application: str | None = None, spark_submit: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.application = application
+        self.spark_submit = spark_submit
+        self._submitting: Any = None
+
+    def source(self, spark: SparkSession) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
+        """Return the rows that the operation works with, beside those of the table."""
+        return None
+
+    def on_kill(self) -> None:
+        """End the submitted application, or interrupt the jobs of this session; the commit reads that it must not go on."""
+        if self._submitting is not None:
+            self._submitting.on_kill()
+        super().on_kill()
+
+    def _run_on_spark(self, log: DeltaLog, request: StageRequest) -> StageReport:
+        if self.application is not None or self.spark_submit is not None:
+            return self._submit(log, request)
+        from airflow_delta.spark.operations import run_operation
+
+        with self._spark_session() as spark:
+            return run_operation(spark, request, self.source(spark))
+
+    def _submit(self, log: DeltaLog, request: StageRequest) -> StageReport:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        from airflow_delta.commands.write import put_request, read_report, reported_error
+        from airflow_delta.spark.job import REQUEST_PROPERTY
+        from airflow_delta.spark.package import application_path, build_package
+
+        options = dict(self.spark_submit or {})
+        conf = {**(self.config_kwargs or {}), **options.pop("conf", {}), REQUEST_PROPERTY: put_request(log, request)}
+        py_files = ",".join(part for part in (options.pop("py_files", None), build_package()) if part)
+        options.setdefault("name", f"{self.dag_id}-{self.task_id}")
+        self._submitting = SparkSubmitHook(conn_id=self.spark_conn_id, conf=conf, py_files=py_files, **options)
+        try:
+            self._submitting.submit(self.application or application_path())
+        except Exception as failure:
+            if (reported := reported_error(log, request)) is None:
+                raise
+            raise reported from failure
+        finally:
+            self._submitting = None
+        return read_report(log, request)
+
+
+class DeltaMaintenanceBase(DeltaTaskIdentity):
+    """Base of the operations that are always transactions of their own: they replace the table, or delete files of it.
+
+    :param delta_conn_id: connection of type ``delta``. (templated)
+
+    The other parameters are those of :class:`DeltaTaskIdentity`.
+    """
+
+    template_fields: Sequence[str] = ("delta_conn_id", *DeltaTaskIdentity.template_fields)
+    ui_color = "#dae8fc"
+
+    def __init__(self, *, delta_conn_id: str = DeltaHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.delta_conn_id = delta_conn_id
+
+    @abstractmethod
+    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+        """Do the operation and return what travels in XCom."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return what was done."""
+        return self.run(self._log_of_table(self.delta_conn_id), context)
+
+    def _commit_options(self, context: Context) -> dict[str, Any]:
+        """Return identity and commit options as :func:`airflow_delta.commands.run.run_transaction` and its like take them."""
+        return {
+            **self._begin_options(context),
+            "attempt": new_attempt(context["ti"].try_number),
+            "policy": self._policy(),
+            "tags": commit_tags(context),
+            "user_metadata": self.user_metadata,
+            "hooks": tuple(self.post_commit_hooks),
+        }

@@ -1,0 +1,91 @@
+"""What every stage task shares: the transaction that it works for, and the earlier stages that it builds on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.identity import flatten_reports, parse_handle
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.paths import new_attempt
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.log import DeltaLog
+
+
+class DeltaTransactionalOperator(BaseOperator):
+    """Base of the tasks that stage something for a transaction. Readers of the table see nothing until the commit.
+
+    :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
+    :param after: outputs of earlier stages of the same transaction, that this one builds on: it sees the table as they leave it.
+        Stages that touch the same files or partitions without it are refused by the commit. (templated)
+    :param delta_conn_id: connection to the table; default: the start task's. (templated)
+    """
+
+    template_fields: Sequence[str] = ("transaction", "after", "delta_conn_id")
+    ui_color = "#e0f2f7"
+
+    def __init__(self, *, transaction: Any = None, after: Any = (), delta_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.transaction = transaction
+        self.after = after
+        self.delta_conn_id = delta_conn_id
+
+    def _open(self) -> tuple[DeltaLog, TransactionHandle]:
+        handle = parse_handle(self.transaction, task_id=self.task_id)
+        hook = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name)
+        return hook.get_log(handle.table), handle
+
+    def _identity(self, context: Context) -> dict[str, Any]:
+        ti = context["ti"]
+        return {
+            "task_id": ti.task_id,
+            "map_index": -1 if ti.map_index is None else ti.map_index,
+            "attempt": new_attempt(ti.try_number),
+        }
+
+    def _earlier(self) -> tuple[StagedWrite, ...]:
+        """Return the staged writes that this stage builds on; a skipped stage left none."""
+        reports = [] if not self.after else flatten_reports(self.after)
+        return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)
+
+    def _skip_if_committed(self, handle: TransactionHandle, context: Context) -> dict[str, Any] | None:
+        """Return the report of a stage that has nothing to do, because an earlier run committed this transaction key."""
+        from airflow_delta.commands.write import skip_stage
+
+        if handle.committed is None:
+            return None
+        self.log.info(
+            "Transaction key %s is in version %s of %s already: nothing is staged (rerun_policy=%s).",
+            handle.app_id,
+            handle.committed.version,
+            handle.table,
+            handle.rerun_policy,
+        )
+        return skip_stage(handle, mode=self._mode(), **self._identity(context)).to_dict()
+
+    def _mode(self) -> str:
+        """Return the ``mode`` of this task's staged writes."""
+        return "rewrite"
+
+    def _report(self, staged: StagedWrite) -> Mapping[str, Any]:
+        """Log what was staged and return its JSON form."""
+        if (earlier := self._earlier()) and not staged.after:
+            staged = replace(staged, after=tuple(f"{write.stage}/{write.attempt}" for write in earlier))
+        self.log.info(
+            "Staged %s of %s: %s rows, %s files added, %s removed, %s bytes; attempt %s. Nothing is visible before the commit.",
+            staged.mode if staged.operation == "WRITE" else staged.operation,
+            staged.stage,
+            staged.num_records,
+            staged.num_files,
+            staged.num_removed_files,
+            staged.num_bytes,
+            staged.attempt,
+        )
+        return staged.to_dict()

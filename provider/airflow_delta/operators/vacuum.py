@@ -1,0 +1,93 @@
+"""Delete the files that a table no longer needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.identity import commit_tags
+from airflow_delta.operators.table import DeltaMaintenanceBase
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.log import DeltaLog
+
+
+class DeltaVacuumOperator(DeltaMaintenanceBase):
+    """Delete the files that neither the table nor a staged transaction needs (VACUUM), in the worker.
+
+    Files of a transaction that may still be published are never deleted, whatever the retention. Returns JSON: ``table``,
+    ``version``, ``mode``, ``dryRun``, ``numFiles``, ``numDirectories``, ``numBytes``, ``numLiveTransactions`` and ``paths``.
+    It may run as often as you like, so it has no identity in the log: the parameters of the transaction's identity do nothing.
+
+    :param retention_hours: age of the files to delete; default: ``delta.deletedFileRetentionDuration`` of the table. (templated)
+    :param retention_check: refuse a retention below that property.
+    :param lite: delete only what commits since the last VACUUM removed; does not list the table.
+    :param dry_run: only say what would be deleted.
+    :param transaction_timeout_hours: age at which a staged transaction without commit or abort counts as given up.
+    :param logging_enabled: commit VACUUM START and VACUUM END.
+    :param max_paths: how many paths the result names.
+
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "retention_hours")
+
+    def __init__(
+        self,
+        *,
+        retention_hours: float | str | None = None,
+        retention_check: bool = True,
+        lite: bool = False,
+        dry_run: bool = False,
+        transaction_timeout_hours: float = 7 * 24.0,
+        logging_enabled: bool = True,
+        max_paths: int = 1000,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.retention_hours = retention_hours
+        self.retention_check = retention_check
+        self.lite = lite
+        self.only_list = dry_run  # dry_run() is a method of every operator
+        self.transaction_timeout_hours = transaction_timeout_hours
+        self.logging_enabled = logging_enabled
+        self.max_paths = max_paths
+
+    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+        """Delete the files."""
+        from airflow_delta.commands.vacuum import vacuum
+
+        result = vacuum(
+            log,
+            retention_hours=_hours(self.retention_hours),
+            retention_check=self.retention_check,
+            lite=self.lite,
+            dry_run=self.only_list,
+            transaction_timeout_hours=self.transaction_timeout_hours,
+            logging_enabled=self.logging_enabled,
+            policy=self._policy(),
+            tags=commit_tags(context),
+            user_metadata=self.user_metadata,
+        )
+        self.log.info(
+            "%s %s files and %s directories (%s bytes) of %s; %s transactions are staged.",
+            "Would delete" if result.dry_run else "Deleted",
+            result.num_files,
+            result.num_directories,
+            result.num_bytes,
+            result.table,
+            result.num_live_transactions,
+        )
+        return result.to_dict(max_paths=self.max_paths)
+
+
+def _hours(value: float | str | None) -> float | None:
+    if value is None or value == "":
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        raise DeltaIllegalArgumentException(f"retention_hours must be a number, got {value!r}") from None

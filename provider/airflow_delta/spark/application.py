@@ -1,0 +1,23 @@
+"""The Spark application of operations that are submitted: everything that it needs to know is in the request.
+
+Submitted by the provider's operators with ``spark.airflow_delta.request`` set, or by hand with ``--delta-request``.
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Do the operation and leave the report beside the staged files."""
+    from pyspark.sql import SparkSession
+
+    from airflow_delta.spark.job import delta_stage
+
+    spark = SparkSession.builder.getOrCreate()
+    try:
+        delta_stage(spark).run()
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

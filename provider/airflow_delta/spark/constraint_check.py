@@ -1,0 +1,93 @@
+"""The look at rows that ADD CONSTRAINT and SET NOT NULL take: is there one that breaks the new rule?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import (
+    ConstraintViolationException,
+    DeltaAnalysisException,
+    InvariantViolationException,
+    StagingException,
+)
+from airflow_delta.spark.align import quoted
+from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
+from airflow_delta.spark.read import read_files
+from airflow_delta.staging.report import StageReport, StageRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def check_constraint(spark: SparkSession, request: StageRequest) -> StageReport:
+    """Check every row of the planned files: ``arguments["constraints"]`` are true, ``arguments["notNull"]`` not null.
+
+    One pass over the files; reads no more than the columns that the rules name.
+
+    :raises ConstraintViolationException: rows break a constraint; a null does, as in Delta.
+    :raises InvariantViolationException: a column that is to be NOT NULL is null.
+    :raises DeltaAnalysisException: an expression names no column of the table, or is no condition.
+    """
+    if request.rewrite is None:
+        raise StagingException(f"{request.operation} of stage {request.stage} was planned without files to look at")
+    constraints: dict[str, str] = request.arguments["constraints"]
+    not_null: list[list[str]] = request.arguments["notNull"]
+    with session_settings(spark, WRITE_SETTINGS):
+        rows = read_files(spark, request.rewrite, request.rewrite.files)
+        broken = [_breaks(rows, name, text, request) for name, text in constraints.items()]
+        counts = _counts(rows, [*broken, *(_is_null(path) for path in not_null)])
+    where = f"{request.table} version {request.read_version}"
+    for (name, text), count in zip(constraints.items(), counts, strict=False):
+        if count:
+            raise ConstraintViolationException(
+                f"{count} rows of table {where} violate the new CHECK constraint {name} ({text}): it is false or null for them "
+                "(DELTA_NEW_CHECK_CONSTRAINT_VIOLATION). Change or delete them first.",
+                table=request.table,
+                version=request.read_version,
+            )
+    for path, count in zip(not_null, counts[len(broken) :], strict=True):
+        if count:
+            raise InvariantViolationException(
+                f"{count} rows of table {where} have no value in column {'.'.join(path)}, which is to be NOT NULL "
+                "(DELTA_NEW_NOT_NULL_VIOLATION). Give them one, or delete them.",
+                table=request.table,
+                version=request.read_version,
+            )
+    return StageReport(transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt)
+
+
+def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Column:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import BooleanType
+
+    try:
+        found = rows.select(sf.expr(text)).schema[0].dataType
+    except AnalysisException as error:
+        raise DeltaAnalysisException(
+            f"The constraint {name} ({text}) cannot be checked for table {request.table} version {request.read_version}: "
+            f"{str(error).splitlines()[0]}",
+            table=request.table,
+            version=request.read_version,
+        ) from error
+    if not isinstance(found, BooleanType):
+        raise DeltaAnalysisException(
+            f"The constraint {name} ({text}) is no condition, but of type {found.simpleString()} "
+            "(DELTA_NON_BOOLEAN_CHECK_CONSTRAINT)",
+            table=request.table,
+            version=request.read_version,
+        )
+    return ~sf.coalesce(sf.expr(text), sf.lit(False))
+
+
+def _is_null(path: list[str]) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.col(".".join(map(quoted, path))).isNull()
+
+
+def _counts(rows: DataFrame, broken: list[Column]) -> list[int]:
+    from pyspark.sql import functions as sf
+
+    (found,) = rows.agg(*(sf.count_if(column) for column in broken)).collect()
+    return [int(count) for count in found]

@@ -1,0 +1,31 @@
+"""DELETE on Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_delta.spark.align import align
+from airflow_delta.spark.read import read_files
+from airflow_delta.spark.rewrite import Rewrite, errors_of
+from airflow_delta.staging.report import StageReport, StageRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def stage_delete(spark: SparkSession, request: StageRequest) -> StageReport:
+    """Delete the rows that ``request.predicate`` selects; all when there is none."""
+    work = Rewrite(spark, request)
+    with errors_of(work):
+        touched = work.marked() if request.deletion_vectors else work.touched()
+        work.lap("scanTimeMs")
+        kept = work.partly(touched)
+        if kept and not request.deletion_vectors:
+            rows = read_files(spark, work.plan, kept).where(~work.condition)
+            work.write(align(rows, work.target, work.checks), "copied")
+        # Readers of the change data feed take the deleted rows from deletion vectors themselves; Delta writes none there, either.
+        if touched and request.rules.change_data and not request.deletion_vectors:
+            work.write(align(work.selected(touched), work.target, work.checks), "change", change_type="delete")
+        work.metrics["numDeletedRows"] = work.num_rows
+        work.lap("rewriteTimeMs")
+    return work.report()

@@ -1,0 +1,288 @@
+"""MERGE on Spark.
+
+First the rows that match are paired, with no more than the columns of conditions: pairs tell which rows change, in which files,
+and which rows of the source have no match. Then changed rows are made, rows that stay in the files of changed ones are copied
+without a shuffle (with deletion vectors they stay where they are), and new rows are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaUnsupportedOperationException
+from airflow_delta.spark.align import align
+from airflow_delta.spark.merge_clauses import CLAUSE, MergeClauses
+from airflow_delta.spark.merge_rewrite import MergeRewrite, TouchedFile
+from airflow_delta.spark.merge_source import SOURCE_ROW, MergeSource
+from airflow_delta.spark.read import FILE_COLUMN, MAX_BROADCAST_WORDS, ROW_COLUMN, read_files
+from airflow_delta.spark.rewrite import errors_of
+from airflow_delta.spark.vectors import FILE, NUMBER, WORD, file_of, files_by_uri
+from airflow_delta.staging.contract import ScanFile
+from airflow_delta.staging.merge import DELETE, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE
+from airflow_delta.staging.report import StageReport, StageRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_UPDATED, _SEEN, _PAIRS = "updated", "seen", "pairs"
+_BY_SOURCE_UPDATED, _BY_SOURCE_DELETED = "by_source_updated", "by_source_deleted"
+
+
+def stage_merge(spark: SparkSession, request: StageRequest, source: DataFrame) -> StageReport:
+    """Merge the rows of a source into the table, as ``request.arguments`` say.
+
+    ``arguments`` has ``condition``, ``targetAlias``, ``sourceAlias``, ``clauses`` (:mod:`airflow_delta.staging.merge`) and
+    ``keys`` (columns that the condition compares).
+
+    :raises DeltaAnalysisException: a condition or an expression does not resolve.
+    :raises SchemaMismatchException: a column cannot hold what it is set to.
+    :raises DeltaUnsupportedOperationException: several rows of the source match one row of the table.
+    """
+    work = MergeRewrite(spark, request)
+    with errors_of(work):
+        merge = _Merge(work, source)
+        merge.run()
+    return replace(work.report(), identities=merge.clauses.counts_identities if merge.inserts else ())
+
+
+class _Merge:
+    def __init__(self, work: MergeRewrite, source: DataFrame) -> None:
+        arguments = work.request.arguments
+        self.work = work
+        self._target_alias: str = arguments["targetAlias"]
+        self._condition: str = arguments["condition"]
+        self.source = MergeSource(work, source, arguments["sourceAlias"], arguments.get("keys") or ())
+        work.lap("materializeSourceTimeMs")
+        self.clauses = MergeClauses(work, self.source)
+        self.matched = self.clauses.of(MATCHED)
+        self.inserts = self.clauses.of(NOT_MATCHED)
+        self.by_source = self.clauses.of(NOT_MATCHED_BY_SOURCE)
+        self.updates = self.clauses.of(MATCHED, NOT_MATCHED_BY_SOURCE, action=UPDATE)
+        # Rows without a match count: the whole table is read, and nothing is ruled out.
+        self._how = "left" if self.by_source else "inner"
+        files = work.plan.files
+        self.files = list(files) if self.by_source else self.source.possible_files(files)
+        self._words: DataFrame
+        self._paired: DataFrame | None = None
+        self._duplicates = False
+        self._check()
+
+    def run(self) -> None:
+        work, metrics = self.work, self.work.metrics
+        self._note_rows([])
+        touched = self._find_touched() if self.matched or self.by_source else []
+        metrics["numSourceRows"] = self.source.count
+        work.note({item.file.path: item.rows for item in touched})
+        work.lap("scanTimeMs")
+        updated = self._rewrite(touched) if touched else None
+        inserted = self._insert() if self.inserts and self.source.count else None
+        if touched and work.request.rules.change_data:
+            self._write_changes(touched, updated, inserted)
+        work.lap("rewriteTimeMs")
+
+    # -- which rows -----------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        target, source = self._target(self.work.plan.files[:1]), self.source.rows
+        both = target.crossJoin(source)
+        self.clauses.resolved_condition(both, self._condition, "ON")
+        for rows, numbers in ((both, self.matched), (source, self.inserts), (target, self.by_source)):
+            self.clauses.check(rows, numbers)
+
+    def _target(self, files: Sequence[ScanFile], *, positions: bool = False) -> DataFrame:
+        """Return the live rows of files under the alias of the table."""
+        rows = read_files(self.work.spark, self.work.plan, files, file_column=positions, row_column=positions)
+        return rows.alias(self._target_alias)
+
+    def _joined(self, rows: DataFrame) -> DataFrame:
+        """Return rows of the table with the rows of the source that match, and the clause that decides each."""
+        from pyspark.sql import functions as sf
+
+        if not self.by_source:
+            rows = self.source.possible(rows)
+        joined = rows.join(self.source.hinted(), sf.expr(self._condition), self._how)
+        return joined.select("*", self._decided().alias(CLAUSE))
+
+    def _decided(self) -> Column:
+        from pyspark.sql import functions as sf
+
+        matched = sf.when(sf.col(SOURCE_ROW).isNotNull(), self.clauses.deciding(MATCHED))
+        return matched.otherwise(self.clauses.deciding(NOT_MATCHED_BY_SOURCE)) if self.by_source else matched
+
+    def _find_touched(self) -> list[TouchedFile]:
+        """Pair the rows, note what the clauses decide, and return the files that change."""
+        from pyspark.sql import functions as sf
+
+        work = self.work
+        if not self.files or not (self.source.count or self.by_source):
+            return []
+        pairs = self._joined(self._target(self.files, positions=True)).select(FILE_COLUMN, ROW_COLUMN, SOURCE_ROW, CLAUSE)
+        if self.inserts:  # which also ask for the rows of the source that are paired
+            pairs = work.write_hidden(pairs.where(f"{SOURCE_ROW} IS NOT NULL OR {CLAUSE} IS NOT NULL"), "pairs")
+            self._paired = pairs.where(sf.col(SOURCE_ROW).isNotNull())
+        self._words = work.write_hidden(self._words_of(pairs), "words")
+        counts = self._words.groupBy(FILE).agg(
+            sf.sum(sf.bit_count(WORD)),
+            sf.sum(sf.bit_count(_UPDATED)),
+            sf.sum(sf.bit_count(_SEEN)),
+            *(sf.sum(name) for name in (_PAIRS, _BY_SOURCE_UPDATED, _BY_SOURCE_DELETED)),
+            sf.count_if(sf.col(WORD) != 0),
+        )
+        found = [tuple(row) for row in counts.collect()]
+        self._check_duplicates(sum(row[4] for row in found), sum(row[3] for row in found))
+        self._note_rows(found)
+        known = files_by_uri(work.plan)
+        return [TouchedFile(file_of(known, row[0]), row[1], row[2], row[7]) for row in found if row[1]]
+
+    def _words_of(self, pairs: DataFrame) -> DataFrame:
+        """Return pairs as words of 64 rows: those that a clause decides, those that are updated, those that match."""
+        from pyspark.sql import functions as sf
+
+        one = sf.lit(1).cast("long")
+        bit = sf.call_function("shiftleft", one, sf.col(ROW_COLUMN).bitwiseAND(63).cast("int"))
+        clause, paired = sf.col(CLAUSE), sf.col(SOURCE_ROW).isNotNull()
+        nothing = sf.lit(0).cast("long")
+
+        def bits(condition: Column) -> Column:
+            return sf.bit_or(sf.when(condition, bit).otherwise(nothing))
+
+        updates = clause.isin(self.updates) if self.updates else sf.lit(False)
+        return pairs.groupBy(sf.col(FILE_COLUMN).alias(FILE), sf.shiftright(sf.col(ROW_COLUMN), 6).alias(NUMBER)).agg(
+            bits(clause.isNotNull()).alias(WORD),
+            bits(updates).alias(_UPDATED),
+            bits(paired).alias(_SEEN),
+            sf.count_if(paired).alias(_PAIRS),
+            sf.count_if(~paired & updates).alias(_BY_SOURCE_UPDATED),
+            sf.count_if(~paired & clause.isNotNull() & ~updates).alias(_BY_SOURCE_DELETED),
+        )
+
+    def _check_duplicates(self, pairs: int, rows: int) -> None:
+        clauses = [self.clauses.all[i] for i in self.matched]
+        harmless = not clauses or (len(clauses) == 1 and clauses[0].action == DELETE and clauses[0].condition is None)
+        self._duplicates = pairs > rows
+        if harmless or not self._duplicates:
+            return
+        request = self.work.request
+        raise DeltaUnsupportedOperationException(
+            f"MERGE into table {request.table} version {request.read_version}: several rows of the source match one row of the "
+            f"table ({pairs} matches of {rows} rows, ON {self._condition}), so that it is not clear which of them counts "
+            "(DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE). Make the source unique by the columns of the condition.",
+            table=request.table,
+            version=request.read_version,
+        )
+
+    def _note_rows(self, found: Sequence[tuple[int, ...]]) -> None:
+        rows, updated, by_updated, by_deleted = (sum(row[i] for row in found) for i in (1, 2, 5, 6))
+        self.work.metrics.update(
+            numTargetRowsUpdated=updated,
+            numTargetRowsMatchedUpdated=updated - by_updated,
+            numTargetRowsNotMatchedBySourceUpdated=by_updated,
+            numTargetRowsDeleted=rows - updated,
+            numTargetRowsMatchedDeleted=rows - updated - by_deleted,
+            numTargetRowsNotMatchedBySourceDeleted=by_deleted,
+        )
+
+    # -- new files ------------------------------------------------------------------------------------------------------------
+
+    def _rewrite(self, touched: Sequence[TouchedFile]) -> str | None:
+        """Write changed rows, and the rows beside them that stay; return the directory with nothing but changed rows."""
+        from pyspark.sql import functions as sf
+
+        work, request = self.work, self.work.request
+        if request.deletion_vectors:
+            work.write_words(self._words.select(FILE, NUMBER, WORD).where(sf.col(WORD) != 0))
+        elif self._in_one_pass(touched):
+            rows = self._target([item.file for item in touched if not item.deleted])
+            joined = rows.join(self.source.hinted(), sf.expr(self._condition), "left").select("*", self._decided().alias(CLAUSE))
+            stays = sf.col(CLAUSE).isNull() | sf.col(CLAUSE).isin(self.updates)
+            if any(not item.deleted for item in touched):
+                work.write(work.aligned(self.clauses.updated(joined.where(stays))), "new")
+            return None
+        updated = None
+        changed = [item for item in touched if item.updated]
+        if changed:
+            rows = self._target([item.file for item in changed], positions=not self.source.is_small)
+            if not self.source.is_small:  # only rows that change are worth a shuffle
+                rows = self._marked(rows, changed, sf.col(_UPDATED)).alias(self._target_alias)
+            joined = self._joined(rows).where(sf.col(CLAUSE).isin(self.updates))
+            updated = work.write(work.aligned(self.clauses.updated(joined)), "new")
+        partly = [item for item in touched if not item.gone]
+        if partly and not request.deletion_vectors:
+            rows = self._target([item.file for item in partly], positions=True)
+            work.write(
+                align(self._plain(self._marked(rows, partly, sf.col(WORD), "left_anti")), work.target, work.checks), "copied"
+            )
+        return updated
+
+    def _in_one_pass(self, touched: Sequence[TouchedFile]) -> bool:
+        """Tell whether rows that change and rows that stay are best written together.
+
+        They are where no row is shuffled for it, or where most rows change. Change data need the changed ones for themselves.
+        """
+        if self.work.request.rules.change_data or self._duplicates:
+            return False
+        live = sum(item.file.num_records or 2 * item.rows for item in touched)
+        return self.source.is_small or 2 * sum(item.rows for item in touched) > live
+
+    def _insert(self) -> str | None:
+        """Write the rows of the source that match nothing, as far as a clause takes them."""
+        from pyspark.sql import functions as sf
+
+        rows = self._unmatched().select("*", self.clauses.deciding(NOT_MATCHED).alias(CLAUSE)).where(sf.col(CLAUSE).isNotNull())
+        return self.work.write_inserted(self.work.aligned(self.clauses.inserted(rows)))
+
+    def _unmatched(self) -> DataFrame:
+        from pyspark.sql import functions as sf
+
+        rows = self.source.rows
+        if self._paired is not None:
+            paired = self._paired
+        elif not self.files:
+            return rows
+        elif self.source.is_small:  # one look at the table without a shuffle
+            target = self.source.possible(self._target(self.files))
+            paired = target.join(sf.broadcast(rows), sf.expr(self._condition))
+        else:
+            target = self.source.possible(self._target(self.files))
+            return rows.join(target, sf.expr(self._condition), "left_anti")
+        known = "__airflow_delta_paired_row"
+        paired = paired.select(sf.col(SOURCE_ROW).alias(known)).distinct()
+        return rows.join(paired, sf.col(SOURCE_ROW) == sf.col(known), "left_anti")
+
+    # -- change data ----------------------------------------------------------------------------------------------------------
+
+    def _write_changes(self, touched: Sequence[TouchedFile], updated: str | None, inserted: str | None) -> None:
+        from pyspark.sql import functions as sf
+
+        work = self.work
+        deleted_word = sf.col(WORD).bitwiseAND(sf.bitwise_not(sf.col(_UPDATED)))
+        for items, word, change in (
+            ([item for item in touched if item.updated], sf.col(_UPDATED), "update_preimage"),
+            ([item for item in touched if item.updated < item.rows], deleted_word, "delete"),
+        ):
+            if items:
+                rows = self._plain(self._marked(self._target([item.file for item in items], positions=True), items, word))
+                work.write(align(rows, work.target, work.checks), "change", change_type=change)
+        if updated is not None:
+            work.write_again(updated, "update_postimage")
+        if inserted is not None:
+            work.write_again(inserted, "insert")
+
+    # -- helpers --------------------------------------------------------------------------------------------------------------
+
+    def _marked(self, rows: DataFrame, touched: Sequence[TouchedFile], word: Column, how: str = "left_semi") -> DataFrame:
+        """Return the rows whose bit is set in the words of their file, or those whose bit is not (``left_anti``)."""
+        from pyspark.sql import functions as sf
+
+        file, number, bits = (f"__airflow_delta_{name}_of_word" for name in ("file", "number", "bits"))
+        words = self._words.select(sf.col(FILE).alias(file), sf.col(NUMBER).alias(number), word.alias(bits))
+        words = words.where(sf.col(bits) != 0)
+        many = sum(item.num_words for item in touched) > MAX_BROADCAST_WORDS
+        same = (sf.col(FILE_COLUMN) == sf.col(file)) & (sf.shiftright(sf.col(ROW_COLUMN), 6) == sf.col(number))
+        bit = sf.getbit(sf.col(bits), sf.col(ROW_COLUMN).bitwiseAND(63).cast("int")) == 1
+        return rows.join(words.hint("merge" if many else "broadcast"), same & bit, how)
+
+    def _plain(self, rows: DataFrame) -> DataFrame:
+        return rows.drop(FILE_COLUMN, ROW_COLUMN)

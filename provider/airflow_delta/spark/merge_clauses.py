@@ -1,0 +1,260 @@
+"""The clauses of a MERGE as columns: which of them decides a row, and the rows that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException, SchemaMismatchException
+from airflow_delta.spark.align import converted, quoted, spark_type
+from airflow_delta.spark.computed import default_values, with_identities
+from airflow_delta.spark.merge_source import MergeSource
+from airflow_delta.spark.rewrite import Rewrite
+from airflow_delta.staging.contract import Json
+from airflow_delta.staging.mapping import mapped_schema
+from airflow_delta.staging.merge import DELETE, INSERT, UPDATE, MergeClause
+from airflow_delta.staging.schema import Type, find_field, written_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+CLAUSE = "__airflow_delta_clause"
+"""Name of the column with the number of the clause that decides a row; null where none does."""
+
+
+class MergeClauses:
+    """The clauses of a request, bound to its table and its source.
+
+    :ivar table: the table's schema; that of ``work.target`` afterwards, where the source brings new columns.
+    """
+
+    def __init__(self, work: Rewrite, source: MergeSource) -> None:
+        self._work = work
+        self._source = source
+        arguments = work.request.arguments
+        self._alias: str = arguments["targetAlias"]
+        self.all = [MergeClause.from_dict(clause) for clause in arguments["clauses"]]
+        self.table = work.target
+        work.target = self._evolved()
+        self._values: dict[int, dict[str, tuple[Column, Type]]] = {}
+
+    def of(self, *kinds: str, action: str | None = None) -> list[int]:
+        """Return the numbers of the clauses of some kinds, in order."""
+        return [i for i, c in enumerate(self.all) if c.kind in kinds and (action is None or c.action == action)]
+
+    def deciding(self, *kinds: str) -> Column:
+        """Return the number of the first clause of some kinds whose condition is true for the row."""
+        from pyspark.sql import functions as sf
+
+        chain: Column | None = None
+        for i in self.of(*kinds):
+            text = self.all[i].condition
+            true = sf.lit(True) if text is None else sf.expr(text)
+            chain = sf.when(true, sf.lit(i)) if chain is None else chain.when(true, sf.lit(i))
+        return sf.lit(None).cast("int") if chain is None else chain
+
+    def check(self, rows: DataFrame, numbers: Iterable[int]) -> None:
+        """Check that clauses make sense over rows, and learn the types of what they set.
+
+        :raises DeltaAnalysisException: an expression does not resolve, or a condition is none.
+        :raises SchemaMismatchException: a column cannot hold what it is set to, or the source lacks a column of a ``*``.
+        """
+        for i in numbers:
+            clause = self.all[i]
+            if clause.condition is not None:
+                self.resolved_condition(rows, clause.condition, str(clause))
+            if clause.action != DELETE:
+                self._values[i] = self._star(clause) if clause.set is None else self._assigned(rows, clause)
+
+    def resolved_condition(self, rows: DataFrame, text: str, where: str) -> None:
+        """Check that a text is a condition over rows."""
+        from pyspark.sql import functions as sf
+
+        kind = self._types(rows, [sf.expr(text)], where)[0]
+        if kind not in ("boolean", "void"):
+            raise self._refused(f"the condition of {where} is {kind}, no condition")
+
+    def updated(self, rows: DataFrame) -> DataFrame:
+        """Return rows of the table with the values that the clause which decides them sets; others stay as they are.
+
+        :param rows: of table and source, with :data:`CLAUSE`.
+        """
+        from pyspark.sql import functions as sf
+
+        columns = []
+        for field in self._work.target["fields"]:
+            column = self._old(field)
+            for i, values in self._values.items():
+                if self.all[i].action == UPDATE and field["name"].lower() in values:
+                    column = sf.when(sf.col(CLAUSE) == i, self._stored(values, field)).otherwise(column)
+            columns.append(column.alias(field["name"]))
+        return self._generated(rows.select(*columns, CLAUSE), UPDATE)
+
+    def inserted(self, rows: DataFrame) -> DataFrame:
+        """Return the rows that the source adds.
+
+        :param rows: of the source, with :data:`CLAUSE`.
+        """
+        from pyspark.sql import functions as sf
+
+        inserts = {i: values for i, values in self._values.items() if self.all[i].action == INSERT}
+        rules = self._work.request.rules
+        defaults = default_values(self._work.target, rules)
+        counted = [rule for rule in rules.identities if any(rule.column.lower() not in v for v in inserts.values())]
+        given = {rule.column.lower(): f"__airflow_delta_given_{number}" for number, rule in enumerate(counted)}
+        columns = []
+        for field in self._work.target["fields"]:
+            folded = field["name"].lower()
+            column = defaults.get(folded)
+            column = sf.lit(None).cast(spark_type(field["type"])) if column is None else column
+            for i, values in inserts.items():
+                if folded in values:
+                    column = sf.when(sf.col(CLAUSE) == i, self._stored(values, field)).otherwise(column)
+            columns.append(column.alias(given.get(folded, field["name"])))
+        made = with_identities(rows.select(*columns, CLAUSE), counted, self._work.checks)
+        columns = []
+        for field in self._work.target["fields"]:
+            folded, column = field["name"].lower(), sf.col(quoted(field["name"]))
+            if folded in given:
+                explicit = [i for i, values in inserts.items() if folded in values]
+                column = sf.when(sf.col(CLAUSE).isin(explicit), sf.col(given[folded])).otherwise(column) if explicit else column
+            columns.append(column.alias(field["name"]))
+        return self._generated(made.select(*columns, CLAUSE) if counted else made, INSERT)
+
+    @property
+    def counts_identities(self) -> tuple[str, ...]:
+        """Identity columns that get values from the table in inserted rows."""
+        inserts = [values for i, values in self._values.items() if self.all[i].action == INSERT]
+        rules = self._work.request.rules.identities
+        return tuple(rule.column for rule in rules if any(rule.column.lower() not in values for values in inserts))
+
+    # -- columns --------------------------------------------------------------------------------------------------------------
+
+    def _evolved(self) -> Json:
+        """Return the schema with the columns that only the source has, where a clause has ``*`` and the table may get them."""
+        request, table = self._work.request, self._work.target
+        if not request.merge_schema or not any(c.set is None and c.action != DELETE for c in self.all):
+            return table
+        # Whether the source has every NOT NULL column is asked of inserts only.
+        relaxed = {**table, "fields": [{**field, "nullable": True} for field in table["fields"]]}
+        merged = written_schema(
+            self._source.schema,
+            relaxed,
+            merge=True,
+            table_name=request.table,
+            version=request.read_version,
+            partition_columns=request.partition_columns,
+            rules=request.rules,
+        )
+        known = {field["name"]: field.get("nullable", True) for field in table["fields"]}
+        fields = [{**field, "nullable": known.get(field["name"], True)} for field in merged["fields"]]
+        return mapped_schema({**merged, "fields": fields}, request.rules, request.transaction_id)
+
+    def _star(self, clause: MergeClause) -> dict[str, tuple[Column, Type]]:
+        from pyspark.sql import functions as sf
+
+        request = self._work.request
+        computed = {name.lower() for name in (*request.rules.generated, *(rule.column for rule in request.rules.identities))}
+        values, absent = {}, []
+        for field in self._work.target["fields"]:
+            folded = field["name"].lower()
+            found = find_field(self._source.schema, field["name"])
+            if found is not None:
+                self._check_identity(clause, folded)
+                values[folded] = (sf.col(f"{quoted(self._source.alias)}.{quoted(found['name'])}"), found["type"])
+            elif folded not in computed and not request.merge_schema:
+                absent.append(field["name"])
+        if absent:
+            raise SchemaMismatchException(
+                f"MERGE into table {request.table}: {clause} * needs the columns {', '.join(absent)}, which the source lacks; it "
+                f"has {', '.join(field['name'] for field in self._source.schema['fields'])}. Add them, or name what to set.",
+                table=request.table,
+                version=request.read_version,
+            )
+        self._check_types(values, clause)
+        return values
+
+    def _assigned(self, rows: DataFrame, clause: MergeClause) -> dict[str, tuple[Column, Type]]:
+        from pyspark.sql import functions as sf
+
+        given = clause.set or {}
+        columns = [sf.expr(text) for text in given.values()]
+        types = self._types(rows, columns, str(clause))
+        values = {name.lower(): pair for name, pair in zip(given, zip(columns, types, strict=True), strict=True)}
+        self._check_types(values, clause)
+        return values
+
+    def _check_identity(self, clause: MergeClause, folded: str) -> None:
+        for rule in self._work.request.rules.identities:
+            if rule.column.lower() == folded and (clause.action == UPDATE or not rule.explicit):
+                raise IdentityInsertException(
+                    f"MERGE into table {self._work.request.table}: {clause} * would set the identity column {rule.column}. Drop "
+                    "it from the source, or name what to set.",
+                    table=self._work.request.table,
+                    version=self._work.request.read_version,
+                )
+
+    def _check_types(self, values: dict[str, tuple[Column, Type]], clause: MergeClause) -> None:
+        """Check that columns can hold what they are set to.
+
+        :raises SchemaMismatchException: names each column, what it takes and what it would get.
+        """
+        fields = [field for field in self._work.target["fields"] if field["name"].lower() in values]
+        data = [{"name": f["name"], "type": values[f["name"].lower()][1], "nullable": True, "metadata": {}} for f in fields]
+        written_schema(
+            {"type": "struct", "fields": data},
+            {"type": "struct", "fields": [{**field, "nullable": True} for field in fields]},
+            merge=False,
+            table_name=f"{self._work.request.table} ({clause})",
+            version=self._work.request.read_version,
+            rules=self._work.request.rules,
+        )
+
+    def _stored(self, values: dict[str, tuple[Column, Type]], field: Json) -> Column:
+        column, given = values[field["name"].lower()]
+        if given == "void":
+            return column.cast(spark_type(field["type"]))
+        return converted(column, given, field["type"], field["name"], self._work.checks)
+
+    def _old(self, field: Json) -> Column:
+        """Return what the table has in a column; null in one that it gets now."""
+        from pyspark.sql import functions as sf
+
+        known = find_field(self.table, field["name"])
+        if known is None:
+            return sf.lit(None).cast(spark_type(field["type"]))
+        column = sf.col(f"{quoted(self._alias)}.{quoted(known['name'])}")
+        return converted(column, known["type"], field["type"], field["name"], self._work.checks)
+
+    def _generated(self, rows: DataFrame, action: str) -> DataFrame:
+        """Return rows with generated columns computed where the clause that made the row does not set them."""
+        from pyspark.sql import functions as sf
+
+        expressions = {name.lower(): text for name, text in self._work.request.rules.generated.items()}
+        columns = []
+        for field in self._work.target["fields"]:
+            column = sf.col(quoted(field["name"]))
+            text = expressions.get(field["name"].lower())
+            made_by = [i for i, v in self._values.items() if self.all[i].action == action and field["name"].lower() not in v]
+            if text is not None and made_by:
+                value = sf.expr(text).cast(spark_type(field["type"]))
+                column = sf.when(sf.col(CLAUSE).isin(made_by), value).otherwise(column)
+            columns.append(column.alias(field["name"]))
+        return rows.select(*columns)
+
+    def _types(self, rows: DataFrame, columns: Sequence[Column], where: str) -> list[Type]:
+        from pyspark.errors import AnalysisException
+
+        try:
+            schema = rows.select(*(column.alias(str(i)) for i, column in enumerate(columns))).schema
+        except AnalysisException as error:
+            raise self._refused(f"{where} does not resolve: {str(error).splitlines()[0]}") from error
+        return [field["type"] for field in schema.jsonValue()["fields"]]
+
+    def _refused(self, what: str) -> DeltaAnalysisException:
+        request = self._work.request
+        return DeltaAnalysisException(
+            f"MERGE into table {request.table} version {request.read_version}: {what}",
+            table=request.table,
+            version=request.read_version,
+        )

@@ -1,0 +1,63 @@
+"""What one attempt of a MERGE writes, and what it knows of the files that it touches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_delta.spark.merge_source import HIDDEN
+from airflow_delta.spark.paths import escape_glob
+from airflow_delta.spark.rewrite import Rewrite
+from airflow_delta.spark.write import write_files
+from airflow_delta.staging.contract import ScanFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedFile:
+    """Rows of one file that clauses decide.
+
+    :param rows: how many.
+    :param updated: how many of them are updated; the others are deleted.
+    :param num_words: words that tell which.
+    """
+
+    file: ScanFile
+    rows: int
+    updated: int
+    num_words: int
+
+    @property
+    def gone(self) -> bool:
+        """Whether no row of the file is left as it is."""
+        return self.file.num_records == self.rows
+
+    @property
+    def deleted(self) -> bool:
+        """Whether every row of the file is deleted."""
+        return self.gone and not self.updated
+
+
+class MergeRewrite(Rewrite):
+    """One attempt of a MERGE."""
+
+    def write_inserted(self, df: DataFrame) -> str:
+        """Write new rows into a directory that tells them from changed ones, and return its name."""
+        name = f"{self.run}-inserted"
+        write_files(df, self.request, self.target, name)
+        self._directories["new"].append(name)
+        return name
+
+    def write_words(self, words: DataFrame) -> None:
+        """Write which rows are marked as deleted."""
+        name = f"{self.run}-vector-{len(self._directories['vector'])}"
+        words.write.mode("error").parquet(f"{self.request.path}/{name}")
+        self._directories["vector"].append(name)
+
+    def write_hidden(self, rows: DataFrame, name: str) -> DataFrame:
+        """Write rows that only the way to the result needs, and return them as written."""
+        path = f"{self.request.path}/{HIDDEN}/{self.run}-{name}"
+        rows.write.mode("error").parquet(path)
+        return self.spark.read.schema(rows.schema).option("mergeSchema", "false").parquet(escape_glob(path))

@@ -1,0 +1,168 @@
+"""The source of a MERGE, written once: every pass over it sees the same rows, also when its plan is not deterministic.
+
+Minimum and maximum of the columns that the condition compares, and the partitions that they name, tell which rows of the table
+can match at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import SchemaMismatchException
+from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.spark.layout import Layout
+from airflow_delta.spark.paths import escape_glob
+from airflow_delta.spark.rewrite import Rewrite
+from airflow_delta.staging.contract import Json, ScanFile
+from airflow_delta.staging.schema import INTEGRAL, find_field
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+HIDDEN = "_merge"
+"""Directory of the attempt with what only the way to the result needs; the collect deletes it."""
+
+SOURCE_ROW = "__airflow_delta_source_row"
+"""Name of the column that numbers the rows of the source; null where a row of the table has no match."""
+
+SMALL_CELLS = 2_000_000
+"""A source with up to so many values goes to every executor, and no row of the table is shuffled for it."""
+
+_ORDERED = {"date", "string", "timestamp_ntz", "double", "float"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    key: Json
+    low: Any
+    high: Any
+    nulls: int
+
+
+class MergeSource:
+    """The rows of the source as they were written.
+
+    :ivar rows: under the alias of the source, with :data:`SOURCE_ROW`.
+    :ivar schema: of the source, in JSON form.
+    :ivar count: number of rows.
+    """
+
+    def __init__(self, work: Rewrite, source: DataFrame, alias: str, keys: Sequence[Json]) -> None:
+        self.alias = alias
+        self.schema: Json = source.schema.jsonValue()
+        self._work = work
+        names = [field["name"].lower() for field in self.schema["fields"]]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SchemaMismatchException(
+                f"The source of the MERGE into {work.request.table} has the column {twice[0]} twice (names are compared whatever "
+                "their case). Select or rename its columns.",
+                table=work.request.table,
+                version=work.request.read_version,
+            )
+        self.rows = self._written(source).alias(alias)
+        self._keys = [key for key in keys if self._is_comparable(key)]
+        self.count, self._bounds = self._measure()
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether the rows can go to every executor."""
+        return self.count * max(len(self.schema["fields"]), 1) <= SMALL_CELLS
+
+    def hinted(self) -> DataFrame:
+        """Return the rows for the right side of a join."""
+        from pyspark.sql import functions as sf
+
+        return sf.broadcast(self.rows) if self.is_small else self.rows
+
+    def possible(self, rows: DataFrame) -> DataFrame:
+        """Return the rows of the table that may match, by the bounds of the columns that are compared."""
+        conditions = [self._within(bounds) for bounds in self._bounds]
+        return rows.where(reduce(lambda a, b: a & b, conditions)) if conditions else rows
+
+    def possible_files(self, files: Sequence[ScanFile]) -> list[ScanFile]:
+        """Return the files whose partitions may match."""
+        left = list(files)
+        for field, name in Layout(self._work.plan).partition_columns:
+            for key in self._keys:
+                if key["column"].lower() == field["name"].lower() and left:
+                    kept = self._named(field, key, {file.partition_values.get(name) for file in left})
+                    left = [file for file in left if file.partition_values.get(name) in kept]
+        return left
+
+    def _written(self, source: DataFrame) -> DataFrame:
+        """Write the rows and return them. Columns are numbered in the files, which take not every name and not every type."""
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import StructType
+
+        fields = self.schema["fields"]
+        stored = [(i, field) for i, field in enumerate(fields) if field["type"] != "void"]
+        path = f"{self._work.request.path}/{HIDDEN}/{self._work.run}-source"
+        numbered = [sf.col(quoted(field["name"])).alias(f"c{i}") for i, field in stored]
+        source.select(*numbered, sf.monotonically_increasing_id().alias(SOURCE_ROW)).write.mode("error").parquet(path)
+        kept = [{**field, "name": f"c{i}", "nullable": True} for i, field in stored]
+        kept.append({"name": SOURCE_ROW, "type": "long", "nullable": True, "metadata": {}})
+        schema = StructType.fromJson({"type": "struct", "fields": kept})
+        rows = self._work.spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(path))
+        columns = [
+            (sf.lit(None) if field["type"] == "void" else sf.col(f"c{i}")).alias(field["name"]) for i, field in enumerate(fields)
+        ]
+        return rows.select(*columns, SOURCE_ROW)
+
+    def _is_comparable(self, key: Json) -> bool:
+        """Tell whether values of both columns have one order, so that bounds of the one rule out values of the other."""
+        mine, other = self._type(key), find_field(self._work.target, key["column"])
+        if other is None or not isinstance(mine, str) or (other.get("metadata") or {}).get("__COLLATIONS"):
+            return False
+        if mine in INTEGRAL and other["type"] in INTEGRAL:
+            return True
+        return bool(mine == other["type"]) and (mine in _ORDERED or mine == "timestamp" or mine.startswith("decimal"))
+
+    def _type(self, key: Json) -> Any:
+        """Return the type of the source's column of a key; ``None`` when Spark alone can tell."""
+        name = key["source"]
+        if name.count("`") != 2:
+            return None
+        field = find_field(self.schema, name[1:-1])
+        return None if field is None or (field.get("metadata") or {}).get("__COLLATIONS") else field["type"]
+
+    def _measure(self) -> tuple[int, list[_Bounds]]:
+        from pyspark.sql import functions as sf
+
+        wanted: list[Column] = [sf.count("*")]
+        for key in self._keys:
+            column = sf.col(key["source"])
+            # Instants as numbers: as datetimes they would pass through the time zone of the driver.
+            value = sf.unix_micros(column) if self._type(key) == "timestamp" else column
+            wanted += [sf.min(value), sf.max(value), sf.count_if(column.isNull())]
+        row = self.rows.select(*{key["source"]: sf.col(key["source"]) for key in self._keys}.values()).agg(*wanted).collect()[0]
+        bounds = [_Bounds(key, *row[1 + 3 * i : 4 + 3 * i]) for i, key in enumerate(self._keys)]
+        return int(row[0]), bounds
+
+    def _within(self, bounds: _Bounds) -> Column:
+        from pyspark.sql import functions as sf
+
+        column = sf.col(quoted(bounds.key["column"]))
+        if bounds.low is None:
+            inside = sf.lit(False)
+        else:
+            literals = [sf.lit(value) for value in (bounds.low, bounds.high)]
+            if self._type(bounds.key) == "timestamp":
+                literals = [sf.timestamp_micros(literal) for literal in literals]
+            inside = (column >= literals[0]) & (column <= literals[1])
+        return inside | column.isNull() if bounds.key["nullSafe"] and bounds.nulls else inside
+
+    def _named(self, field: Json, key: Json, texts: set[str | None]) -> set[str | None]:
+        """Return which values of a partition column the source has."""
+        if len(texts) < 2:
+            return texts
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        known = self._work.spark.createDataFrame([(text,) for text in texts], StructType([StructField("text", StringType())]))
+        value = sf.col("text").cast(spark_type(field["type"]))
+        named = self.rows.select(sf.col(key["source"]).alias("named"))
+        same = value.eqNullSafe(sf.col("named")) if key["nullSafe"] else value == sf.col("named")
+        return {row[0] for row in known.join(named, same, "left_semi").collect()}

@@ -1,0 +1,145 @@
+"""UPDATE on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import SchemaMismatchException
+from airflow_delta.spark.align import align, converted, quoted, spark_type
+from airflow_delta.spark.read import read_files
+from airflow_delta.spark.rewrite import Rewrite, errors_of
+from airflow_delta.staging.contract import Json, ScanFile
+from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.staging.schema import Type, same_type, type_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_CHANGED = "__airflow_delta_changed"
+
+
+def stage_update(spark: SparkSession, request: StageRequest) -> StageReport:
+    """Give columns new values in the rows that ``request.predicate`` selects; in all when there is none.
+
+    ``arguments`` has ``set`` (a list of ``path``, names from the column down to a field of it, and ``expression``) and
+    ``repeatable``: the expressions have the same values whenever they are evaluated.
+    """
+    work = Rewrite(spark, request)
+    values: list[Json] = list(request.arguments["set"])
+    with errors_of(work):
+        touched = work.marked() if request.deletion_vectors else work.touched()
+        work.lap("scanTimeMs")
+        if touched:
+            _write(work, touched, values)
+        work.metrics["numUpdatedRows"] = work.num_rows
+        work.lap("rewriteTimeMs")
+    return work.report()
+
+
+def _write(work: Rewrite, touched: Sequence[ScanFile], values: Sequence[Json]) -> None:
+    request = work.request
+    change_data = request.rules.change_data
+    # Change data must say what was written: values that may come out differently are read back, from files of their own.
+    apart = request.deletion_vectors or request.predicate is None or (change_data and not request.arguments["repeatable"])
+    if apart:
+        new = work.write(work.aligned(updated(work, work.selected(touched), values)), "new")
+        kept = [] if request.deletion_vectors or request.predicate is None else work.partly(touched)
+        if kept:
+            rows = read_files(work.spark, work.plan, kept).where(~work.condition)
+            work.write(align(rows, work.target, work.checks), "copied")
+    else:
+        rows = read_files(work.spark, work.plan, touched)
+        new = work.write(work.aligned(updated(work, rows, values, where=work.condition)), "new")
+    if not change_data:
+        return
+    before = work.selected(touched)
+    work.write(align(before, work.target, work.checks), "change", change_type="update_preimage")
+    if apart:
+        work.write_again(new, "update_postimage")
+    else:
+        work.write(work.aligned(updated(work, before, values)), "change", change_type="update_postimage")
+
+
+def updated(work: Rewrite, rows: DataFrame, values: Sequence[Json], where: Column | None = None) -> DataFrame:
+    """Return rows with new values, all computed from the old ones; generated columns are computed from the new ones.
+
+    :param values: assignments: ``path`` and ``expression``.
+    :param where: only rows for which it is true change.
+    :raises SchemaMismatchException: a value is of a type that its column cannot hold.
+    """
+    from pyspark.sql import functions as sf
+
+    assigned = _tree(values)
+    given = rows.select(*(sf.expr(v["expression"]).alias(str(i)) for i, v in enumerate(values))).schema.jsonValue()["fields"]
+    types = {v["expression"]: field["type"] for v, field in zip(values, given, strict=True)}
+    changes = rows.withColumn(_CHANGED, sf.lit(True) if where is None else where)  # once, from the old values
+
+    def stored(expression: str, data_type: Type, path: str) -> Column:
+        return _stored(work, expression, types[expression], data_type, path)
+
+    columns = []
+    for field in work.target["fields"]:
+        column = sf.col(quoted(field["name"]))
+        if (change := assigned.get(field["name"])) is not None:
+            new = stored(change, field["type"], field["name"]) if isinstance(change, str) else None
+            new = _struct(column, field["type"], change, field["name"], stored) if new is None else new
+            column = sf.when(sf.col(_CHANGED), new).otherwise(column)
+        columns.append(column.alias(field["name"]))
+    changed = changes.select(*columns, sf.col(_CHANGED))
+    explicit = {str(v["path"][0]).lower() for v in values}
+    generated = {name.lower(): text for name, text in work.request.rules.generated.items() if name.lower() not in explicit}
+    columns = []
+    for field in work.target["fields"]:
+        column = sf.col(quoted(field["name"]))
+        if (expression := generated.get(field["name"].lower())) is not None:
+            column = sf.when(sf.col(_CHANGED), sf.expr(expression).cast(spark_type(field["type"]))).otherwise(column)
+        columns.append(column.alias(field["name"]))
+    return changed.select(*columns)
+
+
+def _tree(values: Sequence[Json]) -> dict[str, Any]:
+    """Return the expressions by the names that lead to what they change."""
+    tree: dict[str, Any] = {}
+    for value in values:
+        *parents, last = value["path"]
+        node = tree
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[last] = value["expression"]
+    return tree
+
+
+def _stored(work: Rewrite, expression: str, given: Type, target: Type, path: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    kinds = ["atomic" if isinstance(kind, str) else kind["type"] for kind in (given, target)]
+    if given != "void" and kinds[0] != kinds[1]:
+        raise SchemaMismatchException(
+            f"Column {path} of table {work.request.table} has the type {type_name(target)}, the value {expression!r} the type "
+            f"{type_name(given)}. Cast it.",
+            table=work.request.table,
+            version=work.request.read_version,
+        )
+    column = sf.expr(expression)
+    if given == "void" or same_type(given, target):
+        return column.cast(spark_type(target))
+    return converted(column, given, target, path, work.checks)
+
+
+def _struct(column: Column, data_type: Type, changes: Mapping[str, Any], path: str, stored: Any) -> Column:
+    """Return a struct with some fields changed. A null becomes a struct whose other fields are null, as in Delta."""
+    from pyspark.sql import functions as sf
+
+    if isinstance(data_type, str):
+        return column  # the plan has checked the path
+    fields = []
+    for field in data_type["fields"]:
+        value, here = column.getField(field["name"]), f"{path}.{field['name']}"
+        change = changes.get(field["name"])
+        if isinstance(change, str):
+            value = stored(change, field["type"], here)
+        elif change is not None:
+            value = _struct(value, field["type"], change, here, stored)
+        fields.append(value.alias(field["name"]))
+    return sf.struct(*fields)

@@ -1,0 +1,56 @@
+"""The changes of a table between two versions, as they travel from the worker to Spark.
+
+Standard library only, like :mod:`airflow_delta.staging.contract`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_delta.staging.contract import CONTRACT, Payload, ScanFile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeCommit(Payload):
+    """The changes of one commit: its change data files, or else what its data files say.
+
+    :param timestamp: milliseconds since the epoch: the in-commit timestamp where the table has them, else the file's time.
+    :param changes: change data files; every row says itself what kind of change it is.
+    :param inserts: data files whose rows were inserted.
+    :param deletes: data files whose rows were deleted.
+    :param inserted_rows: files that stayed, of which the rows that the deletion vector marks came back.
+    :param deleted_rows: files that stayed, of which the rows that the deletion vector marks were deleted.
+    """
+
+    version: int
+    timestamp: int
+    changes: tuple[ScanFile, ...] = ()
+    inserts: tuple[ScanFile, ...] = ()
+    deletes: tuple[ScanFile, ...] = ()
+    inserted_rows: tuple[ScanFile, ...] = ()
+    deleted_rows: tuple[ScanFile, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangePlan(Payload):
+    """The changes of a table from one version to another, both included.
+
+    :param transaction_id: execution that planned it; names the directory of ``words``.
+    :param table: URI of the table as Spark reaches it, not URL-encoded.
+    :param schema_string: Spark's JSON form of the schema that all changes are read with.
+    :param column_mapping: ``none``, ``name`` or ``id``.
+    :param commits: those of the range that changed rows, oldest first.
+    :param words: Parquet file with the rows that deletion vectors mark, relative to the table, when they are too many to travel
+        in the plan (as ``ScanPlan.deletedRows``).
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    table: str
+    starting_version: int
+    ending_version: int
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    column_mapping: str = "none"
+    commits: tuple[ChangeCommit, ...] = ()
+    words: str | None = None

@@ -1,0 +1,107 @@
+"""The clauses of a MERGE: what happens to rows that match, to source rows without a match, and to table rows without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.staging.contract import Json, Payload
+
+MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE = "matched", "notMatched", "notMatchedBySource"
+UPDATE, DELETE, INSERT = "update", "delete", "insert"
+
+_ACTIONS = {MATCHED: (UPDATE, DELETE), NOT_MATCHED: (INSERT,), NOT_MATCHED_BY_SOURCE: (UPDATE, DELETE)}
+_WORDS = {MATCHED: "WHEN MATCHED", NOT_MATCHED: "WHEN NOT MATCHED", NOT_MATCHED_BY_SOURCE: "WHEN NOT MATCHED BY SOURCE"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergeClause(Payload):
+    """One clause.
+
+    :param kind: ``matched``, ``notMatched`` or ``notMatchedBySource``.
+    :param action: ``update``, ``delete`` or ``insert``.
+    :param condition: Spark SQL; the first clause of its kind whose condition is true decides a row.
+    :param set: Spark SQL expressions by column of the table; ``None``: every column gets the source's of that name (``*``).
+    """
+
+    kind: str
+    action: str
+    condition: str | None = None
+    set: dict | None = None  # type: ignore[type-arg]
+
+    def __str__(self) -> str:
+        condition = "" if self.condition is None else f" AND {self.condition}"
+        return f"{_WORDS.get(self.kind, self.kind)}{condition} THEN {self.action.upper()}"
+
+
+def when_matched_update(set: Mapping[str, str] | None = None, condition: str | None = None) -> Json:  # noqa: A002 - Delta's name
+    """Return WHEN MATCHED THEN UPDATE.
+
+    :param set: Spark SQL expressions by column of the table; default: ``UPDATE SET *``.
+    :param condition: Spark SQL over a row of the table and one of the source.
+    """
+    return _clause(MATCHED, UPDATE, condition, set)
+
+
+def when_matched_delete(condition: str | None = None) -> Json:
+    """Return WHEN MATCHED THEN DELETE."""
+    return _clause(MATCHED, DELETE, condition, None)
+
+
+def when_not_matched_insert(values: Mapping[str, str] | None = None, condition: str | None = None) -> Json:
+    """Return WHEN NOT MATCHED THEN INSERT.
+
+    :param values: Spark SQL expressions by column of the table; default: ``INSERT *``.
+    :param condition: Spark SQL over a row of the source.
+    """
+    return _clause(NOT_MATCHED, INSERT, condition, values)
+
+
+def when_not_matched_by_source_update(set: Mapping[str, str], condition: str | None = None) -> Json:  # noqa: A002 - as there
+    """Return WHEN NOT MATCHED BY SOURCE THEN UPDATE.
+
+    :param set: Spark SQL expressions over a row of the table.
+    :param condition: Spark SQL over a row of the table.
+    """
+    return _clause(NOT_MATCHED_BY_SOURCE, UPDATE, condition, set)
+
+
+def when_not_matched_by_source_delete(condition: str | None = None) -> Json:
+    """Return WHEN NOT MATCHED BY SOURCE THEN DELETE."""
+    return _clause(NOT_MATCHED_BY_SOURCE, DELETE, condition, None)
+
+
+def parse_clauses(clauses: Sequence[Mapping[str, object] | MergeClause], *, table: str) -> list[MergeClause]:
+    """Return clauses from their JSON form, checked as Delta checks them.
+
+    :raises DeltaAnalysisException: there is none, one is not known, or only the last of a kind should lack a condition.
+    """
+    found = [clause if isinstance(clause, MergeClause) else MergeClause.from_dict(clause) for clause in clauses]
+    if not found:
+        raise _refused(table, "has no clause: give at least one WHEN")
+    for clause in found:
+        if clause.action not in _ACTIONS.get(clause.kind, ()):
+            known = "; ".join(f"{kind}: {', '.join(actions)}" for kind, actions in _ACTIONS.items())
+            raise _refused(table, f"has the clause {clause.kind!r} with action {clause.action!r}; known are {known}")
+        if clause.action == DELETE and clause.set is not None:
+            raise _refused(table, f"sets columns in {clause}; a delete has none")
+        if clause.set is not None and not clause.set:
+            raise _refused(table, f"sets no column in {clause}; leave it out for *")
+        if clause.kind == NOT_MATCHED_BY_SOURCE and clause.action == UPDATE and clause.set is None:
+            raise _refused(table, f"has {clause} without columns to set: there is no source row to take them from")
+    for kind in _ACTIONS:
+        early = [clause for clause in found if clause.kind == kind][:-1]
+        if any(clause.condition is None for clause in early):
+            raise _refused(
+                table, f"has a clause {_WORDS[kind]} without a condition before another one; only the last may lack it"
+            )
+    return found
+
+
+def _clause(kind: str, action: str, condition: str | None, values: Mapping[str, str] | None) -> Json:
+    return MergeClause(kind=kind, action=action, condition=condition, set=None if values is None else dict(values)).to_dict()
+
+
+def _refused(table: str, what: str) -> DeltaAnalysisException:
+    return DeltaAnalysisException(f"MERGE into table {table} {what}.", table=table)

@@ -1,0 +1,23 @@
+"""What a streaming query has committed, as the log has it: also what another process committed for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.committed import commits_of, result_of_commit
+from airflow_delta.staging.contract import CommitResult
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+
+
+def committed_batches(log: DeltaLog, query_id: str, *, since: int = 0) -> list[CommitResult]:
+    """Return the commits of a query, oldest first; ``txn_version`` is the id of the batch.
+
+    :param query_id: ``appId`` of its commits.
+    :param since: the oldest version to look at.
+    """
+    if log.update().version < since:
+        return []
+    commits = list(commits_of(log, query_id, since=since))
+    return [result_of_commit(log, commit, app_id=query_id, committed_before=False) for commit in reversed(commits)]

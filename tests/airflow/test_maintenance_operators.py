@@ -1,0 +1,63 @@
+"""The operators of VACUUM and RESTORE as Airflow's objects."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from airflow_delta import exceptions
+from airflow_delta.operators.restore import DeltaRestoreOperator
+from airflow_delta.operators.vacuum import DeltaVacuumOperator
+
+
+@pytest.fixture(autouse=True)
+def _outside_of_the_task_runner(monkeypatch):
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+
+
+@pytest.fixture
+def uri(tmp_path) -> str:
+    uri = str(tmp_path / "table")
+    for value in range(2):
+        deltalake.write_deltalake(uri, pa.table({"id": [value]}), mode="append")
+    deltalake.DeltaTable(uri).delete("id = 0")
+    return uri
+
+
+def execute(operator):
+    ti = SimpleNamespace(dag_id="a_dag", run_id="a_run", task_id=operator.task_id, map_index=-1, try_number=1)
+    return operator.execute({"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}})
+
+
+def ids(uri):
+    return sorted(deltalake.DeltaTable(uri).to_pyarrow_table().column("id").to_pylist())
+
+
+def test_restore(uri):
+    operator = DeltaRestoreOperator(task_id="restore", table=uri, version="1", user_metadata="oops")
+    result = execute(operator)
+    assert (result["version"], result["operation"], result["appId"]) == (3, "RESTORE", "a_dag/restore/a_run/-1")
+    assert ids(uri) == [0, 1]
+    assert execute(operator)["committedBefore"]
+    entry = deltalake.DeltaTable(uri).history(1)[0]
+    assert (entry["operation"], entry["userMetadata"]) == ("RESTORE", "oops")
+    assert {"version", "timestamp"} <= set(operator.template_fields)
+
+
+def test_vacuum(uri):
+    result = execute(DeltaVacuumOperator(task_id="vacuum", table=uri, dry_run=True))
+    assert (result["numFiles"], result["dryRun"], result["mode"]) == (0, True, "FULL")
+    with pytest.raises(exceptions.VacuumRetentionPeriodTooShortException):
+        execute(DeltaVacuumOperator(task_id="vacuum", table=uri, retention_hours="0"))
+    result = execute(DeltaVacuumOperator(task_id="vacuum", table=uri, retention_hours="0", retention_check=False, max_paths=0))
+    assert (result["numFiles"], result["paths"]) == (1, [])
+    history = deltalake.DeltaTable(uri).history(2)
+    assert [entry["operation"] for entry in history] == ["VACUUM END", "VACUUM START"]
+    assert ids(uri) == [1]
+    with pytest.raises(exceptions.DeltaIllegalArgumentException, match="retention_hours"):
+        execute(DeltaVacuumOperator(task_id="vacuum", table=uri, retention_hours="x"))

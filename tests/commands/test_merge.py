@@ -1,0 +1,118 @@
+"""MERGE before Spark: which files a condition rules out, what the request holds, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_delta.commands.merge import plan_merge
+from airflow_delta.commands.merge_condition import MergeCondition
+from airflow_delta.exceptions import AppendOnlyException, DeltaAnalysisException, IdentityInsertException
+from airflow_delta.log.predicates import Predicate
+from airflow_delta.log.schema import parse_schema
+from airflow_delta.staging.merge import (
+    MergeClause,
+    when_matched_delete,
+    when_matched_update,
+    when_not_matched_by_source_delete,
+    when_not_matched_insert,
+)
+from commands.flow import Table, column, schema
+from commands.test_table_features import create, field, identity
+
+COLUMNS = schema(column("id", "long"), column("day", "date"), column("ts", "timestamp"), column("s", "string"))
+UPSERT = [when_matched_update(), when_not_matched_insert()]
+
+
+def condition(text: str) -> MergeCondition:
+    return MergeCondition(text, parse_schema(COLUMNS), "target", "source", table="t")
+
+
+@pytest.mark.parametrize(
+    ("text", "pruned", "keys"),
+    [
+        ("target.id = source.id", None, [("id", "`id`", False)]),
+        ("TARGET.day = DATE'2024-01-01' and (source.`x y` <=> target.id)", "`day` = DATE '2024-01-01'", [("id", "`x y`", True)]),
+        # Without an alias a name is the table's if the table has it.
+        ("s = 'target.s' AND key = id", "`s` = 'target.s'", [("id", "`key`", False)]),
+        ("target.id = source.id OR target.id = 1", None, []),
+        ("target.id IN (1, 2) AND (target.s LIKE 'a%' OR target.id > 5)", "`id` IN (1, 2) AND (`s` LIKE 'a%' OR `id` > 5)", []),
+        # Timestamps without a zone are the session's.
+        ("target.ts > '2024-01-01 00:00:00' AND target.id < source.id", None, []),
+        ("source.id = 5 AND target.id + 1 = source.id", None, []),
+        ("false", "false", []),
+    ],
+)
+def test_conditions(text: str, pruned: str | None, keys: list[tuple[Any, ...]]) -> None:
+    on = condition(text)
+    found = on.of_target(lambda alone: Predicate.parse(alone, parse_schema(COLUMNS), ["day"]))
+    assert (None if found is None else found.text) == pruned
+    assert [(key["column"], key["source"], key["nullSafe"]) for key in on.compared()] == keys
+
+
+def plan(table: Table, clauses: Any = UPSERT, on: str = "target.id = source.id", **options: Any) -> Any:
+    return plan_merge(table.log(), table.begin(), task_id="m", attempt="1-a", condition=on, clauses=clauses, **options)
+
+
+def test_request(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    create(
+        table,
+        column("id", "long"),
+        field("v", "integer", CURRENT_DEFAULT="7"),
+        **{"delta.feature.allowColumnDefaults": "supported"},
+    )
+    clauses = [
+        when_matched_delete("source.gone"),
+        MergeClause(kind="matched", action="update", set={"Target.V": "default", "`id`": 5}),
+        when_not_matched_insert({"ID": "source.id"}),
+        when_not_matched_by_source_delete("target.v = 1"),
+    ]
+    request = plan(table, clauses, source={"sql": "SELECT 1"})
+    arguments = request.arguments
+    assert [clause["set"] for clause in arguments["clauses"]] == [None, {"v": "7", "id": "5"}, {"id": "source.id"}, None]
+    assert arguments["source"] == {"sql": "SELECT 1"}
+    assert request.rewrite.predicate is None
+    assert arguments["operationParameters"] == {
+        "predicate": ["target.id = source.id"],
+        "matchedPredicates": [{"predicate": "source.gone", "actionType": "delete"}, {"actionType": "update"}],
+        "notMatchedPredicates": [{"actionType": "insert"}],
+        "notMatchedBySourcePredicates": [{"predicate": "target.v = 1", "actionType": "delete"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("clauses", "message"),
+    [
+        ([], "no clause"),
+        ([{"kind": "matched", "action": "insert"}], "known are"),
+        ([when_matched_delete(), when_matched_update()], "only the last"),
+        ([when_matched_update({})], "no column"),
+        ([when_matched_update({"x": "1"})], "the table has key, id"),
+        ([when_matched_update({"id": "1", "`ID`": "2"})], "twice"),
+        ([when_matched_update({"id": "max(id)"})], "aggregate"),
+        ([when_matched_update({"id": "1 +"})], "parse"),
+        ([when_matched_delete("uuid() = 'a'")], "uuid"),
+    ],
+)
+def test_refusals(tmp_path: Path, clauses: Any, message: str) -> None:
+    table = Table(tmp_path / "table")
+    create(table, identity("key", 1, 1), column("id", "long"))
+    with pytest.raises(DeltaAnalysisException, match=message):
+        plan(table, clauses)
+    with pytest.raises(DeltaAnalysisException, match="alias"):
+        plan(table, source_alias="Target")
+    with pytest.raises(DeltaAnalysisException, match="parse"):
+        plan(table, on="target.id ==== source.id")
+    with pytest.raises(IdentityInsertException, match="key"):
+        plan(table, [when_matched_update({"key": "1"})])
+
+
+def test_a_table_that_only_takes_appends(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    create(table, column("id", "long"), **{"delta.appendOnly": "true"})
+    assert plan(table, [when_not_matched_insert()]).rewrite.files == ()
+    with pytest.raises(AppendOnlyException):
+        plan(table)

@@ -1,0 +1,334 @@
+"""VACUUM at the level of files: what it keeps, and that it never touches a transaction that may still be published."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_delta.commands.restore import restore
+from airflow_delta.commands.vacuum import HOUR, vacuum
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    DeltaTableNotFoundException,
+    DeltaUnsupportedTableFeatureException,
+    TransactionAbortedException,
+    VacuumRetentionPeriodTooShortException,
+)
+from airflow_delta.staging.contract import TransactionHandle
+from commands.flow import Table
+
+DAY = 24 * HOUR
+NOTHING = {"retention_hours": 0, "retention_check": False}
+
+
+def later(hours: float = 1):
+    return lambda: int(time.time() * 1000 + hours * HOUR)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A table of three one-file commits; the fourth removes two of them."""
+    path = tmp_path / "table"
+    for value in range(3):
+        write_deltalake(path, rows(value), mode="append")
+    DeltaTable(path).delete("id < 2")
+    return Table(path)
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def write(path: Path, *values: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows(*values), path)
+    return path
+
+
+def age(path: Path, milliseconds: int) -> None:
+    then = time.time() - milliseconds / 1000
+    os.utime(path, (then, then))
+
+
+def files(table: Table) -> set[str]:
+    return {str(p.relative_to(table.path)) for p in table.path.rglob("*") if p.is_file() and "_delta_log" not in p.parts}
+
+
+def stage(table: Table, handle: TransactionHandle, *values: int, name: str = "rows"):
+    write(Path(handle.staging_path) / name / "part-0.parquet", *values)
+    return table.stage_files(handle, path=name, task_id=name)
+
+
+def test_deletes_what_no_version_within_the_retention_needs(table):
+    before = files(table)
+    assert vacuum(table.log()).num_files == 0  # everything is young
+    found = vacuum(table.log(), **NOTHING, dry_run=True, clock=later())
+    assert found.num_files == 2
+    assert found.num_bytes == sum((table.path / path).stat().st_size for path in found.paths)
+    assert files(table) == before
+    done = vacuum(table.log(), **NOTHING, clock=later())
+    assert done.paths == found.paths
+    assert files(table) == before - set(done.paths)
+    assert table.rows() == [(2,)]
+    start, end = (table.commit(version)["commitInfo"][0] for version in (table.versions() - 2, table.versions() - 1))
+    assert start["operation"] == "VACUUM START"
+    assert start["operationParameters"] == {
+        "retentionCheckEnabled": False,
+        "defaultRetentionMillis": 7 * DAY,
+        "specifiedRetentionMillis": 0,
+    }
+    assert start["operationMetrics"] == {"numFilesToDelete": "2", "sizeOfDataToDelete": str(done.num_bytes)}
+    assert end["operationParameters"] == {"status": "COMPLETED"}
+    assert end["operationMetrics"] == {"numDeletedFiles": "2", "numVacuumedDirectories": "1"}
+
+
+def test_tombstones_within_the_retention_keep_their_files(table):
+    write(table.path / "orphan.parquet", 9)
+    eight_days = later(8 * 24)
+    # Old by their own time; but of the removed ones the tombstones are young.
+    for path in files(table):
+        age(table.path / path, 30 * DAY)
+    assert vacuum(table.log()).paths == ("orphan.parquet",)
+    assert vacuum(table.log(), dry_run=True, clock=eight_days).num_files == 2
+    assert vacuum(table.log(), retention_hours=9 * 24, dry_run=True, clock=eight_days).num_files == 0
+
+
+def test_hidden_names_and_directories(table):
+    kept = ["_hidden/a.parquet", ".b", "_c.parquet", "d/_e", "_symlink_format_manifest/manifest"]
+    gone = ["_change_data/cdc.parquet", "_delta_index/x", "deletion_vector_x.bin", "f/g/h.parquet", "100%25 ä#.parquet"]
+    for name in kept + gone:
+        write(table.path / name, 1)
+    (table.path / "empty/inner").mkdir(parents=True)
+    elsewhere = table.path.parent / "elsewhere"
+    write(elsewhere / "x.parquet", 1)
+    (table.path / "link").symlink_to(elsewhere)
+    found = vacuum(table.log(), **NOTHING, clock=later())
+    assert {path for path in found.paths if not path.startswith("part-")} == {*gone, "empty", "empty/inner"}
+    assert found.num_directories == 2
+    assert set(kept) <= files(table)
+    assert (elsewhere / "x.parquet").exists()
+    assert not (table.path / "empty").exists()
+    assert (table.path / "f/g").is_dir()  # emptied now, deleted next time, as Delta does
+    assert vacuum(table.log(), **NOTHING, clock=later()).num_directories >= 2
+    assert not (table.path / "f").exists()
+
+
+def test_special_characters_and_absolute_paths(tmp_path):
+    """Paths in the log are URL-encoded, or absolute: inside of the table they are kept, outside nobody looks."""
+    path = tmp_path / "ta ble"
+    strange = pa.table({"id": [1, 2, 3], "p": ["a b/c", "50%", "ü=:?#"]})
+    write_deltalake(path, strange, partition_by=["p"])
+    table = Table(path)
+    first = path / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in first.read_text().splitlines()]
+    inside, outside = write(path / "in side.parquet", 4), write(tmp_path / "source/out.parquet", 5)
+    for file in (f"{inside.as_uri()}", outside.as_uri()):
+        add = {"path": file, "partitionValues": {"p": "x"}, "size": 1, "modificationTime": 1, "dataChange": True}
+        lines.append({"add": add})
+    first.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = files(table)
+    write(path / "p=x/orphan.parquet", 1)
+    assert vacuum(table.log(), **NOTHING, clock=later()).paths == ("p=x/orphan.parquet",)
+    assert files(table) == before
+    assert outside.exists()
+
+
+def test_hidden_partition_directories_are_vacuumed(tmp_path):
+    path = tmp_path / "table"
+    write_deltalake(path, pa.table({"_p": [1, 2], "id": [1, 2]}), partition_by=["_p"])
+    write(path / "_p=1/orphan.parquet", 1)
+    assert vacuum(Table(path).log(), **NOTHING, clock=later()).paths == ("_p=1/orphan.parquet",)
+
+
+# -- transactions ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("between", ["staged", "published"])
+def test_never_a_file_of_a_live_transaction(table, between):
+    handle = table.begin()
+    staged = stage(table, handle, 10, 11)
+    if between == "published":  # another transaction, from begin to commit, and VACUUM after it
+        other = table.begin()
+        table.publish(other, stage(table, other, 20))
+    done = vacuum(table.log(), **NOTHING, clock=later())
+    assert done.num_live_transactions == 1
+    assert not any(handle.transaction_id in path for path in done.paths)
+    table.publish(handle, staged)
+    assert {(10,), (11,), (2,)} <= set(table.rows())
+
+
+def test_scans_and_empty_stages_of_a_live_transaction_stay(table):
+    handle = table.begin()
+    scan = Path(handle.staging_path) / "_scans/1/request.json"
+    scan.parent.mkdir(parents=True)
+    scan.write_text("{}")
+    empty = table.path / "staged/another/stage/1-0"
+    empty.mkdir(parents=True)
+    vacuum(table.log(), **NOTHING, clock=later())
+    assert scan.exists()
+    assert empty.is_dir()
+
+
+def test_leftovers_of_a_committed_transaction_go(table):
+    handle = table.begin()
+    staged = stage(table, handle, 10)
+    retried = write(Path(handle.staging_path) / "rows/first-try/part-0.parquet", 10)
+    hidden = Path(handle.staging_path) / "_scans/1/x.json"
+    hidden.parent.mkdir(parents=True)
+    hidden.write_text("{}")
+    table.publish(handle, staged)
+    assert vacuum(table.log()).num_files == 0  # young
+    assert retried.exists()
+    vacuum(table.log(), **NOTHING, clock=later())
+    assert not retried.exists()
+    assert not hidden.exists()
+    assert set(table.rows()) == {(2,), (10,)}
+
+
+def test_a_committed_transaction_whose_files_all_left_the_table_is_known_by_its_id(table):
+    handle = table.begin()
+    table.publish(handle, stage(table, handle, 10))
+    DeltaTable(table.path).delete()
+    done = vacuum(table.log(), **NOTHING, clock=later())
+    assert done.num_live_transactions == 0
+    assert not (table.path / "staged" / handle.transaction_id).exists()
+    assert table.rows() == []
+
+
+def test_an_aborted_transaction_goes_but_for_its_marker(table):
+    handle = table.begin()
+    staged = stage(table, handle, 10)
+    marker = Path(handle.staging_path) / "_commit-alive"
+    marker.write_text("{}")
+    assert table.abort(handle).outcome == "marked"
+    assert vacuum(table.log(), **NOTHING, clock=later()).num_live_transactions == 1  # its commit may be alive
+    marker.unlink()
+    vacuum(table.log(), **NOTHING, clock=later())
+    left = {path.name for path in Path(handle.staging_path).rglob("*")}
+    assert "_aborted" in left
+    assert not {name for name in left if name.endswith(".parquet")}
+    with pytest.raises(TransactionAbortedException):
+        table.publish(handle, staged)
+
+
+def test_a_transaction_that_nobody_will_publish_goes_after_the_timeout(table):
+    handle = table.begin()
+    stage(table, handle, 10)
+    young = write(Path(handle.staging_path) / "other/part-0.parquet", 1)
+    six_days, eight_days = later(6 * 24), later(8 * 24)
+    assert vacuum(table.log(), **NOTHING, clock=six_days).num_live_transactions == 1
+    assert vacuum(table.log(), **NOTHING, transaction_timeout_hours=240, clock=eight_days).num_live_transactions == 1
+    age(young, -3 * DAY)  # still being written
+    assert vacuum(table.log(), **NOTHING, clock=eight_days).num_live_transactions == 1
+    age(young, 0)
+    assert vacuum(table.log(), **NOTHING, clock=eight_days).num_live_transactions == 0
+    assert not Path(handle.staging_path).exists()
+
+
+def test_committed_between_listing_and_snapshot(table, monkeypatch):
+    """The files are listed first: a transaction that commits after that is in the version whose files are kept."""
+    from airflow_delta.commands import vacuum as module
+
+    handle = table.begin()
+    staged = stage(table, handle, 10)
+    listed = module.list_table
+
+    def commit_then(*args):
+        found = listed(*args)
+        table.publish(handle, staged)
+        return found
+
+    monkeypatch.setattr(module, "list_table", commit_then)
+    vacuum(table.log(), **NOTHING, clock=later())
+    assert (10,) in table.rows()
+
+
+def test_restored_before_the_first_delete(table, monkeypatch):
+    """RESTORE brings files back that were found to be too old; one that comes after VACUUM START finds its version taken."""
+    from airflow_delta.commands import vacuum as module
+
+    found = module._find
+
+    def then_restored(*args, **options):
+        result = found(*args, **options)
+        restore(table.log(), version=1, transaction_key="restore", attempt="1-0")
+        return result
+
+    monkeypatch.setattr(module, "_find", then_restored)
+    assert vacuum(table.log(), **NOTHING, clock=later()).num_files == 0
+    assert table.rows() == [(0,), (1,)]
+
+
+# -- lite ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_lite_deletes_what_the_log_removed(table):
+    write(table.path / "orphan.parquet", 1)
+    handle = table.begin()
+    staged = stage(table, handle, 10)
+    assert vacuum(table.log(), lite=True).num_files == 0
+    done = vacuum(table.log(), **NOTHING, lite=True, clock=later())
+    assert done.num_files == 2
+    assert done.mode == "LITE"
+    assert (table.path / "orphan.parquet").exists()
+    info = json.loads((table.path / "_delta_log/_last_vacuum_info").read_text())
+    assert info == {"latestCommitVersionOutsideOfRetentionWindow": done.version}
+    assert vacuum(table.log(), **NOTHING, lite=True, clock=later()).num_files == 0
+    table.publish(handle, staged)
+    DeltaTable(table.path).delete()
+    assert vacuum(table.log(), **NOTHING, lite=True, clock=later()).num_files == 2
+    assert table.rows() == []
+
+
+def test_lite_needs_the_log_since_the_last_vacuum(table):
+    DeltaTable(table.path).create_checkpoint()
+    (table.path / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(DeltaIllegalStateException, match="DELTA_CANNOT_VACUUM_LITE"):
+        vacuum(table.log(), **NOTHING, lite=True, clock=later())
+    vacuum(table.log(), **NOTHING, clock=later())
+    assert vacuum(table.log(), **NOTHING, lite=True, clock=later()).num_files == 0
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------------------
+
+
+def test_refusals(table, tmp_path):
+    with pytest.raises(VacuumRetentionPeriodTooShortException, match=r"DELTA_VACUUM_RETENTION_PERIOD_TOO_SHORT.*168 hours"):
+        vacuum(table.log(), retention_hours=167)
+    vacuum(table.log(), retention_hours=168, logging_enabled=False)
+    with pytest.raises(DeltaIllegalArgumentException, match="NEGATIVE"):
+        vacuum(table.log(), retention_hours=-1, retention_check=False)
+    write(tmp_path / "no table/x.parquet", 1)
+    with pytest.raises(DeltaTableNotFoundException):
+        vacuum(Table(tmp_path / "no table").log(), **NOTHING, clock=later())
+    assert (tmp_path / "no table/x.parquet").exists()
+    assert table.versions() == 4
+
+
+def test_unknown_features_are_refused(table):
+    before = files(table)
+    line = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["new"], "writerFeatures": ["new"]}}
+    (table.path / "_delta_log" / f"{4:020}.json").write_text(json.dumps(line) + "\n")
+    with pytest.raises(DeltaUnsupportedTableFeatureException):
+        vacuum(table.log(), **NOTHING, clock=later())
+    assert files(table) == before
+
+
+def test_a_failed_delete_is_recorded(table, monkeypatch):
+    log = table.log()
+
+    def fail(_paths):
+        raise OSError("no")
+
+    monkeypatch.setattr(log.store, "delete", fail)
+    with pytest.raises(OSError, match="no"):
+        vacuum(log, **NOTHING, clock=later())
+    assert table.commit(table.versions() - 1)["commitInfo"][0]["operationParameters"] == {"status": "FAILED"}

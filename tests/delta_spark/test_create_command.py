@@ -1,0 +1,262 @@
+"""CREATE, REPLACE and AS SELECT, and the options of writes: Delta Spark does the same to a table beside ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_delta.commands.create import plan_create
+from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
+from airflow_delta.staging.contract import CommitResult, StagedWrite
+from airflow_delta.staging.paths import new_attempt
+from commands.flow import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RETENTION = "delta.setTransactionRetentionDuration"
+DEFAULT = f"'{RETENTION}' = 'interval 90 days'"
+"""A property that every table of ours gets: application ids of Dag runs add up."""
+
+
+class Pair:
+    """A table of ours and one of Delta Spark, which the same is done to."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark = spark
+        self.ours = Table(directory / "ours", spark)
+        self.theirs = Table(directory / "theirs", spark)
+        self.name = f"t{abs(hash(str(directory)))}"
+
+    def sql(self, text: str) -> None:
+        """Run a statement on Delta's table: ``{t}`` by path, ``{n}`` and ``{at}`` by name and location."""
+        at = f"LOCATION '{self.theirs.uri}'"
+        self.spark.sql(text.replace("{t}", f"delta.`{self.theirs.uri}`").replace("{n}", self.name).replace("{at}", at))
+
+    def create(self, columns: str, **options: Any) -> CommitResult:
+        handle = self.ours.begin()
+        staged = plan_create(self.ours.log(), handle, task_id="create", attempt=new_attempt(), schema=columns, **options)
+        return self.ours.publish(handle, StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict()))))
+
+    def check(self, *, metrics: bool = True, ignored: tuple[str, ...] = ()) -> None:
+        """Compare the newest commits: metadata, protocol, domains, history; then rows."""
+        version = self.ours.versions() - 1
+        assert self.theirs.versions() - 1 == version
+        ours, theirs = (_commit(table, version) for table in (self.ours, self.theirs))
+        for key in ("metaData", "protocol", "domainMetadata", "operation", "isBlindAppend", "isolationLevel", "actions"):
+            assert ours[key] == theirs[key], key
+        left, right = ({k: v for k, v in found["parameters"].items() if k not in ignored} for found in (ours, theirs))
+        assert left == right
+        if metrics:
+            # Files of ours and of Delta differ by some bytes of their footers.
+            assert ours["metrics"].keys() == theirs["metrics"].keys()
+            same = {key for key in ours["metrics"] if "Bytes" not in key}
+            assert {k: ours["metrics"][k] for k in same} == {k: theirs["metrics"][k] for k in same}
+        assert self.rows(self.ours) == self.rows(self.theirs)
+
+    def rows(self, table: Table) -> list[tuple[Any, ...]]:
+        return sorted((tuple(row) for row in self.spark.sql(f"SELECT * FROM delta.`{table.uri}`").collect()), key=repr)
+
+
+def _commit(table: Table, version: int) -> dict[str, Any]:
+    commit = table.commit(version)
+    info = commit["commitInfo"][0]
+    parameters = dict(info["operationParameters"])
+    if "properties" in parameters:
+        parameters["properties"] = json.loads(parameters["properties"])
+    metadata = dict(commit.get("metaData", [{}])[0])
+    for key in ("id", "createdTime"):
+        metadata.pop(key, None)
+    if metadata:
+        schema = json.loads(metadata["schemaString"])
+        for field in schema["fields"]:
+            field["metadata"].pop("delta.columnMapping.physicalName", None)
+        metadata["schemaString"] = schema
+    protocol = dict(commit.get("protocol", [{}])[0])
+    for key in ("readerFeatures", "writerFeatures"):
+        if key in protocol:
+            protocol[key] = sorted(protocol[key])
+    changes = [
+        (kind, a.get("dataChange"), sorted(a["partitionValues"])) for kind in ("add", "remove") for a in commit.get(kind, [])
+    ]
+    return {
+        "metaData": metadata,
+        "protocol": protocol,
+        "domainMetadata": commit.get("domainMetadata"),
+        "operation": info["operation"],
+        "parameters": parameters,
+        "metrics": info.get("operationMetrics") or {},
+        "isBlindAppend": info["isBlindAppend"],
+        "isolationLevel": info["isolationLevel"],
+        "actions": sorted(changes),
+    }
+
+
+@pytest.fixture
+def pair(delta: SparkSession, tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(delta, tmp_path)
+    yield pair
+    pair.sql("DROP TABLE IF EXISTS {n}")
+
+
+def test_create_and_replace(pair: Pair) -> None:
+    columns = (
+        "id BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 5 INCREMENT BY 2) COMMENT 'the id', ts TIMESTAMP NOT NULL, "
+        "day DATE GENERATED ALWAYS AS (CAST(ts AS DATE)), v INT DEFAULT 7, c VARCHAR(5), "
+        "s STRUCT<a: INT COMMENT 'x', b: STRING>, e BIGINT GENERATED BY DEFAULT AS IDENTITY"
+    )
+    properties = {"delta.feature.allowColumnDefaults": "supported", "x": "y", "delta.enableChangeDataFeed": "true"}
+    listed = ", ".join(f"'{key}'='{value}'" for key, value in properties.items())
+    pair.sql(
+        f"CREATE TABLE {{n}} ({columns}) USING delta PARTITIONED BY (DAY) COMMENT 'd' TBLPROPERTIES ({listed}, {DEFAULT}) {{at}}"
+    )
+    pair.create(columns, partition_by=["DAY"], description="d", properties=properties)
+    pair.check()
+    row = "SELECT TIMESTAMP'2024-01-01 10:00:00' AS ts, 'c' AS c"
+    pair.sql(f"INSERT INTO {{t}} (ts, c) {row}")
+    pair.ours.write(row)
+    assert pair.rows(pair.ours) == pair.rows(pair.theirs)
+    with pytest.raises(DeltaUnsupportedTableFeatureException):  # as Delta: an existing table gets this feature by name only
+        pair.create("id BIGINT, n TIMESTAMP_NTZ", mode="replace")
+    columns = "id BIGINT, s STRUCT<a: INT, b: ARRAY<STRUCT<q: DECIMAL(10, 3)>>>, m MAP<STRING, DATE>, n TIMESTAMP"
+    pair.sql(f"CREATE OR REPLACE TABLE {{n}} ({columns}) USING delta CLUSTER BY (id, s.a) TBLPROPERTIES ({DEFAULT}) {{at}}")
+    pair.create(columns, mode="create_or_replace", cluster_by=["id", "s.a"])
+    pair.check()
+    mapped = {"delta.columnMapping.mode": "name"}
+    pair.sql(
+        f"REPLACE TABLE {{t}} (id INT, b CHAR(3)) USING delta TBLPROPERTIES ('delta.columnMapping.mode' = 'name', {DEFAULT})"
+    )
+    pair.create("id INT, b CHAR(3)", mode="replace", properties=mapped)
+    pair.check()
+    row = "SELECT 1 AS id, 'abc' AS b"
+    pair.sql(f"INSERT INTO {{t}} {row}")
+    pair.ours.write(row)
+    on = "'delta.columnMapping.mode' = 'name', 'delta.appendOnly' = 'true'"
+    pair.sql(f"REPLACE TABLE {{t}} (id INT, z INT) USING delta TBLPROPERTIES ({on}, {DEFAULT})")
+    pair.create("id INT, z INT", mode="replace", properties={**mapped, "delta.appendOnly": "true"})
+    pair.check()
+
+
+def test_as_select(pair: Pair) -> None:
+    def ours(rows: str, **options: Any) -> None:
+        pair.ours.write(rows, **options)
+
+    rows = "SELECT /*+ COALESCE(1) */ id, CAST(id % 2 AS INT) AS p, 'a' AS s FROM range(4)"
+    by = f"PARTITIONED BY (p) COMMENT 'x' TBLPROPERTIES ('k' = 'v', {DEFAULT})"
+    pair.sql(f"CREATE TABLE {{n}} USING delta {by} {{at}} AS {rows}")
+    ours(rows, create="create", partition_by=["p"], properties={"k": "v"}, description="x")
+    pair.check()
+    pair.sql(f"CREATE OR REPLACE TABLE {{n}} USING delta CLUSTER BY (s) TBLPROPERTIES ({DEFAULT}) {{at}} AS {rows}")
+    ours(rows, create="create_or_replace", cluster_by=["s"])
+    pair.check()
+    pair.sql(f"REPLACE TABLE {{t}} USING delta TBLPROPERTIES ({DEFAULT}) AS {rows}")
+    ours(rows, create="replace")
+    pair.check()
+    # A table and its first rows, staged by different tasks: one version, which says so.
+    handle = pair.ours.begin()
+    staged = plan_create(
+        pair.ours.log(),
+        handle,
+        task_id="create",
+        attempt=new_attempt(),
+        schema="id BIGINT, p INT, s STRING, z INT",
+        mode="replace",
+    )
+    one = pair.ours.stage(handle, rows, task_id="one", after=[staged])
+    two = pair.ours.stage(handle, "SELECT 9 AS id, 9 AS z", task_id="two", after=[staged, one])
+    result = pair.ours.publish(handle, two, one, staged)
+    assert (result.operation, result.num_records) == ("REPLACE TABLE AS SELECT", 5)
+    assert pair.rows(pair.ours)[-1] == (9, None, None, 9)
+
+
+def test_create_or_replace_as_select_of_no_table(pair: Pair) -> None:
+    rows = "SELECT /*+ COALESCE(1) */ id FROM range(3)"
+    pair.sql(f"CREATE OR REPLACE TABLE {{t}} USING delta TBLPROPERTIES ({DEFAULT}) AS {rows}")
+    pair.ours.write(rows, create="create_or_replace")
+    pair.check()
+
+
+OLD = "SELECT /*+ COALESCE(1) */ CAST(id AS INT) AS id, CAST(id % 2 AS INT) AS p, 'old' AS v FROM range(10)"
+NEW = "SELECT /*+ COALESCE(1) */ CAST(id AS INT) AS id, CAST(id % 2 AS INT) AS p, 'new' AS v FROM range(3, 6)"
+
+
+def copies(pair: Pair, properties: str = "'k' = 'v'") -> None:
+    pair.sql(f"CREATE TABLE {{t}} (id INT, p INT, v STRING) USING delta PARTITIONED BY (p) TBLPROPERTIES ({properties})")
+    pair.sql(f"INSERT INTO {{t}} {OLD}")
+    shutil.copytree(pair.theirs.path, pair.ours.path)
+
+
+def write(pair: Pair, df: DataFrame, mode: str = "overwrite", **options: str) -> None:
+    df.write.format("delta").mode(mode).options(**options).save(pair.theirs.uri)
+
+
+# Delta records the partitioning that the writer was told, which is none; we record the table's.
+IGNORED = ("partitionBy",)
+
+
+def test_replace_on_and_using(pair: Pair) -> None:
+    copies(pair, "'delta.enableChangeDataFeed' = 'true'")
+    new = pair.spark.sql(NEW)
+    write(pair, new.alias("s"), replaceOn="t.id = s.id AND t.p = 1", targetAlias="t")
+    pair.ours.write(new, mode="overwrite", replace_on="t.id = s.id AND t.p = 1")
+    # How many files Spark writes of the rows that it copies depends on its shuffle.
+    pair.check(metrics=False, ignored=IGNORED)
+    ours, theirs = (_commit(table, 2)["metrics"] for table in (pair.ours, pair.theirs))
+    assert ours.keys() == theirs.keys()
+    for name in ("numOutputRows", "numCopiedRows", "numDeletedRows", "numRemovedFiles"):
+        assert ours[name] == theirs[name], name
+    assert changes(pair, pair.ours) == changes(pair, pair.theirs)
+
+
+def changes(pair: Pair, table: Table) -> list[tuple[Any, ...]]:
+    options = {"readChangeFeed": "true", "startingVersion": 2, "endingVersion": 2}
+    feed = pair.spark.read.format("delta").options(**options).load(table.uri)
+    return sorted((tuple(row) for row in feed.select("id", "p", "v", "_change_type").collect()), key=repr)
+
+
+def test_replace_using_and_new_columns(pair: Pair) -> None:
+    copies(pair)
+    new = pair.spark.sql(f"SELECT *, 1 AS z FROM ({NEW}) UNION ALL SELECT NULL, 1, 'null', 2").coalesce(1)
+    for _ in range(2):  # nulls are equal to nothing, so they come again
+        write(pair, new, replaceUsing="id, p", mergeSchema="true")
+        pair.ours.write(new, mode="overwrite", replace_using=["id", "p"], merge_schema=True)
+        pair.check(metrics=False, ignored=IGNORED)
+
+
+def test_no_data_change(pair: Pair) -> None:
+    copies(pair, "'delta.enableChangeDataFeed' = 'true'")
+    for number, (options, mine) in enumerate((({}, {}), ({"replaceWhere": "p = 1"}, {"replace_where": "p = 1"}))):
+        where = options.get("replaceWhere", "true")
+        # As every commit of ours, this one records an application: with that, Delta keeps it at Serializable.
+        options = {**options, "txnAppId": "judge", "txnVersion": str(number)}
+        write(pair, pair.spark.sql(f"{OLD} WHERE id % 2 = 1" if mine else OLD), dataChange="false", **options)
+        pair.ours.write(f"{OLD} WHERE id % 2 = 1" if mine else OLD, mode="overwrite", data_change=False, **mine)
+        pair.check(ignored=IGNORED)
+        assert changes_of_last(pair) == [], where
+
+
+def changes_of_last(pair: Pair) -> list[Any]:
+    version = pair.ours.versions() - 1
+    options = {"readChangeFeed": "true", "startingVersion": version, "endingVersion": version}
+    return pair.spark.read.format("delta").options(**options).load(pair.ours.uri).collect()
+
+
+def test_optimized_write_and_max_records(pair: Pair) -> None:
+    rows = "SELECT id, CAST(id % 5 AS INT) AS p, repeat('x', 20) AS v FROM range(0, 20000, 1, 16)"
+    pair.sql("CREATE TABLE {t} (id BIGINT, p INT, v STRING) USING delta PARTITIONED BY (p)")
+    shutil.copytree(pair.theirs.path, pair.ours.path)
+    pair.spark.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        df = pair.spark.sql(rows)
+        write(pair, df, "append", optimizeWrite="true")
+        assert pair.ours.write(df, optimize_write=True).num_files == len(pair.theirs.commit(1)["add"]) == 5
+        assert pair.ours.write(df).num_files == 80
+        result = pair.ours.write(df, optimize_write=True, options={"maxRecordsPerFile": "1500"})
+        assert result.num_files == 15
+    finally:
+        pair.spark.conf.set("spark.sql.adaptive.enabled", "false")

@@ -1,0 +1,142 @@
+"""RESTORE, ours and Delta Spark's on copies of the same tables: rows, schema, files, protocol, domains, history."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_delta.commands.restore import restore
+from airflow_delta.exceptions import DeltaError
+from delta_spark.support import delta_history, delta_rows, open_log, sql_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CASES: dict[str, tuple[str, ...]] = {
+    "plain": (
+        "CREATE TABLE {t} (id LONG, p STRING) USING delta PARTITIONED BY (p)",
+        "INSERT INTO {t} SELECT id, CAST(id % 2 AS STRING) FROM range(10)",
+        "UPDATE {t} SET id = 100 WHERE id = 1",
+        "ALTER TABLE {t} ADD COLUMNS (more INT)",
+        "ALTER TABLE {t} SET TBLPROPERTIES ('a' = 'b', 'delta.enableChangeDataFeed' = 'true')",
+        "INSERT INTO {t} VALUES (50, '5', 1)",
+        "DELETE FROM {t} WHERE p = '0'",
+    ),
+    "features": (
+        "CREATE TABLE {t} (id LONG, v STRING) USING delta CLUSTER BY (id) "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true')",
+        "INSERT INTO {t} SELECT id, 'a' FROM range(10)",
+        "DELETE FROM {t} WHERE id = 1",
+        "ALTER TABLE {t} CLUSTER BY (v)",
+        "DELETE FROM {t} WHERE id = 2",
+        "INSERT INTO {t} VALUES (20, 'b')",
+        "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')",
+        "ALTER TABLE {t} CLUSTER BY NONE",
+        "DELETE FROM {t} WHERE id > 5",
+    ),
+    "identity": (
+        "CREATE TABLE {t} (id LONG, v STRING) USING delta",
+        "INSERT INTO {t} VALUES (1, 'x')",
+        "ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+        "ALTER TABLE {t} RENAME COLUMN v TO w",
+        "INSERT INTO {t} VALUES (2, 'y')",
+        "ALTER TABLE {t} ADD CONSTRAINT positive CHECK (id > 0)",
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def source(delta: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    path = tmp_path_factory.mktemp("restore") / "source"
+    for statement in CASES[request.param]:
+        delta.sql(statement.format(t=sql_name(path)))
+    return path
+
+
+def commit(path: Path, version: int) -> dict[str, Any]:
+    """Return a commit without what two runs cannot have in common."""
+    found: dict[str, Any] = {}
+    for line in (path / "_delta_log" / f"{version:020}.json").read_text().splitlines():
+        for kind, action in json.loads(line).items():
+            action.pop("deletionTimestamp", None)
+            found.setdefault(kind, []).append(action)
+    found.pop("txn", None)  # the identity of ours
+    del found["commitInfo"]
+    return {kind: sorted(actions, key=str) for kind, actions in found.items()}
+
+
+def attempt(run: Any) -> Exception | None:
+    try:
+        run()
+    except Exception as error:  # what it is, the test says
+        return error
+    return None
+
+
+def test_same_as_delta(delta: SparkSession, source: Path, tmp_path: Path) -> None:
+    latest = len(list((source / "_delta_log").glob("0*.json"))) - 1
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for copy in (theirs, ours):
+        shutil.copytree(source, copy)
+    # One restore after the other; the first two have nothing to restore, the last brings back what was the newest version.
+    for step, wanted in enumerate([latest, latest + 1, latest - 1, 1, latest // 2, 0, latest]):
+        refused = attempt(
+            lambda wanted=wanted: delta.sql(f"RESTORE TABLE {sql_name(theirs)} TO VERSION AS OF {wanted}").collect()
+        )
+        ours_refused = attempt(
+            lambda wanted=wanted, step=step: restore(
+                open_log(ours), version=wanted, transaction_key=f"restore-{step}", attempt="1-0"
+            )
+        )
+        assert (refused is None) == (ours_refused is None), (wanted, refused, ours_refused)
+        if refused is not None:
+            assert isinstance(ours_refused, DeltaError)
+            continue
+        if wanted == latest and step == 0:
+            assert len(list((theirs / "_delta_log").glob("0*.json"))) == len(list((ours / "_delta_log").glob("0*.json")))
+            continue
+        their_history, our_history = (delta_history(delta, path, limit=1) for path in (theirs, ours))
+        (version,) = their_history.keys()
+        for field in ("operation", "operationParameters", "operationMetrics", "isolationLevel", "isBlindAppend", "readVersion"):
+            assert our_history[version][field] == their_history[version][field], (wanted, field)
+        ours_committed, theirs_committed = commit(ours, version), commit(theirs, version)
+        for kind in ours_committed | theirs_committed:
+            assert ours_committed.get(kind) == theirs_committed.get(kind), (wanted, kind)
+        assert delta_rows(delta, ours) == delta_rows(delta, theirs)
+
+
+def test_timestamp(delta: SparkSession, source: Path, tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for copy in (theirs, ours):
+        shutil.copytree(source, copy)
+    milliseconds = delta_history(delta, ours)[1]["timestamp"]
+    text = datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    delta.sql(f"RESTORE TABLE {sql_name(theirs)} TO TIMESTAMP AS OF '{text}'")
+    restore(open_log(ours), timestamp=text, transaction_key="restore", attempt="1-0")
+    (theirs_entry,), (ours_entry,) = (delta_history(delta, path, limit=1).values() for path in (theirs, ours))
+    for field in ("operation", "operationParameters", "operationMetrics"):
+        assert ours_entry[field] == theirs_entry[field], field
+    assert delta_rows(delta, ours) == delta_rows(delta, theirs) == delta_rows(delta, source, 1)
+
+
+def test_retention(delta: SparkSession, tmp_path: Path) -> None:
+    """A version is out of reach when VACUUM may have deleted what it held."""
+    path = tmp_path / "table"
+    name = sql_name(path)
+    delta.sql(
+        f"CREATE TABLE {name} USING delta TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 0 hours') "
+        "AS SELECT 1 AS id"
+    )
+    delta.sql(f"INSERT INTO {name} VALUES (2)")
+    delta.sql(f"INSERT INTO {name} VALUES (3)")
+    theirs = attempt(lambda: delta.sql(f"RESTORE TABLE {name} TO VERSION AS OF 0").collect())
+    ours = attempt(lambda: restore(open_log(path), version=0, transaction_key="restore", attempt="1-0"))
+    assert theirs is not None
+    assert ours is not None
+    assert "BEYOND_DELETED_FILE_RETENTION" in str(theirs)
+    assert "BEYOND_DELETED_FILE_RETENTION" in str(ours)

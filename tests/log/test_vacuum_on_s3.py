@@ -1,0 +1,48 @@
+"""VACUUM and RESTORE of a table on S3, against a real server."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_delta.commands.restore import restore
+from airflow_delta.commands.start import begin
+from airflow_delta.commands.vacuum import HOUR, vacuum
+from airflow_delta.exceptions import DeltaFileNotFoundException
+from airflow_delta.log import DeltaLog
+
+pytestmark = pytest.mark.s3
+
+
+def test_vacuum_and_restore(s3_table, s3_options, s3_client):
+    storage = {**s3_options, "conditional_put": "etag"}
+    for values in ([1], [2]):
+        data = pa.table({"id": values, "p": ["a b%"]})
+        write_deltalake(s3_table, data, mode="append", partition_by=["p"], storage_options=storage)
+    DeltaTable(s3_table, storage_options=storage).delete("id = 1")
+    log = DeltaLog.for_table(s3_table, s3_options)
+    handle = begin(log, transaction_key="live")
+    live = f"staged/{handle.transaction_id}/rows/part-0.parquet"
+    for key in ("orphan 1%.parquet", "_hidden/x", "_change_data/x.parquet", live):
+        log.store.put(key, b"12345")
+
+    def latest() -> int:  # the store's clock is behind ours by what it cuts off
+        return max(status.modification_time for status in log.store.list_recursive("")) + HOUR
+
+    options = {"retention_hours": 0, "retention_check": False, "clock": latest}
+    found = vacuum(log, **options, dry_run=True)
+    assert found.num_live_transactions == 1
+    assert {path for path in found.paths if not path.startswith("p=")} == {"orphan 1%.parquet", "_change_data/x.parquet"}
+    assert found.num_files == 3
+    restored = restore(log, version=0, transaction_key="restore", attempt="1-0")
+    assert restored.num_files == restored.num_removed_files == 1
+    done = vacuum(log, **options)
+    assert done.num_files == 3
+    left = {status.path for status in log.store.list_recursive("")}
+    assert not left & set(done.paths)
+    assert {live, "_hidden/x"} <= left
+    table = DeltaTable(s3_table, storage_options=storage).to_pyarrow_table()
+    assert table.column("id").to_pylist() == [1]
+    with pytest.raises(DeltaFileNotFoundException):
+        restore(log, version=2, transaction_key="restore 2", attempt="1-0")

@@ -1,0 +1,246 @@
+"""DELETE and UPDATE on a Spark without Delta: what is written, what stays where it is, and what rows have to fulfil."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_delta.commands.delete import plan_delete, plan_truncate
+from airflow_delta.commands.update import plan_update
+from airflow_delta.exceptions import (
+    CharVarcharLimitException,
+    ConcurrentAppendException,
+    ConstraintViolationException,
+    IdentityInsertException,
+    InvariantViolationException,
+    SchemaMismatchException,
+    StageConflictException,
+    TransactionAlreadyCommittedException,
+)
+from airflow_delta.log.actions import AddFile
+from commands.flow import Table, column
+from commands.test_table_features import create, field, identity
+
+pytestmark = pytest.mark.spark
+
+DV = {"delta.enableDeletionVectors": "true"}
+CDF = {"delta.enableChangeDataFeed": "true"}
+
+
+@pytest.fixture
+def table(tmp_path: Path, spark: Any) -> Table:
+    return Table(tmp_path / "ta ble%20[x]ü", spark)
+
+
+def rows(table: Table) -> list[tuple[Any, ...]]:
+    return table.read(table.begin())
+
+
+def files(table: Table) -> list[AddFile]:
+    return sorted(table.log().update().add_files(), key=lambda f: f.path)
+
+
+def two_files(table: Table, *, count: int = 200, **configuration: str) -> None:
+    """Make a table of two files: ids below and from ``count`` on, in descending order."""
+    create(table, column("id", "long"), column("v", "integer"), **configuration)
+    for first in (0, count):
+        table.write(f"SELECT {2 * first + count - 1} - id AS id, CAST(id AS INT) v FROM range({first}, {first + count}, 1, 1)")
+
+
+@pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
+def test_delete_leaves_the_rest_where_it_is(table, configuration):
+    two_files(table, **configuration)
+    before = {f.path for f in files(table)}
+    result = table.run(plan_delete, predicate="id IN (1, 3, 64, 199, 128) OR id >= 200")
+    assert sorted(r[0] for r in rows(table)) == sorted(set(range(200)) - {1, 3, 64, 199, 128})
+    [left] = files(table)  # the other file lost all of its rows
+    actions = table.commit(result.version)
+    assert len(actions["remove"]) == 2
+    metrics = actions["commitInfo"][0]["operationMetrics"]
+    assert metrics["numDeletedRows"] == "205"
+    assert (metrics["numRemovedFiles"], metrics["numAddedFiles"]) == (("1", "0") if configuration else ("2", "1"))
+    if configuration:
+        assert left.path in before
+        assert left.deletion_vector.cardinality == 5
+        assert json.loads(left.stats)["tightBounds"] is False
+        table.run(plan_delete, predicate="id < 10")  # a file that has a vector gets another
+        assert sorted(r[0] for r in rows(table)) == [i for i in range(10, 199) if i not in (64, 128)]
+        assert files(table)[0].deletion_vector.cardinality == 13
+        table.run(plan_delete, predicate="id < 500 AND v IS NOT NULL")
+        assert files(table) == []
+    else:
+        ids = pq.read_table(table.path / left.path, columns=["id"]).column(0).to_pylist()
+        assert ids == sorted(ids, reverse=True)  # no shuffle
+        assert len(ids) == 195
+
+
+@pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
+def test_update_of_a_mapped_partitioned_table(table, configuration):
+    create(
+        table,
+        column("i d", "long"),
+        column("a.b", "timestamp"),
+        column("s", {"type": "struct", "fields": [column("x y", "integer"), column("z", "string")]}),
+        column("p", "string"),
+        column("t", "timestamp"),
+        partition_by=("p", "t"),
+        **{"delta.columnMapping.mode": "name", **configuration},
+    )
+    table.write(
+        "SELECT id `i d`, timestamp_seconds(id) `a.b`, named_struct('x y', CAST(id AS INT), 'z', 'z') s, "
+        "CASE WHEN id % 2 = 0 THEN 'a/b %25=ü' END p, timestamp_seconds(1711846800) t FROM range(0, 8, 1, 1)"
+    )
+    assert len(files(table)) == 2
+    values = {"`a.b`": "TIMESTAMP'2024-03-31 01:00:00'", "s.`x y`": "s.`x y` * 10", "p": "concat(p, '?')"}
+    table.run(plan_update, set=values, predicate="`i d` IN (0, 1, 2) AND t = '2024-03-31 01:00:00'")
+    found = {r[0]: r for r in rows(table)}
+    assert len(found) == 8
+    assert [tuple(found[i][2]) for i in range(4)] == [(0, "z"), (10, "z"), (20, "z"), (3, "z")]
+    assert [found[i][3] for i in range(5)] == ["a/b %25=ü?", None, "a/b %25=ü?", None, "a/b %25=ü"]
+    assert {found[i][1].timestamp() for i in (0, 1, 2)} == {1711843200.0}  # in the session's time zone, the predicate in UTC
+    assert found[3][1].timestamp() == 3
+    # Partitions that are decided by their values go without Spark.
+    table.run(plan_delete, predicate="p = 'a/b %25=ü?'")
+    assert sorted(r[0] for r in rows(table)) == [1, 3, 4, 5, 6, 7]
+
+
+def test_rules_of_the_table_hold_for_updated_rows(table):
+    create(
+        table,
+        identity("no", 1, 1),
+        column("id", "long", False),
+        column("v", "integer"),
+        field("twice", "integer", delta__generationExpression="v * 2"),
+        {**column("name", "string"), "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}},
+        field("d", "integer", CURRENT_DEFAULT="42"),
+        **{"delta.constraints.positive": "v >= 0", "delta.feature.allowColumnDefaults": "supported"},
+    )
+    table.write("SELECT id, CAST(id AS INT) v, 'abc' name, 0 d FROM range(4)")
+    table.run(plan_update, set={"V": "v + 10", "d": "DEFAULT"}, predicate="id > 1")
+    assert [r[1:] for r in sorted(rows(table), key=lambda r: r[1])] == [
+        (0, 0, 0, "abc", 0),
+        (1, 1, 2, "abc", 0),
+        (2, 12, 24, "abc", 42),
+        (3, 13, 26, "abc", 42),
+    ]
+    version = table.log().update().version
+    for values, error in (
+        ({"v": "-1"}, ConstraintViolationException),
+        ({"v": "null"}, ConstraintViolationException),
+        ({"id": "null"}, InvariantViolationException),
+        ({"twice": "7"}, ConstraintViolationException),
+        ({"name": "'abcd'"}, CharVarcharLimitException),
+        ({"v": "id + 3000000000"}, SchemaMismatchException),
+        ({"v": "'x'"}, SchemaMismatchException),
+        ({"v": "array(1)"}, SchemaMismatchException),
+        ({"no": "7"}, IdentityInsertException),
+    ):
+        with pytest.raises(error):
+            table.run(plan_update, set=values, predicate="id = 1")
+    assert table.log().update().version == version
+
+
+@pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
+def test_change_data_say_what_was_written(table, configuration):
+    two_files(table, **configuration, **CDF)
+    result = table.run(plan_update, set={"v": "CAST(rand() * 1000000 AS INT)"}, predicate="id % 2 = 0 AND id < 10")
+    written = {r[0]: r[1] for r in rows(table) if r[0] % 2 == 0 and r[0] < 10}
+    told: dict[str, dict[int, int]] = {}
+    for change in table.commit(result.version)["cdc"]:
+        for row in pq.read_table(table.path / change["path"]).to_pylist():
+            told.setdefault(row["_change_type"], {})[row["id"]] = row["v"]
+    assert told["update_postimage"] == written
+    assert told["update_preimage"] == {i: 199 - i for i in range(0, 10, 2)}
+
+
+@pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
+def test_stages_on_top_of_each_other(table, configuration):
+    two_files(table, **configuration)
+    start = {f.path for f in files(table)}
+    handle = table.begin()
+    added = table.stage(handle, "SELECT id, 0 v FROM range(1000, 1010, 1, 1)", task_id="add")
+    deleted = table.operate(handle, plan_delete, task_id="delete", predicate="id % 10 = 5 AND id > 150", after=[added])
+    updated = table.operate(
+        handle, plan_update, task_id="update", predicate="id >= 395 AND v < 398", set={"v": "v + 1"}, after=[added, deleted]
+    )
+    again = table.operate(handle, plan_delete, task_id="again", predicate="id IN (396, 1001, 7)", after=[added, deleted, updated])
+    with pytest.raises(StageConflictException):
+        table.operate(handle, plan_delete, predicate="id = 1", after=[deleted])
+    result = table.publish(handle, again, updated, deleted, added)
+    expected = {i: i for i in [*range(400), *range(1000, 1010)] if not (i % 10 == 5 and i > 150) and i not in (396, 1001, 7)}
+    found = {r[0]: r[1] for r in rows(table)}
+    assert found.keys() == expected.keys()
+    assert {found[i] for i in range(1000, 1010) if i in found} == {1}
+    removed = {r["path"] for r in table.commit(result.version)["remove"]}
+    assert removed == start  # nothing that was only staged
+    table.run(plan_truncate)
+    assert rows(table) == []
+
+
+def test_stages_that_read_what_others_change_need_an_order(table):
+    two_files(table)
+    handle = table.begin()
+    one = table.operate(handle, plan_delete, task_id="one", predicate="id = 1")
+    two = table.operate(handle, plan_update, task_id="two", predicate="id = 399", set={"v": "0"})
+    with pytest.raises(StageConflictException, match="after="):
+        table.publish(handle, one, two)
+
+
+def test_change_data_of_a_row_that_changed_twice_are_refused(table):
+    two_files(table, **CDF)
+    handle = table.begin()
+    one = table.operate(handle, plan_update, task_id="one", predicate="id = 1", set={"v": "0"})
+    two = table.operate(handle, plan_update, task_id="two", predicate="id = 1", set={"v": "1"}, after=[one])
+    with pytest.raises(StageConflictException, match="changed twice"):
+        table.publish(handle, one, two)
+
+
+@pytest.mark.parametrize(("configuration", "preserved"), [({}, "false"), (DV, "true")], ids=["copy on write", "deletion vectors"])
+def test_row_tracking(table, configuration, preserved):
+    two_files(table, **configuration, **{"delta.enableRowTracking": "true"})
+    ids = {f.path: (f.base_row_id, f.default_row_commit_version) for f in files(table)}
+    result = table.run(plan_delete, predicate="id = 1")
+    tags = table.commit(result.version)["commitInfo"][0]["tags"]
+    assert tags["delta.rowTracking.preserved"] == preserved
+    if configuration:
+        assert {f.path: (f.base_row_id, f.default_row_commit_version) for f in files(table)} == ids
+    result = table.run(plan_update, predicate="id = 2", set={"v": "0"})
+    assert table.commit(result.version)["commitInfo"][0]["tags"]["delta.rowTracking.preserved"] == "false"
+    assert len({f.base_row_id for f in files(table)}) == len(files(table))
+
+
+def test_nothing_found_is_committed_with_its_key(table):
+    two_files(table)
+    before = files(table)
+    result = table.run(plan_delete, predicate="v = 17 AND id = 17", begin={"transaction_key": "once"})
+    assert set(table.commit(result.version)) == {"commitInfo", "txn"}
+    assert files(table) == before
+    handle = table.begin(transaction_key="once")
+    assert handle.committed is not None
+
+
+def test_what_others_add_where_the_predicate_matches_is_a_conflict(table):
+    two_files(table)
+    handle = table.begin()
+    staged = table.operate(handle, plan_delete, predicate="id = 1")
+    table.write("SELECT CAST(1 AS BIGINT) id, 1 v")
+    with pytest.raises(ConcurrentAppendException):
+        table.publish(handle, staged)
+
+
+@pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
+def test_a_rerun_never_takes_back_rows_that_were_there_before(table, configuration):
+    two_files(table, **configuration)
+    key = {"transaction_key": "again"}
+    table.run(plan_delete, predicate="id = 1", begin=key)
+    found = rows(table)
+    for predicate in ("id = 1", "id = 2"):
+        with pytest.raises(TransactionAlreadyCommittedException):
+            table.run(plan_delete, predicate=predicate, begin={**key, "rerun_policy": "replace"})
+    assert rows(table) == found
+    table.run(plan_delete, predicate="id = 2", begin={**key, "rerun_policy": "append"})
+    assert len(rows(table)) == 398

@@ -1,0 +1,91 @@
+"""ZORDER on plain Spark, expression by expression, and OPTIMIZE through the whole flow; the session is in Berlin time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from airflow_delta.commands.optimize import select_for_optimize
+from airflow_delta.commands.optimize_run import run_rewrite
+from airflow_delta.log.predicates import Predicate
+from airflow_delta.spark.operations import run_operation
+from airflow_delta.spark.zorder import _boundaries, _interleaved, _range_of, ordered
+from commands.flow import Table
+
+pytestmark = pytest.mark.spark
+
+
+def test_bits_are_interleaved_the_first_column_highest(spark):
+    from pyspark.sql import functions as sf
+
+    df = spark.sql("SELECT * FROM VALUES (0L, 0L), (0L, 1L), (1L, 0L), (1L, 1L), (2L, 0L), (0L, 2L), (3L, 3L) AS t(a, b)")
+    rows = df.select("a", "b", _interleaved([sf.col("a"), sf.col("b")], 2).alias("z")).collect()
+    assert {(row.a, row.b): row.z for row in rows} == {
+        (0, 0): 0, (0, 1): 1, (1, 0): 2, (1, 1): 3, (0, 2): 4, (2, 0): 8, (3, 3): 15,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_ranges_by_binary_search(spark, ansi):
+    from pyspark.sql import functions as sf
+
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        longs = spark.sql("SELECT explode(array(-5L, 0L, 9L, 10L, 11L, 25L, 99L, NULL)) AS k")
+        found = longs.select("k", _range_of(sf.col("k"), "bigint", [0, 10, 20], 2).alias("r")).collect()
+        assert {row.k: row.r for row in found} == {-5: 0, 0: 1, 9: 1, 10: 2, 11: 2, 25: 3, 99: 3, None: 0}
+        texts = spark.sql("SELECT explode(array('', 'it''s', 'm\"', 'z', NULL)) AS k")
+        found = texts.select("k", _range_of(sf.col("k"), "string", ["a\\", 'm"', "y"], 2).alias("r")).collect()
+        assert {row.k: row.r for row in found} == {"": 0, "it's": 1, 'm"': 2, "z": 3, None: 0}
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+def test_boundaries_cut_into_equal_parts(spark):
+    df = spark.range(4000).selectExpr("id AS a", "IF(id < 10, NULL, 'same') AS b", "IF(id = 0, double('NaN'), id / 2) AS c")
+    found = _boundaries(df, ["a", "b", "c"], 4, 4000)
+    assert found["b"] == ["same"]
+    for name, exact in (("a", [1000, 2000, 3000]), ("c", [500, 1000, 1500])):
+        assert all(abs(cut - wanted) < wanted * 0.5 for cut, wanted in zip(found[name], exact, strict=True))
+    assert _boundaries(df.where("b IS NULL"), ["b"], 4, None)["b"] == []
+
+
+def test_a_frequent_value_does_not_make_one_file_large(spark):
+    df = spark.range(8000).selectExpr("1 AS x", "id AS y")
+    parts = ordered(df, [("x",)], 4, 8000).selectExpr("spark_partition_id() AS p").groupBy("p").count().collect()
+    assert len(parts) == 4
+    assert max(row["count"] for row in parts) < 4000
+
+
+def test_optimize_and_zorder_end_to_end(spark, tmp_path):
+    table = Table(tmp_path / "a table [1]", spark)
+    for n in range(3):
+        rows = (
+            f"SELECT id AS x, 1000 - id AS y, timestamp_seconds(1.6e9 + id) AS at, TIMESTAMP'2020-10-25 0{n}:30:00' AS part "
+            "FROM range(1000)"
+        )
+        table.write(rows, begin={"partition_by": ["part"]} if n == 0 else None)
+        table.write(f"SELECT {n} AS x, {n} AS y, NULL AS at, TIMESTAMP'2020-10-25 0{n}:30:00' AS part")
+    before = table.read(table.begin())
+    identity = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
+
+    def run(**options):
+        def select(log, handle):
+            return select_for_optimize(log, handle, **options)
+
+        return run_rewrite(table.log(), select, partial(run_operation, spark), identity=identity)
+
+    result = run()
+    assert (result.num_bins, result.num_partitions, result.metrics["numAddedFiles"]) == (3, 3, 3)
+    assert table.read(table.begin()) == before
+    size = max(file.size for file in table.log().snapshot.add_files())
+    result = run(z_order_by=["x", "at"], max_file_size=size // 4)
+    assert result.metrics["numAddedFiles"] > 9
+    assert table.read(table.begin()) == before
+    snapshot = table.log().snapshot
+    found = snapshot.add_files(Predicate.parse("x < 100", snapshot.schema, ["part"]))
+    assert len(found) < result.metrics["numAddedFiles"]
+    assert run().metrics["numAddedFiles"] == 3
+    assert table.versions() == 9

@@ -1,0 +1,200 @@
+"""A streaming query into a table: every micro-batch once, whatever happens to the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_delta.exceptions import ConcurrentTransactionException, DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.log import DeltaLog
+from airflow_delta.streaming import DeltaBatchSink
+from airflow_delta.streaming.batches import committed_batches
+from commands.flow import Table
+
+pytestmark = pytest.mark.spark
+
+DRIVER = """
+import os, signal, sys
+from pyspark.sql import SparkSession
+from airflow_delta.commands import run
+from airflow_delta.streaming import DeltaBatchSink
+
+table, source, checkpoint, when, at = *sys.argv[1:5], int(sys.argv[5])
+publish = run.publish
+
+def killed(log, handle, *args, **kwargs):
+    if when == "before" and handle.txn_version == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = publish(log, handle, *args, **kwargs)
+    if when == "after" and handle.txn_version == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+run.publish = killed
+spark = (
+    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.memory", "512m").getOrCreate()
+)
+df = spark.readStream.schema("id LONG, p STRING").option("maxFilesPerTrigger", 1).parquet(source)
+query = (
+    df.writeStream.foreachBatch(DeltaBatchSink(table, partition_by=["p"])).trigger(availableNow=True)
+    .option("checkpointLocation", checkpoint).start()
+)
+query.awaitTermination()
+print("QUERY " + str(query.id))
+spark.stop()
+"""
+
+
+def put(source: Path, name: str, ids: list[int]) -> None:
+    source.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"id": ids, "p": [f"p{i % 2}" for i in ids]}), source / f"{name}.parquet")
+
+
+def drive(tmp_path: Path, when: str = "never", at: int = -1) -> subprocess.CompletedProcess[str]:
+    roots = [Path(__file__).parents[2] / "provider"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
+    environment |= {"PYTHONPATH": os.pathsep.join(map(str, roots)), "SPARK_LOCAL_IP": "127.0.0.1"}
+    paths = [str(tmp_path / name) for name in ("table", "source", "checkpoint")]
+    command = [sys.executable, "-c", DRIVER, *paths, when, str(at)]
+    return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path):
+    for number in range(4):
+        put(tmp_path / "source", f"{number}", list(range(number * 10, number * 10 + 10)))
+    # After the commit and before the stream knows of it; then with files that are staged and not committed.
+    assert drive(tmp_path, "after", 1).returncode == -signal.SIGKILL
+    table = Table(tmp_path / "table")
+    assert table.versions() == 2
+    assert drive(tmp_path, "before", 2).returncode == -signal.SIGKILL
+    assert table.versions() == 2
+    done = drive(tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(row[0] for row in table.rows()) == list(range(40))
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("QUERY ")]
+    batches = committed_batches(table.log(), line.removeprefix("QUERY "))
+    assert [(batch.txn_version, batch.version, batch.num_records) for batch in batches] == [(n, n, 10) for n in range(4)]
+
+
+def run(spark: Any, sink: DeltaBatchSink, df: Any, checkpoint: Path, mode: str = "append") -> Any:
+    writer = df.writeStream.foreachBatch(sink).outputMode(mode).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    query.awaitTermination()
+    return query
+
+
+def test_files_that_arrive_in_steps(spark: Any, table: Table, tmp_path: Path):
+    source = tmp_path / "source"
+    df = spark.readStream.schema("id LONG, p STRING").option("maxFilesPerTrigger", 1)
+    sink = DeltaBatchSink(table.uri, partition_by=["p"], user_metadata="note", tags={"airflow.dagId": "d"})
+    put(source, "a", [1, 2, 3])
+    query = run(spark, sink, df.parquet(str(source)), tmp_path / "checkpoint")
+    assert [result.version for result in sink.results.values()] == [0]
+    run(spark, sink, df.parquet(str(source)), tmp_path / "checkpoint")
+    assert table.versions() == 1
+    put(source, "b", [4])
+    put(source, "c", [5, 6])
+    run(spark, sink, df.parquet(str(source)), tmp_path / "checkpoint")
+    assert table.rows() == [(n, f"p{n % 2}") for n in range(1, 7)]
+    assert [result.txn_version for result in sink.results.values()] == [0, 1, 2]
+    commit = table.commit(2)
+    assert commit["txn"][0]["appId"] == str(query.id)
+    assert commit["txn"][0]["version"] == 2
+    info = commit["commitInfo"][0]
+    assert info["operation"] == "STREAMING UPDATE"
+    assert info["operationParameters"] == {"outputMode": "Append", "queryId": str(query.id), "epochId": "2"}
+    sizes = sum(add["size"] for add in commit["add"])
+    assert info["operationMetrics"] == {
+        "numRemovedFiles": "0",
+        "numOutputRows": "2",
+        "numOutputBytes": str(sizes),
+        "numAddedFiles": "2",
+    }
+    assert info["isBlindAppend"]
+    assert (info["userMetadata"], info["tags"]["airflow.dagId"]) == ("note", "d")
+
+
+def test_the_whole_result_of_an_aggregation(spark: Any, table: Table, tmp_path: Path):
+    source = tmp_path / "source"
+    put(source, "a", [1, 2, 3])
+    put(source, "b", [4, 5, 6, 7])
+    stream = spark.readStream.schema("id LONG, p STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+    sink = DeltaBatchSink(table.uri, mode="complete")
+    run(spark, sink, stream.groupBy("p").count(), tmp_path / "checkpoint", "complete")
+    assert table.rows() == [("p0", 3), ("p1", 4)]
+    info = table.commit(1)["commitInfo"][0]
+    assert info["operationParameters"]["outputMode"] == "Complete"
+    removed = len(table.commit(1)["remove"])
+    assert info["operationMetrics"]["numRemovedFiles"] == str(removed) == str(len(table.commit(0)["add"]))
+
+
+def test_batches_by_hand(spark: Any, table: Table):
+    sink = DeltaBatchSink(table.uri, query_id="query", merge_schema=True)
+    sink(spark.sql("SELECT 1L AS id"), 0)
+    sink(spark.sql("SELECT 1L AS id"), 0)
+    sink(spark.sql("SELECT 2L AS id, 'x' AS s"), 1)
+    sink(spark.sql("SELECT 3L AS id, 'x' AS s LIMIT 0"), 2)
+    assert [result.version for result in sink.results.values()] == [0, 1, 2]
+    assert [len(table.commit(version).get("add", [])) for version in range(3)] == [1, 1, 0]
+    assert table.rows() == [(1, None), (2, "x")]
+    sink(spark.sql("SELECT 1L AS id"), 1)
+    assert sink.results[1].committed_before
+    assert table.versions() == 3
+    with pytest.raises(DeltaAnalysisException, match="DELTA_NULL_SCHEMA_IN_STREAMING_WRITE"):
+        sink(spark.sql("SELECT 1L AS id, array(NULL) AS n"), 3)
+    assert isinstance(sink.failure, DeltaAnalysisException)
+    assert not committed_batches(table.log(), "other")
+    assert not committed_batches(table.log(), "query", since=3)
+
+
+def test_two_drivers_of_one_query(spark: Any, table: Table, monkeypatch: pytest.MonkeyPatch):
+    """The slower one finds the batch committed while it writes, and adds nothing."""
+    first, second = (DeltaBatchSink(table.uri, query_id="query") for _ in range(2))
+    first(spark.sql("SELECT 1L AS id"), 0)
+    stage = DeltaBatchSink._stage
+
+    def slow(self: DeltaBatchSink, *args: Any) -> Any:
+        staged = stage(self, *args)
+        if self is second:
+            first(spark.sql("SELECT 2L AS id"), 1)
+        return staged
+
+    monkeypatch.setattr(DeltaBatchSink, "_stage", slow)
+    try:
+        second(spark.sql("SELECT 2L AS id"), 1)
+    except ConcurrentTransactionException:
+        pass
+    else:
+        assert second.results[1].committed_before
+    assert table.rows() == [(1,), (2,)]
+
+
+def test_a_query_without_an_id(spark: Any, table: Table):
+    with pytest.raises(DeltaIllegalArgumentException, match="query_id"):
+        DeltaBatchSink(table.uri)(spark.sql("SELECT 1L AS id"), 0)
+
+
+@pytest.mark.parametrize("arguments", [{"mode": "update"}, {"overwrite_schema": True}, {"hook": object(), "storage_options": {}}])
+def test_arguments_that_contradict_each_other(arguments: dict[str, Any]):
+    with pytest.raises(DeltaIllegalArgumentException):
+        DeltaBatchSink("/tmp/table", **arguments)
+
+
+def test_a_sink_can_be_sent_to_a_server(tmp_path: Path):
+    import pickle
+
+    sink = pickle.loads(pickle.dumps(DeltaBatchSink(str(tmp_path), storage_options={"durable": "false"}, query_id="q")))
+    assert (sink.table, sink.query_id) == (str(tmp_path), "q")
+    assert json.dumps(sink._storage_options)
+    assert DeltaLog.for_table(sink.table).update().version == -1
