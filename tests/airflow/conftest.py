@@ -120,8 +120,8 @@ def dag_bags(airflow_database):
 def run_dag(dag_bags) -> Callable[..., Run]:
     """Run a Dag once with ``dag.test()``: the real execution API and task runner, in this process, one task after the other."""
 
-    def run(dag_id: str, logical_date: datetime = datetime(2026, 1, 1, tzinfo=UTC), **conf) -> Run:
-        dag = next(bag.dags[dag_id] for bag in dag_bags if dag_id in bag.dags)
+    def run(dag_id: str, logical_date: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, bag=None, **conf) -> Run:
+        dag = next(found.dags[dag_id] for found in ([bag] if bag else dag_bags) if dag_id in found.dags)
         # The run id is made of run_after: the same date again is the same run again, as after clearing it.
         return Run(dag.test(logical_date=logical_date, run_after=logical_date, run_conf=conf or None))
 

@@ -43,6 +43,18 @@ def test_stages_that_touch_the_same_rows_are_refused(run_dag, tables, spark):
     assert deltalake.DeltaTable(table.path).version() == 0
 
 
+def test_mapped_operations_are_one_version(run_dag, tables, spark):
+    table = Table(Path(tables) / "mapped_operations", spark)
+    table.write("SELECT id, id AS v, CAST(id % 4 AS INT) AS part FROM range(8)", begin={"partition_by": ["part"]})
+    run = run_dag("mapped_operations")
+    assert run.state == "success", run.tasks
+    assert [run.xcom("txn.merged", index)["after"] for index in range(2)] == [
+        [f"{gone['stage']}/{gone['attempt']}" for gone in (run.xcom("txn.gone", index) for index in range(2))]
+    ] * 2
+    assert table.rows() == [(2, 2, 2), (3, 3, 3), (6, 100, 2), (7, 100, 3)]
+    assert table.versions() == 2
+
+
 # Airflow's SparkSubmitHook leaves the pipe of spark-submit to the garbage collector, which is why that runs here.
 @pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper:ResourceWarning")
 def test_a_task_that_is_a_transaction_of_its_own(run_dag, tables, spark):

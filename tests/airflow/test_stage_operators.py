@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
+from airflow.sdk import ExceptionRetryPolicy, RetryAction
 
+from airflow_delta.exceptions import ConcurrentAppendException, DeltaAnalysisException
+from airflow_delta.operators.committing import FINAL_ERRORS, REFUSALS
+from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.operators.merge import DeltaMergeOperator
+from airflow_delta.operators.optimize import REFUSED, DeltaAutoCompactOperator, DeltaOptimizeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator, call_injected, without_injected
+from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
+from airflow_delta.operators.transaction import DeltaStartTransactionOperator
+from airflow_delta.operators.vacuum import DeltaVacuumOperator
 
 GIVEN = {"spark": "SPARK", "table": "TABLE", "transaction": "TXN"}
 
@@ -27,6 +37,19 @@ def nothing(a=1, b=2):
     return [a, b]
 
 
+def twice(function):
+    @functools.wraps(function)
+    def decorated(*args, **kwargs):
+        return function(*args, **kwargs) * 2
+
+    return decorated
+
+
+@twice
+def decorated(a, spark):
+    return [a, spark]
+
+
 CALLS = [
     # function, arguments, what it gets
     (only_spark, (), {}, ["SPARK"]),
@@ -36,6 +59,7 @@ CALLS = [
     (keywords, (1, 5, 6), {"c": 3}, [1, (5, 6), "SPARK", 2, {"c": 3}]),
     (keywords, (1,), {"b": 7}, [1, (), "SPARK", 7, {}]),
     (nothing, (), {"b": 5}, [1, 5]),
+    (decorated, (1,), {}, [1, "SPARK", 1, "SPARK"]),
 ]
 
 
@@ -74,3 +98,31 @@ def test_a_named_spark_connection_must_exist():
     stage = DeltaStagePySparkOperator(task_id="stage", python_callable=only_spark, spark_conn_id="no_such_connection")
     with pytest.raises(AirflowNotFoundException):
         stage._spark_properties()
+
+
+@pytest.mark.parametrize(
+    ("operator", "policy"),
+    [
+        (DeltaDeleteOperator, REFUSALS),
+        (DeltaMergeOperator, REFUSALS),
+        (DeltaVacuumOperator, FINAL_ERRORS),
+        (DeltaOptimizeOperator, REFUSED),
+        (DeltaAutoCompactOperator, REFUSED),
+        (DeltaStartTransactionOperator, FINAL_ERRORS),
+        (DeltaComputeStatisticsOperator, FINAL_ERRORS),
+    ],
+)
+def test_mapped_tasks_and_default_args_have_a_say_in_the_retry_policy(operator, policy):
+    arguments = {"condition": "true"} if operator is DeltaMergeOperator else {}
+    mapped = operator.partial(task_id="mapped", **arguments).expand(table=["a", "b"])
+    assert mapped.partial_kwargs["retry_policy"] is policy
+    assert operator(task_id="one", table="a", **arguments).retry_policy is policy
+    own = ExceptionRetryPolicy(rules=[])
+    assert operator(task_id="own", table="a", default_args={"retry_policy": own}, **arguments).retry_policy is own
+
+
+def test_a_conflict_is_retried_where_a_retry_begins_a_transaction():
+    conflict, refused = ConcurrentAppendException("conflict"), DeltaAnalysisException("refused")
+    assert [FINAL_ERRORS.evaluate(error, 1, 3).action for error in (conflict, refused)] == [RetryAction.FAIL, RetryAction.FAIL]
+    assert REFUSALS.evaluate(conflict, 1, 3).action is not RetryAction.FAIL
+    assert REFUSALS.evaluate(refused, 1, 3).action is RetryAction.FAIL

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from airflow_delta.commands.alter import collect_constraint, plan_alter
+from airflow_delta.commands.delete import plan_delete
 from airflow_delta.commands.earlier import handle_after, load_earlier
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConstraintViolationException,
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
     DeltaTableNotFoundException,
     DeltaUnsupportedOperationException,
     InvariantViolationException,
@@ -289,3 +291,88 @@ def test_column_mapping_switched_on_and_used_in_one_version(table: Table) -> Non
     (add,) = table.commit(1)["add"]
     assert {"b", "c"} <= set(json.loads(add["stats"])["minValues"])
     assert table.log().update().metadata.configuration["delta.dataSkippingStatsColumns"] == "new b,c"
+
+
+def test_predicates_of_other_stages_mean_the_columns_that_they_were_planned_with(table: Table) -> None:
+    table.write("SELECT 1 AS p, 2 AS q, 3 AS v UNION ALL SELECT 2, 1, 4", begin={"partition_by": ["p", "q"], **MAPPED})
+    handle = table.begin()
+    rows = table.stage(handle, "SELECT 1 AS p, 9 AS q, 5 AS v", mode="overwrite", replace_where="p = 1")
+    gone = table.operate(handle, plan_delete, predicate="v = 5 AND q = 8", after=[rows], task_id="gone")
+    swap = alter(table, handle, RenameColumn("p", "x"), RenameColumn("q", "p"), after=[rows, gone])
+    again = table.stage(
+        handle,
+        "SELECT 2 AS x, 7 AS p, 6 AS v",
+        mode="overwrite",
+        replace_where="x = 2",
+        after=[rows, gone, swap],
+        task_id="again",
+    )
+    last = table.operate(handle, plan_delete, predicate="p = 9", after=[rows, gone, swap, again], task_id="last")
+    table.publish(handle, last, again, swap, gone, rows)
+    assert table.read(table.begin()) == [(2, 7, 6)]
+    assert table.log().update().metadata.partition_columns == ["x", "p"]
+
+
+def test_a_rule_that_is_taken_back_and_set_again_is_checked_again(table: Table) -> None:
+    table.write("SELECT 5 AS a, 1 AS b")
+    handle = table.begin()
+    rules = alter(table, handle, AddConstraint("c", "a > 0"), ChangeColumn("b", nullable=False))
+    with pytest.raises(ConstraintViolationException):
+        alter(table, handle, DropConstraint("c"), AddConstraint("C", "a > 10"), after=[rules], task_id="again")
+    free = alter(table, handle, ChangeColumn("B", nullable=True), after=[rules], task_id="free")
+    rows = table.stage(handle, "SELECT 6 AS a, CAST(NULL AS INT) AS b", after=[rules, free])
+    with pytest.raises(InvariantViolationException):
+        alter(table, handle, ChangeColumn("b", nullable=False), after=[rules, free, rows], task_id="again")
+
+
+def test_new_columns_bring_no_metadata_of_delta(table: Table) -> None:
+    table.write(ROWS, begin=MAPPED)
+    name = table.log().update().schema.select(["b"]).fields[0].physical_name
+    run(table, DropColumns(["b"]))
+    own = {"delta.columnMapping.id": 7, "delta.columnMapping.physicalName": name}
+    nested = {"type": "struct", "fields": [{"name": "x", "type": "string", "nullable": True, "metadata": own}]}
+    for column in (Column("c", "STRING", metadata=own), Column("c", nested)):
+        with pytest.raises(DeltaAnalysisException, match="only Delta itself"):
+            run(table, AddColumns([column]))
+    with pytest.raises(DeltaAnalysisException, match="DELTA_NESTED_NOT_NULL"):
+        run(table, AddColumns([Column("l", "ARRAY<STRUCT<x: INT>>")]), ChangeColumn("l.element.x", nullable=False))
+
+
+def test_clustering_by_a_column_that_is_dropped_meanwhile(table: Table) -> None:
+    table.write(ROWS, begin=MAPPED)
+    run(table, ClusterBy(["a"]))
+    handle, other = table.begin(), table.begin()
+    drop, comment = alter(table, handle, DropColumns(["b"])), alter(table, other, ChangeColumn("b", comment="c"))
+    run(table, ClusterBy(["b"]))
+    with pytest.raises(MetadataChangedException, match="clustering columns"):
+        table.publish(handle, drop)
+    table.publish(other, comment)
+
+
+def test_stages_know_what_earlier_ones_have_widened(table: Table) -> None:
+    table.write(ROWS, begin={"configuration": {"delta.enableTypeWidening": "true"}})
+    handle = table.begin()
+    wide = table.stage(handle, "SELECT 5000000000L AS a, 'w' AS b", merge_schema=True)
+    change = alter(table, handle, AddColumns([Column("c", "INT")]), after=[wide])
+    rows = table.stage(handle, "SELECT 6000000000L AS a, 3 AS c", after=[wide, change], task_id="rows")
+    table.publish(handle, change, wide, rows)
+    assert table.read(table.begin())[2:] == [(5000000000, "w", None), (6000000000, None, 3)]
+
+
+def test_features_switched_on_between_stages(table: Table) -> None:
+    table.write("SELECT id AS a, 'x' AS b FROM range(10)")
+    handle = table.begin()
+    rows = table.stage(handle, "SELECT 10L AS a, 'y' AS b, 1 AS c", merge_schema=True)
+    on = {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true"}
+    change = alter(table, handle, SetProperties(on), DropColumns(["b"]), after=[rows])
+    gone = table.operate(handle, plan_delete, predicate="a IN (1, 10)", after=[rows, change], task_id="gone")
+    with pytest.raises(DeltaIllegalStateException, match="DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION"):
+        table.publish(handle, rows, change, gone)
+    handle = table.begin()
+    on.pop("delta.enableChangeDataFeed")
+    rows = table.stage(handle, "SELECT 10L AS a, 'y' AS b, 1 AS c", merge_schema=True)
+    change = alter(table, handle, SetProperties(on), DropColumns(["b"]), after=[rows])
+    gone = table.operate(handle, plan_delete, predicate="a IN (1, 10)", after=[rows, change], task_id="gone")
+    table.publish(handle, rows, change, gone)
+    assert table.read(table.begin()) == [(a, None) for a in (0, 2, 3, 4, 5, 6, 7, 8, 9)]
+    assert [bool(add.get("deletionVector")) for add in table.commit(1)["add"]] in ([True], [True, False], [False, True])

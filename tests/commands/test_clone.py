@@ -135,6 +135,20 @@ def test_uris() -> None:
     assert url_encoded("gs://bucket") == "gs://bucket"
 
 
+def test_paths_without_a_scheme_are_of_the_source() -> None:
+    from airflow_delta.commands.clone import _absolute
+    from airflow_delta.log.actions import AddFile
+    from airflow_delta.log.store import store_for
+
+    def cloned(path: str, root: str) -> str:
+        file = AddFile(path=path, partition_values={}, size=1, modification_time=1, data_change=True)
+        return _absolute(file, root, store_for("/t")).path
+
+    assert cloned("/a%20b/x", "s3://bucket/t") == "s3://bucket/a%20b/x"
+    assert cloned("/a%20b/x", "file:/t") == "file:/a%20b/x"
+    assert cloned("s3a://other/x", "s3://bucket/t") == "s3a://other/x"
+
+
 def test_a_uri_for_the_readers(source: Table, tmp_path: Path) -> None:
     target = Table(tmp_path / "clone")
     clone(target, source, source_uri="s3a://lake/src a/")

@@ -122,6 +122,12 @@ def test_files_that_do_not_fit(here: Table) -> None:
     write(staged / "c.parquet", {"id": [1]})
     with pytest.raises(DeltaIllegalStateException, match="never committed"):
         run(here)
+    (staged / "c.parquet").unlink()
+    write(here.path / "d" / "inner" / "c.parquet", {"id": [1]})
+    (here.path / "d" / "inner" / "_delta_log").mkdir()
+    (here.path / "d" / "inner" / "_delta_log" / f"{0:020}.json").touch()
+    with pytest.raises(DeltaIllegalStateException, match="another Delta table in d/inner"):
+        run(here)
     assert not (here.path / "_delta_log").exists()
 
 

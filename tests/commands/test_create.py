@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.commands.columns import schema_of_columns
 from airflow_delta.commands.create import plan_create
 from airflow_delta.exceptions import (
     AppendOnlyException,
+    ConcurrentAppendException,
     DeltaAnalysisException,
     DeltaError,
     DeltaIllegalArgumentException,
@@ -216,3 +219,43 @@ def test_race(table: Table) -> None:
     # The table that it would have created is there: nothing is left to do.
     assert table.publish(third, planned(table, third, mode="create_if_not_exists")).version == 1
     assert "metaData" not in table.commit(1)
+
+
+def test_race_with_rows(table: Table) -> None:
+    """Two runs make one table and write into it: both rows are there, once; a run of the same key does not come twice."""
+    handles = table.begin(), table.begin(), table.begin()
+    same = table.begin(transaction_key=handles[0].app_id)
+    columns, options = "w INT, p STRING", {"mode": "create_if_not_exists", "partition_by": ["p"]}
+    runs = []
+    for handle in (*handles[:2], same):
+        made = planned(table, handle, columns, **options)
+        runs.append((handle, made, staged_file(table, handle, "p=a", after=[made])))
+    first, second, again = runs
+    assert table.publish(*first).version == 0
+    assert table.publish(*second).version == 1
+    for run in (first, second, first):
+        assert table.publish(*run).committed_before
+    assert table.publish(*again).committed_before
+    made = planned(table, handles[2], columns, **options)
+    over = staged_file(table, handles[2], "p=a", after=[made], mode="overwrite")
+    with pytest.raises(ConcurrentAppendException, match="did not exist"):
+        table.publish(handles[2], made, over)
+    assert table.rows() == [(1, "a"), (1, "a")]
+
+
+def test_stages_after_a_replacement_mean_its_partitions(table: Table) -> None:
+    create(table, "p STRING, v STRING, w INT", partition_by=["v"])
+    handle = table.begin()
+    made = planned(table, handle, "w INT, p STRING", mode="replace", partition_by=["p"])
+    rows = staged_file(table, handle, "p=a", after=[made])
+    over = staged_file(table, handle, "p=a", after=[made, rows], task_id="over", mode="overwrite", replace_where="p = 'a'")
+    result = table.publish(handle, over, rows, made)
+    assert (result.num_files, table.rows()) == (1, [(1, "a")])
+
+
+def staged_file(table: Table, handle: TransactionHandle, partition: str, *, task_id: str = "rows", **options: Any) -> StagedWrite:
+    """Stage a file of one partition, as any job may write it."""
+    directory = Path(handle.staging_path) / task_id / partition
+    directory.mkdir(parents=True)
+    pq.write_table(pa.table({"w": pa.array([1], pa.int32())}), directory / "0.parquet")
+    return table.stage_files(handle, task_id=task_id, path=task_id, **options)

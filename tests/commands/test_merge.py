@@ -9,6 +9,7 @@ import pytest
 
 from airflow_delta.commands.merge import plan_merge
 from airflow_delta.commands.merge_condition import MergeCondition
+from airflow_delta.commands.merge_text import at_one_instant, of_table
 from airflow_delta.exceptions import AppendOnlyException, DeltaAnalysisException, IdentityInsertException
 from airflow_delta.log.predicates import Predicate
 from airflow_delta.log.schema import parse_schema
@@ -17,6 +18,7 @@ from airflow_delta.staging.merge import (
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,
+    when_not_matched_by_source_update,
     when_not_matched_insert,
 )
 from commands.flow import Table, column, schema
@@ -52,6 +54,33 @@ def test_conditions(text: str, pruned: str | None, keys: list[tuple[Any, ...]]) 
     assert [(key["column"], key["source"], key["nullSafe"]) for key in on.compared()] == keys
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ts < current_timestamp()", "ts < timestamp_micros(5L)"),
+        ("NOW ( ) > CURRENT_TIMESTAMP AND now", "timestamp_micros(5L) > timestamp_micros(5L) AND now"),
+        ("current_date - 1 = curdate()", "CAST(timestamp_micros(5L) AS DATE) - 1 = CAST(timestamp_micros(5L) AS DATE)"),
+        ("localtimestamp() > source.current_date", "CAST(timestamp_micros(5L) AS TIMESTAMP_NTZ) > source.current_date"),
+        ("unix_timestamp() > unix_timestamp(ts)", "unix_timestamp(timestamp_micros(5L)) > unix_timestamp(ts)"),
+        ("s = 'now()' OR `current_date` -- now()", "s = 'now()' OR `current_date` -- now()"),
+    ],
+)
+def test_one_instant(text: str, expected: str) -> None:
+    assert at_one_instant(text, 5, parse_schema(COLUMNS)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("id = 1 and target.s = 'id' AND S is null", "`target`.id = 1 and target.s = 'id' AND `target`.S is null"),
+        ("transform(array(id), id -> id + 1)[0] > `id`", "transform(array(`target`.id), id -> id + 1)[0] > `target`.`id`"),
+        ("nope > 1", "nope > 1"),
+    ],
+)
+def test_columns_of_the_table(text: str, expected: str) -> None:
+    assert of_table(text, parse_schema(COLUMNS), "target") == expected
+
+
 def plan(table: Table, clauses: Any = UPSERT, on: str = "target.id = source.id", **options: Any) -> Any:
     return plan_merge(table.log(), table.begin(), task_id="m", attempt="1-a", condition=on, clauses=clauses, **options)
 
@@ -81,6 +110,27 @@ def test_request(tmp_path: Path) -> None:
         "notMatchedPredicates": [{"actionType": "insert"}],
         "notMatchedBySourcePredicates": [{"predicate": "target.v = 1", "actionType": "delete"}],
     }
+
+
+def test_every_pass_sees_one_instant(tmp_path: Path) -> None:
+    """A row whose clause is decided at two instants would be lost or doubled."""
+    table = Table(tmp_path / "table")
+    create(table, column("id", "long"), column("ts", "timestamp"))
+    request = plan(
+        table,
+        [
+            when_matched_update({"ts": "now()"}, "target.ts < current_timestamp()"),
+            when_not_matched_by_source_update({"ts": "current_timestamp()"}, "ts < current_timestamp()"),
+        ],
+        on="target.id = source.id AND target.ts < current_timestamp()",
+    )
+    first, second = request.arguments["clauses"]
+    instant = first["set"]["ts"]
+    assert instant.startswith("timestamp_micros(")
+    assert request.arguments["condition"] == f"target.id = source.id AND target.ts < {instant}"
+    assert (first["condition"], second["condition"]) == (f"target.ts < {instant}", f"`target`.ts < {instant}")
+    assert second["set"] == {"ts": instant}
+    assert request.arguments["operationParameters"]["matchedPredicates"][0]["predicate"] == "target.ts < current_timestamp()"
 
 
 @pytest.mark.parametrize(

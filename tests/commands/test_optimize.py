@@ -18,9 +18,11 @@ from airflow_delta.commands.optimize_run import run_rewrite
 from airflow_delta.commands.reorg import select_for_purge
 from airflow_delta.commands.start import begin
 from airflow_delta.exceptions import (
+    CommitCancelledException,
     ConcurrentDeleteReadException,
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
     DeltaTableNotFoundException,
     DeltaUnsupportedOperationException,
 )
@@ -28,7 +30,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageReport, StageRequest
-from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
+from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
 
 IDENTITY = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
 COLUMNS = [
@@ -329,6 +331,63 @@ def test_a_file_that_another_commit_removes_ends_it(case: Case) -> None:
     with pytest.raises(ConcurrentDeleteReadException):
         case.optimize(meanwhile)
     assert case.log().snapshot.version == 2
+    assert not list((case.path / "staged").rglob("*.parquet"))
+
+
+def test_rows_that_another_commit_marks_do_not_come_back(case: Case) -> None:
+    """The path is still live, with another deletion vector."""
+    case.create(**{"delta.enableDeletionVectors": "true"})
+    first = case.write(1)
+    case.commit(first, case.write(2))
+    marked = msgspec.structs.replace(
+        first, deletion_vector=file("x", deleted=1).deletion_vector, stats='{"numRecords":1,"tightBounds":false}'
+    )
+
+    def meanwhile(request: StageRequest) -> StageReport:
+        case.commit(first.remove(1), marked, operation=Operation.delete())
+        return case.concatenate(request)
+
+    with pytest.raises(ConcurrentDeleteReadException):
+        case.optimize(meanwhile)
+    assert case.log().snapshot.version == 2
+    assert not list((case.path / "staged").rglob("*.parquet"))
+
+
+class Failing(PostCommitHook):
+    """Ends as it is told, after the log entry was written."""
+
+    name = "failing"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def run(self, txn: OptimisticTransaction, version: int, actions: Any) -> None:
+        raise self.error
+
+    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error", [DeltaIllegalStateException("hook"), ConcurrentDeleteReadException("of another table"), KeyboardInterrupt("killed")]
+)
+def test_what_is_committed_stays_whatever_comes_after(case: Case, error: BaseException) -> None:
+    case.create()
+    case.commit(case.write(1), case.write(2))
+    with pytest.raises(type(error)):
+        run_rewrite(case.log(), select_for_optimize, case.concatenate, identity=IDENTITY, hooks=[Failing(error)])
+    snapshot = case.log().snapshot
+    assert snapshot.version == 2
+    assert [(case.path / live.path).exists() for live in snapshot.add_files()] == [True]
+
+
+def test_what_was_staged_goes_when_the_commit_is_refused(case: Case) -> None:
+    case.create()
+    case.commit(case.write(1), case.write(2))
+    with pytest.raises(CommitCancelledException):
+        run_rewrite(
+            case.log(), select_for_optimize, case.concatenate, identity=IDENTITY, policy=CommitPolicy(cancelled=lambda: True)
+        )
     assert not list((case.path / "staged").rglob("*.parquet"))
 
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
+from airflow_delta.commands import commit_stages
 from airflow_delta.commands import publish as publishing
 from airflow_delta.exceptions import (
     CommitCancelledException,
@@ -409,7 +410,7 @@ def test_a_commit_that_died_after_the_log_entry_recognises_it(filled, monkeypatc
         raise SystemExit("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "_result", die)
+        patch.setattr(commit_stages, "_result", die)
         with pytest.raises(SystemExit):
             filled.publish(handle, write)
     assert filled.publish(handle, write).committed_before
@@ -496,7 +497,7 @@ def test_a_commit_in_an_unknown_state_keeps_the_files_from_an_abort(filled, monk
     def unknown(*_: object) -> None:
         raise CommitStateUnknownException("the store did not answer")
 
-    monkeypatch.setattr(publishing, "_commit", unknown)
+    monkeypatch.setattr(publishing, "commit_stages", unknown)
     with pytest.raises(CommitStateUnknownException):
         filled.publish(handle, write)
     assert filled.abort(handle).outcome == "marked"

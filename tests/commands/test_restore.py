@@ -102,11 +102,111 @@ def test_schema_and_properties_come_back_and_the_protocol_stays(table):
     assert {file.path for file in snapshot.add_files()} == {file.path for file in table.log().snapshot_at(1).add_files()}
 
 
+def set_configuration(table: Table, configuration: dict[str, str]) -> None:
+    txn = table.log().start_transaction()
+    changed = msgspec.structs.replace(txn.metadata, configuration=configuration)
+    if any(key.startswith("delta.constraints.") for key in configuration):
+        txn.commit([changed], Operation.add_constraint("c", "id > 0"))  # as ALTER TABLE does it
+    else:
+        txn.update_metadata(changed)
+        txn.commit([], Operation.set_table_properties(configuration))
+
+
+def test_properties_that_nobody_may_set_come_back(table):
+    set_configuration(table, {"delta.constraints.c": "id > 0"})
+    set_configuration(table, {})
+    run(table, version=3)
+    assert table.log().update().metadata.configuration == {"delta.constraints.c": "id > 0"}
+
+
+def test_in_commit_timestamps_begin_anew(table):
+    """Since when every commit has one is another version after they were off."""
+    enabled, since = "delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablementVersion"
+    set_configuration(table, {enabled: "true"})
+    assert table.log().update().metadata.configuration[since] == "3"
+    assert run(table, "off", version=2).version == 4
+    assert table.log().update().metadata.configuration == {}
+    assert run(table, "on", version=3).version == 5
+    assert table.log().update().metadata.configuration[since] == "5"
+    assert run(table, "again", version=3).version == 6
+    assert table.log().update().metadata.configuration[since] == "5"
+    times = [table.commit(version)["commitInfo"][0].get("inCommitTimestamp") for version in range(3, 7)]
+    assert times[1] is None
+    assert times[0] < times[2] < times[3]
+
+
+def test_a_type_that_was_widened_since(table):
+    widening = {"delta.enableTypeWidening": "true", "delta.feature.typeWidening": "supported"}
+
+    def with_type(metadata, data_type: str):
+        schema = json.loads(metadata.schema_string)
+        schema["fields"].append({"name": "w", "type": data_type, "nullable": True, "metadata": {}})
+        return msgspec.structs.replace(metadata, schema_string=json.dumps(schema), configuration=widening)
+
+    plain = table.log().update().metadata
+    for data_type in ("integer", "long"):
+        txn = table.log().start_transaction()
+        txn.update_metadata(with_type(plain, data_type))
+        txn.commit([], Operation.set_table_properties(widening))
+    noted = [{"toType": "long", "fromType": "integer"}]
+    assert table.log().update().schema.fields[1].metadata == {"delta.typeChanges": noted}
+    run(table, version=3)
+    assert table.log().update().schema == table.log().snapshot_at(3).schema
+    run(table, "wide", version=4)
+    assert table.log().update().schema.fields[1].metadata == {"delta.typeChanges": noted}
+
+
 def test_the_last_version_is_there_already(table):
+    """Nothing changes, but the identity is noted: a retry must not take back what others write after it."""
     result = run(table, version=2)
-    assert (result.version, result.attempts, result.operation) == (2, 0, "")
-    assert table.versions() == 3
-    assert run(table, version=0).version == 3  # nothing was noted of it
+    assert (result.version, result.operation, result.num_files, result.num_removed_files) == (3, "RESTORE", 0, 0)
+    assert table.commit(3).keys() == {"commitInfo", "txn"}
+    write_deltalake(table.path, pa.table({"id": [3]}), mode="append")
+    again = run(table, version=2)
+    assert (again.version, again.committed_before) == (3, True)
+    assert table.rows() == [(2,), (3,)]
+    assert run(table, "another", version=2).version == 5
+    assert table.rows() == [(2,)]
+
+
+def test_nothing_to_restore_is_no_conflict(table, monkeypatch):
+    from airflow_delta.commands import restore as module
+
+    compute = module.restore_actions
+
+    def meanwhile(*args, **options):
+        found = compute(*args, **options)
+        write_deltalake(table.path, pa.table({"id": [3]}), mode="append")
+        return found
+
+    monkeypatch.setattr(module, "restore_actions", meanwhile)
+    assert run(table, version=2).version == 4
+    assert table.rows() == [(2,), (3,)]
+
+
+def test_identity_column_renamed_since(tmp_path):
+    """Values that were given out under another name are not given out again."""
+    from airflow_delta.commands.restore import _metadata_with_merged_marks
+    from airflow_delta.log.actions import Metadata
+
+    def metadata(name: str, mark: int) -> Metadata:
+        field = {
+            "name": name,
+            "type": "long",
+            "nullable": True,
+            "metadata": {
+                "delta.identity.start": 1,
+                "delta.identity.step": 1,
+                "delta.identity.highWaterMark": mark,
+                "delta.identity.allowExplicitInsert": False,
+                "delta.columnMapping.id": 1,
+                "delta.columnMapping.physicalName": "col-1",
+            },
+        }
+        return Metadata(id="x", schema_string=json.dumps({"type": "struct", "fields": [field]}))
+
+    merged = json.loads(_metadata_with_merged_marks(metadata("a", 3), metadata("b", 7)).schema_string)
+    assert merged["fields"][0]["metadata"]["delta.identity.highWaterMark"] == 7
 
 
 def test_missing_files(table):

@@ -102,7 +102,7 @@ def test_vectors_are_merged_and_empty_files_go(table):
         ({NAMES[2]: BitMap64([ROWS])}, None, "row 200"),
         ({NAMES[2]: BitMap64([1])}, (), "does not list"),
         ({"other.parquet": BitMap64([1])}, (), "not in the scan plan"),
-        ({NAMES[2]: BitMap64([1])}, ("other.parquet",), "does not have"),
+        ({NAMES[2]: BitMap64([1])}, ("other.parquet",), "not among the files"),
     ],
 )
 def test_reports_that_do_not_fit_the_table_are_refused(table, marked, rewritten, message):
@@ -116,3 +116,22 @@ def test_a_vector_file_that_is_gone_is_found_before_the_commit(table):
     vector.unlink()
     with pytest.raises(StagedFileException):
         table.publish(handle, staged)
+
+
+def test_nulls_that_a_footer_counts_are_those_of_the_file(tmp_path):
+    table = Table(tmp_path / "table")
+    table.path.mkdir()
+    pq.write_table(pa.table({"id": pa.array([None, *range(1, 5)] + [None] * 4 + [9], pa.int64())}), table.path / NAMES[0])
+    vector = inline_deletion_vector(BitMap64(range(5)))  # as many rows are left as the file has nulls
+    file = add(
+        quote(NAMES[0]), partition_values={}, size=(table.path / NAMES[0]).stat().st_size, stats=None, deletion_vector=vector
+    )
+    about = metadata(
+        schema_string=schema(column("id", "long")), partition_columns=[], configuration={"delta.enableDeletionVectors": "true"}
+    )
+    features = ["deletionVectors"]
+    write_commit(table.path, 0, protocol(3, 7, reader_features=features, writer_features=features), about, file)
+    table.publish(*collect(table, {NAMES[0]: BitMap64([6])}))
+    [left] = table.log().update().add_files("id = 9")
+    stats = json.loads(left.stats)
+    assert (stats["numRecords"], stats["nullCount"], stats["tightBounds"]) == (10, {"id": 5}, False)

@@ -49,7 +49,8 @@ def rows(*values: int) -> pa.Table:
 
 def write(path: Path, *values: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows(*values), path)
+    with path.open("wb") as file:  # a name that is no UTF-8 as well
+        pq.write_table(rows(*values), file)
     return path
 
 
@@ -139,6 +140,91 @@ def test_special_characters_and_absolute_paths(tmp_path):
     assert vacuum(table.log(), **NOTHING, clock=later()).paths == ("p=x/orphan.parquet",)
     assert files(table) == before
     assert outside.exists()
+
+
+def append_lines(table: Path, version: int, *actions: dict) -> None:
+    lines = "".join(json.dumps(action) + "\n" for action in actions)
+    (table / "_delta_log" / f"{version:020}.json").write_text(lines)
+
+
+def added(path: str) -> dict:
+    return {"add": {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}}
+
+
+def test_the_table_has_two_names(table, tmp_path):
+    """A symbolic link: what the log names absolutely by the one is found by the other."""
+    link = tmp_path / "link"
+    link.symlink_to(table.path)
+    (table.path / "inner").symlink_to(table.path / "real")
+    paths = [write(table.path / name, 1) for name in ("a.parquet", "b.parquet", "real/c.parquet")]
+    names = [f"file:{link}/a.parquet", f"FILE://{paths[1]}", f"file://localhost{table.path}/inner/c.parquet"]
+    append_lines(table.path, 4, *map(added, names))
+    vacuum(table.log(), **NOTHING, clock=later())
+    assert all(path.exists() for path in paths)
+    orphan = write(table.path / "d.parquet", 1)
+    vacuum(Table(link).log(), **NOTHING, clock=later())
+    assert all(path.exists() for path in paths)
+    assert not orphan.exists()
+
+
+def test_names_that_are_no_utf8_or_begin_with_dots(tmp_path):
+    path = tmp_path / "table"
+    write_deltalake(path, rows(1), mode="append")
+    first = path / "_delta_log" / f"{0:020}.json"
+    first.write_text(first.read_text().replace('"partitionColumns":[]', '"partitionColumns":["..p"]'))
+    kept = [write(path / name, 1) for name in ("b\udcff.parquet", "..p=1/x.parquet", "50%25.parquet")]
+    append_lines(path, 1, added("b%FF.parquet"), added("..p=1/x.parquet"), added("50%25.parquet"))
+    vacuum(Table(path).log(), **NOTHING, clock=later())
+    assert all(file.exists() for file in kept)
+
+
+def test_keys_on_object_stores():
+    from airflow_delta.commands.table_paths import keys_to_keep, relative_key
+    from airflow_delta.log.store import store_for
+
+    store = store_for("s3://bucket/a/table")
+    for path in ("x y", "./x y", "s3a://bucket/a/table/x y", "S3N://bucket/a/table/x y", "/a/table/x y"):
+        assert relative_key(store, path) == "x y", path
+    for path in ("../x", "s3://other/a/table/x", "s3://bucket/a/tables/x", "/a/tables/x", "file:/a/table/x", "s3://bucket/x"):
+        assert relative_key(store, path) is None, path
+    assert "d//x%20y" in keys_to_keep(store, "d//x%20y")
+    assert "d//x y" in keys_to_keep(store, "d//x%20y")
+    azure = store_for("az://container/a/table")
+    assert "x" in keys_to_keep(azure, "abfss://container@account.dfs.core.windows.net/a/table/x")
+
+
+def test_another_table_in_a_directory_of_this_one(table):
+    write_deltalake(table.path / "d/clone", rows(1), mode="append")
+    DeltaTable(table.path / "d/clone").delete()
+    orphan = write(table.path / "d/x.parquet", 1)
+    before = files(Table(table.path / "d/clone"))
+    found = vacuum(table.log(), **NOTHING, clock=later(), dry_run=True)
+    assert not any(path.startswith("d/clone") for path in found.paths)
+    vacuum(table.log(), **NOTHING, clock=later())
+    assert files(Table(table.path / "d/clone")) == before
+    assert not orphan.exists()
+
+
+def test_a_retention_above_the_property(table):
+    """Checkpoints leave out tombstones that are older than the property; the commits still have them."""
+    removed = set(vacuum(table.log(), **NOTHING, clock=later(), dry_run=True).paths)
+    assert len(removed) == 2
+    for path in files(table):
+        age(table.path / path, 60 * DAY)
+    last = table.path / "_delta_log" / f"{3:020}.json"
+    lines = [json.loads(line) for line in last.read_text().splitlines()]
+    then = int(time.time() * 1000) - 10 * DAY
+    for line in lines:
+        line.get("remove", {}).update(deletionTimestamp=then)
+    last.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    age(last, 10 * DAY)
+    for version in range(3):
+        age(table.path / "_delta_log" / f"{version:020}.json", 20 * DAY)
+    DeltaTable(table.path).create_checkpoint()
+    vacuum(table.log(), retention_hours=15 * 24)
+    assert removed <= files(table)
+    vacuum(table.log())
+    assert not removed & files(table)
 
 
 def test_hidden_partition_directories_are_vacuumed(tmp_path):
@@ -231,6 +317,26 @@ def test_a_transaction_that_nobody_will_publish_goes_after_the_timeout(table):
     age(young, 0)
     assert vacuum(table.log(), **NOTHING, clock=eight_days).num_live_transactions == 0
     assert not Path(handle.staging_path).exists()
+
+
+def test_change_data_that_was_staged_long_before_its_commit(tmp_path):
+    """A transaction may wait for days; readers of its changes have the retention from its commit on."""
+    path = tmp_path / "table"
+    write_deltalake(path, rows(1), mode="append", configuration={"delta.enableChangeDataFeed": "true"})
+    table = Table(path)
+    change = write(path / "staged/0c7d7a4e-5d4b-4a3c-9b3e-111111111111/rows/1-0/cdc.parquet", 1)
+    data = write(change.parent / "data.parquet", 1)
+    age(change, 10 * DAY)
+    age(data, 10 * DAY)
+    name = str(change.relative_to(path))
+    info = {"timestamp": int(time.time() * 1000), "operation": "UPDATE", "txnId": "0c7d7a4e-5d4b-4a3c-9b3e-111111111111"}
+    cdc = {"path": name, "partitionValues": {}, "size": change.stat().st_size, "dataChange": False}
+    append_lines(path, 1, {"commitInfo": info}, added(str(data.relative_to(path))), {"cdc": cdc})
+    vacuum(table.log())
+    assert change.exists()
+    vacuum(table.log(), clock=later(8 * 24))
+    assert not change.exists()
+    assert data.exists()
 
 
 def test_committed_between_listing_and_snapshot(table, monkeypatch):
@@ -332,3 +438,61 @@ def test_a_failed_delete_is_recorded(table, monkeypatch):
     with pytest.raises(OSError, match="no"):
         vacuum(log, **NOTHING, clock=later())
     assert table.commit(table.versions() - 1)["commitInfo"][0]["operationParameters"] == {"status": "FAILED"}
+
+
+# -- object stores ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.s3
+def test_on_s3():
+    """Keys in every spelling, another table in the prefix, a live transaction, markers of directories."""
+    import socket
+
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    from airflow_delta.log import DeltaLog
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server.start()
+    try:
+        secrets = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+        endpoint = f"http://127.0.0.1:{port}"
+        client = boto3.client("s3", endpoint_url=endpoint, **secrets)
+        client.create_bucket(Bucket="lake")
+        options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "aws_allow_http": "true"}
+        log = DeltaLog.for_table("s3://lake/a b/t", {**options, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"})
+        schema = json.dumps({"type": "struct", "fields": [{"name": "_p", "type": "string", "nullable": True, "metadata": {}}]})
+        metadata = {"id": "1", "format": {"provider": "parquet", "options": {}}, "schemaString": schema, "configuration": {}}
+        lines = [
+            {"commitInfo": {"timestamp": int(time.time() * 1000), "operation": "WRITE"}},
+            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+            {"metaData": {**metadata, "partitionColumns": ["_p"]}},
+            added("_p=50%2525/x%20y+%C3%BC.parquet"),
+            added("s3a://lake/a%20b/t/absolute.parquet"),
+            added("/a%20b/t/without%23scheme.parquet"),
+            added("s3://other/a%20b/elsewhere.parquet"),
+        ]
+        kept = {
+            "_p=50%25/x y+ü.parquet",
+            "absolute.parquet",
+            "without#scheme.parquet",
+            "clone/_delta_log/00000000000000000000.json",
+            "clone/part.parquet",
+            "staged/11111111-1111-1111-1111-111111111111/_scans/1/x",
+            "_hidden/x",
+        }
+        gone = {"orphan 50%25.parquet", "_p=1/orphan.parquet", "_change_data/x", "elsewhere.parquet"}
+        for key in kept | gone:
+            client.put_object(Bucket="lake", Key=f"a b/t/{key}", Body=b"1")
+        log.store.put_if_absent(f"_delta_log/{0:020}.json", "".join(json.dumps(line) + "\n" for line in lines).encode())
+        done = vacuum(log, **NOTHING, clock=later())
+        assert set(done.paths) == gone
+        assert done.num_live_transactions == 1
+        left = {status.path for status in log.store.list_recursive("")}
+        assert {path for path in left if not path.startswith("_delta_log/")} == kept
+    finally:
+        server.stop()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.commands.merge import plan_merge
-from airflow_delta.exceptions import DeltaUnsupportedOperationException
+from airflow_delta.exceptions import DeltaUnsupportedOperationException, SchemaMismatchException
 from airflow_delta.staging.merge import (
     when_matched_delete,
     when_matched_update,
@@ -214,6 +214,30 @@ def test_several_source_rows_for_one_row_of_the_table(delta: SparkSession, tmp_p
     with pytest.raises(DeltaUnsupportedOperationException, match="DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"):
         run_ours(ours, merge)
     assert ours.versions() == 4
+
+
+def test_update_star_keeps_fields_that_the_source_lacks(delta: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = Table(tmp_path / "ours", delta), tmp_path / "theirs"
+    inner = "STRUCT<a: INT, b: INT>"
+    delta.sql(f"CREATE TABLE {sql_name(theirs)} (id BIGINT, s {inner}, d STRUCT<x: {inner}, y: INT>) USING DELTA")
+    old = "(0, named_struct('a', 1, 'b', 2)), (1, NULL), (2, named_struct('a', 1, 'b', NULL)), (3, named_struct('a', 1, 'b', 4))"
+    delta.sql(f"INSERT INTO {sql_name(theirs)} SELECT id, s, named_struct('x', s, 'y', 3) FROM VALUES {old} AS t(id, s)")
+    shutil.copytree(theirs, ours.path)
+    rows = (
+        "SELECT id, s, IF(id = 3, NULL, named_struct('x', s)) AS d "
+        "FROM (SELECT id, IF(id < 3, NULL, named_struct('a', 7, 'c', 9)) AS s FROM range(5))"
+    )
+    merge = Merge(
+        rows, "t.id = s.id", "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *", UPSERT, {"merge_schema": True}
+    )
+    strict = Merge(rows, merge.on, merge.sql, UPSERT)
+    with pytest.raises(Exception, match="DELTA_UPDATE_SCHEMA_MISMATCH_EXPRESSION"):
+        run_theirs(delta, theirs, strict)
+    with pytest.raises(SchemaMismatchException, match="s to lacks the fields b"):
+        run_ours(ours, strict)
+    run_theirs(delta, theirs, merge)
+    run_ours(ours, merge)
+    assert delta_rows(delta, ours.path) == delta_rows(delta, theirs)
 
 
 def differing(what: str, ours: list[str], theirs: list[str]) -> list[str]:

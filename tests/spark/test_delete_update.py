@@ -17,6 +17,7 @@ from airflow_delta.exceptions import (
     ConstraintViolationException,
     IdentityInsertException,
     InvariantViolationException,
+    MetadataChangedException,
     SchemaMismatchException,
     StageConflictException,
     TransactionAlreadyCommittedException,
@@ -179,6 +180,38 @@ def test_stages_on_top_of_each_other(table, configuration):
     assert removed == start  # nothing that was only staged
     table.run(plan_truncate)
     assert rows(table) == []
+
+
+def test_rows_of_a_new_table_change_before_anybody_sees_them(table):
+    handle = table.begin(configuration=DV)
+    added = table.stage(handle, "SELECT id, CAST(id AS INT) v FROM range(0, 10, 1, 1)", task_id="add")
+    deleted = table.operate(handle, plan_delete, task_id="delete", predicate="id IN (1, 2)", after=[added])
+    updated = table.operate(handle, plan_update, task_id="update", predicate="id = 4", set={"v": "77"}, after=[added, deleted])
+    result = table.publish(handle, added, deleted, updated)
+    assert (result.version, "remove" in table.commit(0)) == (0, False)
+    assert rows(table) == sorted([(i, 77 if i == 4 else i) for i in range(10) if i not in (1, 2)])
+
+
+def test_conditions_on_columns_that_an_earlier_stage_brings(table):
+    two_files(table, **DV)
+    columns = "100L + id AS id, 1 AS v, 'x' AS c"
+    handle = table.begin()
+    added = table.stage(handle, f"SELECT {columns} FROM range(0, 3, 1, 1)", task_id="add", merge_schema=True)
+    deleted = table.operate(handle, plan_delete, task_id="delete", predicate="c = 'x' AND id = 100 OR id = 3", after=[added])
+    updated = table.operate(
+        handle, plan_update, task_id="update", predicate="c IS NULL AND id = 4", set={"c": "'new'"}, after=[added, deleted]
+    )
+    where = {"mode": "overwrite", "replace_where": "c = 'x'"}
+    replaced = table.stage(handle, f"SELECT {columns} FROM range(7, 8)", task_id="w", after=[added, deleted, updated], **where)
+    other = table.begin()
+    table.publish(handle, added, deleted, updated, replaced)
+    found = rows(table)
+    assert len(found) == 400
+    assert (4, 195, "new") in found
+    assert [r for r in found if r[2] == "x"] == [(107, 1, "x")]
+    staged = table.operate(other, plan_update, predicate="id = 5", set={"v": "v + 1"})
+    with pytest.raises(MetadataChangedException):
+        table.publish(other, staged)
 
 
 def test_stages_that_read_what_others_change_need_an_order(table):

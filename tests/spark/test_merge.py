@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.spark import merge_source
 from airflow_delta.staging.merge import (
+    SCRATCH,
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,
+    when_not_matched_by_source_update,
     when_not_matched_insert,
 )
 from commands.flow import Table, column
@@ -71,7 +75,7 @@ def test_only_files_with_changed_rows_are_rewritten(table, monkeypatch, large, v
     assert found["numTargetRowsCopied"] == (0 if vectors == "true" else 98)
     assert found["numTargetDeletionVectorsAdded"] == (1 if vectors == "true" else 0)
     assert len(table.commit(table.versions() - 1)["remove"]) == 1
-    assert not list(table.path.rglob("_merge"))
+    assert not list(table.path.rglob(SCRATCH))
     merge(
         table,
         "SELECT id, 0 AS v FROM range(0, 150)",
@@ -156,3 +160,54 @@ def test_a_source_of_other_names_and_types(table):
     assert (5, None) in rows(table)
     merge(table, "SELECT 5L AS id, 1 AS v, 'n' AS new", merge_schema=True)
     assert (5, 1, "n") in rows(table)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_bounds_of_the_source_rule_out_no_match(table, monkeypatch, zone):
+    """Whatever the time zone of the driver, and for dates that Python does not have."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    columns = [column("ntz", "timestamp_ntz"), column("ts", "timestamp"), column("d", "date"), column("v", "integer")]
+    create(table, *columns, **{"delta.feature.timestampNtz": "supported"})
+    keys = "TIMESTAMP_NTZ'2024-03-10 02:30:00' AS ntz, TIMESTAMP'2024-03-10 02:30:00' AS ts, DATE'0012-01-01' AS d"
+    table.write(f"SELECT {keys}, 1 AS v")
+    for value, on in enumerate(("target.ntz = source.ntz", "target.ts = source.ts", "target.d = source.d"), 2):
+        merge(table, f"SELECT {keys}, {value} AS v", [when_matched_update()], on=on)
+        assert [row[3] for row in rows(table)] == [value]
+    far = "SELECT TIMESTAMP_NTZ'+12024-01-01 00:00:00' AS ntz, DATE'+12024-01-01' AS d"
+    merge(table, far, [when_matched_delete()], on="target.ntz = source.ntz AND target.d = source.d")
+    assert len(rows(table)) == 1
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_bounds_that_statistics_do_not_keep():
+    """Files of other writers have NaN outside of minimum and maximum, and Parquet orders -0.0 before 0.0."""
+    bounds = merge_source._Bounds
+    assert [bounds({}, low, high, 0).are_sound for low, high in ((1.0, math.nan), (0.0, 1.0), ("a", "\ufffd"), (None, None))] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    zeros = bounds({}, 0.0, -0.0, 0).of_zeros()
+    assert (math.copysign(1, zeros.low), math.copysign(1, zeros.high)) == (-1, 1)
+
+
+def test_a_source_whose_columns_share_a_field_id(table, spark):
+    """As those of two tables do whose columns are found by id."""
+    from pyspark.sql import functions as sf
+
+    made(table, **{"delta.columnMapping.mode": "id"})
+    same = {"parquet.field.id": 1}
+    columns = [sf.col(name).alias(name, metadata=same) for name in ("id", "v")]
+    source = spark.sql("SELECT 5L AS id, CAST(-1 AS INT) AS v").select(*columns)
+    merge(table, source, [when_matched_update()])
+    assert (5, -1) in rows(table)
+
+
+def test_columns_without_alias_where_only_the_table_counts(table):
+    made(table)
+    clauses = [when_not_matched_by_source_update({"v": "v + 1000"}, "v >= 190 AND id < 195")]
+    merge(table, "SELECT id, CAST(7 AS INT) AS v FROM range(190, 192)", clauses)
+    assert [row for row in rows(table) if row[1] > 999] == [(i, i + 1000) for i in (192, 193, 194)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.commands.create import plan_create
+from airflow_delta.commands.delete import plan_delete
 from airflow_delta.commands.write import plan_stage
 from airflow_delta.exceptions import (
     ConstraintViolationException,
@@ -121,6 +122,25 @@ def test_replace_on(table: Table) -> None:
     table.write("SELECT 7 AS id, 1 AS p, 'new' AS v", mode="overwrite", replace_using=["id"])
     assert len(read(table)) == 7
     assert "remove" not in table.commit(2)
+
+
+@pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"}])
+def test_rows_are_replaced_on_top_of_deleted_ones(table: Table, properties: dict[str, str]) -> None:
+    table.write(ROWS, begin={"configuration": properties})
+    handle = table.begin()
+    deleted = table.operate(handle, plan_delete, task_id="delete", predicate="id = 2")
+    where = {"mode": "overwrite", "replace_where": "id <= 1"}
+    one = table.stage(handle, "SELECT 0 AS id, 0 AS p, 'one' AS v", task_id="one", after=[deleted], **where)
+    on = {"mode": "overwrite", "replace_on": "t.id = s.id"}
+    two = table.stage(handle, "SELECT 4 AS id, 0 AS p, 'two' AS v", task_id="two", after=[deleted, one], **on)
+    more = table.operate(handle, plan_delete, task_id="more", predicate="id = 5", after=[deleted, one, two])
+    with pytest.raises(StageConflictException, match="not among"):
+        table.publish(handle, one, two, more)
+    result = table.publish(handle, more, two, one, deleted)
+    assert read(table) == [(0, 0, "one"), (3, 1, "old"), (4, 0, "two")]
+    commit = table.commit(result.version)
+    assert len(commit["remove"]) == 1  # that of the first write: nothing that was only staged
+    assert len({add["path"] for add in commit["add"]}) == len(commit["add"])
 
 
 def test_file_sizes(table: Table, spark: SparkSession) -> None:

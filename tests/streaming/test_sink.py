@@ -148,6 +148,7 @@ def test_batches_by_hand(spark: Any, table: Table):
     assert [result.version for result in sink.results.values()] == [0, 1, 2]
     assert [len(table.commit(version).get("add", [])) for version in range(3)] == [1, 1, 0]
     assert table.rows() == [(1, None), (2, "x")]
+    assert table.commit(0)["metaData"][0]["configuration"] == {}, "a query finds its last batch however long it stood still"
     sink(spark.sql("SELECT 1L AS id"), 1)
     assert sink.results[1].committed_before
     assert table.versions() == 3
@@ -178,6 +179,15 @@ def test_two_drivers_of_one_query(spark: Any, table: Table, monkeypatch: pytest.
     else:
         assert second.results[1].committed_before
     assert table.rows() == [(1,), (2,)]
+
+
+def test_a_sink_remembers_the_last_batches_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("airflow_delta.streaming.sink._MAX_RESULTS", 2)
+    sink = DeltaBatchSink(str(tmp_path))
+    monkeypatch.setattr(sink, "commit", lambda df, batch_id: batch_id)
+    for batch in (0, 1, 1, 2, 3):
+        sink(None, batch)
+    assert list(sink.results) == [2, 3]
 
 
 def test_a_query_without_an_id(spark: Any, table: Table):

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.alter_columns import is_not_null
+from airflow_delta.commands.alter_paths import is_not_null
 from airflow_delta.commands.alter_table import MODE, AlteredTable, after_writes, apply_changes, handle_of, table_of
 from airflow_delta.commands.earlier import load_earlier, stage_id
 from airflow_delta.commands.scan import candidate_files, scan_of, spark_table
@@ -70,7 +70,7 @@ def plan_alter(
         num_records=0,
         changes=tuple(change.to_dict() for change in given),
     )
-    constraints = {name: text for name, text in table.constraints.items() if name not in before.constraints}
+    constraints = {name: text for name, text in table.constraints.items() if before.constraints.get(name) != text}
     columns = [path for path in table.not_null if path not in before.not_null and is_not_null(table.schema, path)]
     if not constraints and not columns:
         return staged
@@ -131,8 +131,8 @@ def _holds_nulls(table: AlteredTable, file: AddFile, path: Path) -> bool | None:
         physical.append(found.physical_name)
         at = found.data_type  # type: ignore[assignment]
     nulls: Any
-    if physical[0] in file.partition_values:
-        nulls = 0 if file.partition_values[physical[0]] is not None else 1
+    if physical[0] in file.partition_values:  # an empty text is null as well (Delta protocol, "Partition Value Serialization")
+        nulls = 0 if file.partition_values[physical[0]] else 1
     else:
         nulls = json.loads(file.stats or "{}").get("nullCount") or {}
         for name in physical:

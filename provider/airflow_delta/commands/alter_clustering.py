@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from airflow_delta.commands.alter_table import AlteredTable, protocol_with
+from airflow_delta.commands.definition import MAX_CLUSTERING_COLUMNS
 from airflow_delta.log import clustering
 from airflow_delta.log import protocol as table_protocol
 from airflow_delta.log.actions import DomainMetadata
@@ -16,8 +17,6 @@ from airflow_delta.log.schema_walk import Path, dotted, folded
 from airflow_delta.staging.changes import ClusterBy
 from airflow_delta.staging.sql_types import parse_column_path
 from airflow_delta.transaction import Operation
-
-_MAX_CLUSTERING_COLUMNS = 4
 
 
 def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
@@ -30,9 +29,9 @@ def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
     twice = sorted({dotted(path) for path in paths if [folded(p) for p in paths].count(folded(path)) > 1})
     if twice:
         raise table.refuse(f"Columns are given twice: {', '.join(twice)} (DELTA_DUPLICATE_COLUMNS_FOUND.CLUSTER_BY)")
-    if len(paths) > _MAX_CLUSTERING_COLUMNS:
+    if len(paths) > MAX_CLUSTERING_COLUMNS:
         raise table.refuse(
-            f"A table is clustered by {_MAX_CLUSTERING_COLUMNS} columns at most, got {len(paths)} "
+            f"A table is clustered by {MAX_CLUSTERING_COLUMNS} columns at most, got {len(paths)} "
             "(DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)"
         )
     physical = [_clustering_column(table, path) for path in paths]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_delta.commands.alter_paths import edited, in_container, is_not_null, missing_column, position_of, struct_at
 from airflow_delta.commands.alter_table import AlteredTable
 from airflow_delta.commands.alter_types import check_no_dependents, replaced_type
 from airflow_delta.log.column_mapping import mode
@@ -31,15 +32,13 @@ from airflow_delta.transaction import Operation
 if TYPE_CHECKING:
     from airflow_delta.log.actions import Metadata
 
-Edit = Callable[[StructType], StructType]
-
 
 def add_columns(table: AlteredTable, change: AddColumns) -> AlteredTable:
     """Add columns at any depth; rows that are there have null in them."""
     schema, documents = table.schema, []
     for column in change.columns:
         path = parse_column_path(column.name)
-        new = _new_field(column, path)
+        new = _new_field(table, column, path)
         if not new.nullable or any(not field.nullable for _, field in walk_fields(new.data_type)):
             raise table.refuse(
                 f"Column {column.name} cannot be added as NOT NULL: rows that are there have no value for it "
@@ -53,10 +52,10 @@ def add_columns(table: AlteredTable, change: AddColumns) -> AlteredTable:
         def insert(struct: StructType, new: StructField = new, column: Column = column) -> StructType:
             if struct.find(new.name) is not None:
                 raise table.refuse(f"Column {column.name} is in the schema already (FIELD_ALREADY_EXISTS)")
-            at = len(struct.fields) if column.position is None else _index(table, struct.fields, column.position)
+            at = len(struct.fields) if column.position is None else position_of(table, struct.fields, column.position)
             return StructType((*struct.fields[:at], new, *struct.fields[at:]))
 
-        schema = _edited(table, schema, path[:-1], insert)
+        schema = edited(table, schema, path[:-1], insert)
     metadata = _with_schema(table, schema, new_names=True)
     return table.with_metadata(metadata, Operation.add_columns(documents))
 
@@ -64,27 +63,33 @@ def add_columns(table: AlteredTable, change: AddColumns) -> AlteredTable:
 def change_column(table: AlteredTable, change: ChangeColumn) -> AlteredTable:
     """Change type, comment, nullability, default value or position of a column."""
     path = parse_column_path(change.column)
+    if change.nullable is False and in_container(table.schema, path):
+        raise table.refuse(
+            f"{change.column} lies in a list or map, where no writer checks NOT NULL (DELTA_NESTED_NOT_NULL_CONSTRAINT)"
+        )
     changed: list[StructField] = []
 
     def edit(struct: StructType) -> StructType:
         old = struct.find(path[-1])
         if old is None:
-            raise _missing(table, path)
+            raise missing_column(table, path)
         new = _changed(table, old, change, path)
         changed.append(new)
         rest = tuple(field for field in struct.fields if field is not old)
-        at = struct.fields.index(old) if change.position is None else _index(table, rest, change.position)
+        at = struct.fields.index(old) if change.position is None else position_of(table, rest, change.position)
         return StructType((*rest[:at], new, *rest[at:]))
 
-    if path[-1].lower() in ("element", "key", "value") and _struct_at(table.schema, path[:-1]) is None:
+    if path[-1].lower() in ("element", "key", "value") and struct_at(table.schema, path[:-1]) is None:
         schema = _edited_part(table, change, path, changed)
     else:
-        schema = _edited(table, table.schema, path[:-1], edit)
+        schema = edited(table, table.schema, path[:-1], edit)
     metadata = _with_schema(table, schema)
     operation = Operation.change_column(_document(change.column, changed[0]), change.position)
     altered = table.with_metadata(metadata, operation)
     if change.nullable is False and not is_not_null(table.schema, path):
         altered = replace(altered, not_null=(*altered.not_null, path), reads_table=True)
+    elif change.nullable:  # rows of later stages may hold nulls: if it is set again, they have to be looked at
+        altered = replace(altered, not_null=tuple(known for known in altered.not_null if folded(known) != folded(path)))
     return altered
 
 
@@ -113,7 +118,7 @@ def drop_columns(table: AlteredTable, change: DropColumns) -> AlteredTable:
 
 def replace_columns(table: AlteredTable, change: ReplaceColumns) -> AlteredTable:
     """Give the table other columns: those that are there in another order, wider or with another comment, and new ones."""
-    given = [_new_field(column, parse_column_path(column.name)) for column in change.columns]
+    given = [_new_field(table, column, parse_column_path(column.name)) for column in change.columns]
     schema = replaced_type(table, table.schema, StructType(tuple(given)), ())
     if not isinstance(schema, StructType):
         raise table.refuse("REPLACE COLUMNS needs columns")
@@ -124,10 +129,16 @@ def replace_columns(table: AlteredTable, change: ReplaceColumns) -> AlteredTable
 # -- parts ----------------------------------------------------------------------------------------------------------------------
 
 
-def _new_field(column: Column, path: Path) -> StructField:
+def _new_field(table: AlteredTable, column: Column, path: Path) -> StructField:
     given = column.data_type
     data_type = parse_type(parse_sql_type(given) if isinstance(given, str) else given)
     metadata = dict(column.metadata)
+    given_keys = {key for known in (metadata, *(f.metadata for _, f in walk_fields(data_type))) for key in known}
+    if own := sorted(key for key in given_keys if key.lower().startswith(("delta.", "parquet.field."))):
+        raise table.refuse(
+            f"The metadata of column {column.name} hold {', '.join(own)}, which only Delta itself gives to columns: with the "
+            "physical name of another one it would show that one's values. Take it out"
+        )
     if column.comment is not None:
         metadata["comment"] = column.comment
     return StructField(path[-1], data_type, column.nullable, metadata)
@@ -136,46 +147,6 @@ def _new_field(column: Column, path: Path) -> StructField:
 def _document(name: str, field: StructField) -> dict[str, Any]:
     """Return a column as ``commitInfo`` has it: nested types by their kind only."""
     return {"name": name, "type": field.data_type.name, "nullable": field.nullable, "metadata": dict(field.metadata)}
-
-
-def _index(table: AlteredTable, fields: tuple[StructField, ...], position: str) -> int:
-    words = position.split(None, 1)
-    if len(words) == 1 and words[0].upper() == "FIRST":
-        return 0
-    if len(words) == 2 and words[0].upper() == "AFTER":
-        (name,) = parse_column_path(words[1])[-1:]
-        for at, field in enumerate(fields):
-            if field.name.lower() == name.lower():
-                return at + 1
-        raise table.refuse(
-            f"There is no column {name} to stand after; there are {', '.join(f.name for f in fields)} (FIELD_NOT_FOUND)"
-        )
-    raise table.refuse(f"A position is FIRST or AFTER <column>, got {position!r}")
-
-
-def _edited(table: AlteredTable, schema: StructType, path: Path, edit: Edit) -> StructType:
-    """Return the schema with the struct at a path edited."""
-
-    def walk(data_type: DataType, rest: Path) -> DataType:
-        match data_type:
-            case StructType(fields) if not rest:
-                return edit(StructType(fields))
-            case StructType(fields):
-                found = data_type.find(rest[0])
-                if found is None:
-                    raise _missing(table, path)
-                inner = replace(found, data_type=walk(found.data_type, rest[1:]))
-                return StructType(tuple(inner if field is found else field for field in fields))
-            case ArrayType(element, contains_null) if rest and rest[0].lower() == "element":
-                return ArrayType(walk(element, rest[1:]), contains_null)
-            case MapType(key, value, contains_null) if rest and rest[0].lower() == "key":
-                return MapType(walk(key, rest[1:]), value, contains_null)
-            case MapType(key, value, contains_null) if rest and rest[0].lower() == "value":
-                return MapType(key, walk(value, rest[1:]), contains_null)
-        raise table.refuse(f"{dotted(path)} is no struct, but {data_type} (DELTA_ADD_COLUMN_PARENT_NOT_STRUCT)")
-
-    edited = walk(schema, path)
-    return edited if isinstance(edited, StructType) else schema
 
 
 def _edited_part(table: AlteredTable, change: ChangeColumn, path: Path, changed: list[StructField]) -> StructType:
@@ -187,7 +158,7 @@ def _edited_part(table: AlteredTable, change: ChangeColumn, path: Path, changed:
     def edit(struct: StructType) -> StructType:
         old = struct.find(container[-1])
         if old is None:
-            raise _missing(table, path)
+            raise missing_column(table, path)
         return StructType(tuple(replace(f, data_type=widen(f.data_type)) if f is old else f for f in struct.fields))
 
     def widen(data_type: DataType) -> DataType:
@@ -198,39 +169,14 @@ def _edited_part(table: AlteredTable, change: ChangeColumn, path: Path, changed:
                 return MapType(to(key, False), value, nulls)
             case MapType(key, value, nulls), "value":
                 return MapType(key, to(value, nulls), nulls)
-        raise _missing(table, path)
+        raise missing_column(table, path)
 
     def to(old: DataType, nullable: bool) -> DataType:
         field = _changed(table, StructField(path[-1], old, nullable), change, path)
         changed.append(field)
         return field.data_type
 
-    return _edited(table, table.schema, container[:-1], edit)
-
-
-def _struct_at(schema: StructType, path: Path) -> StructType | None:
-    at: DataType | None = schema
-    for name in path:
-        match at, name.lower():
-            case StructType(), _:
-                found = at.find(name)
-                at = None if found is None else found.data_type
-            case ArrayType(), "element":
-                at = at.element_type
-            case MapType(), "key":
-                at = at.key_type
-            case MapType(), "value":
-                at = at.value_type
-            case _:
-                return None
-    return at if isinstance(at, StructType) else None
-
-
-def is_not_null(schema: StructType, path: Path) -> bool:
-    """Return whether the column at a path is there and NOT NULL."""
-    struct = _struct_at(schema, path[:-1])
-    found = None if struct is None else struct.find(path[-1])
-    return found is not None and not found.nullable
+    return edited(table, table.schema, container[:-1], edit)
 
 
 def _changed(table: AlteredTable, old: StructField, change: ChangeColumn, path: Path) -> StructField:
@@ -251,12 +197,6 @@ def _changed(table: AlteredTable, old: StructField, change: ChangeColumn, path: 
         if data_type != old.data_type:
             check_no_dependents(table, path)
     return StructField(old.name, data_type, old.nullable if change.nullable is None else change.nullable, metadata)
-
-
-def _missing(table: AlteredTable, path: Path) -> Exception:
-    return table.refuse(
-        f"There is no column {dotted(path)}; the columns are {', '.join(table.schema.names)} (DELTA_COLUMN_NOT_FOUND_IN_SCHEMA)"
-    )
 
 
 def _with_schema(table: AlteredTable, schema: StructType, *, new_names: bool = False) -> Metadata:

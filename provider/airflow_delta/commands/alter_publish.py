@@ -51,19 +51,19 @@ def adopt_altered(txn: OptimisticTransaction, table: AlteredTable) -> None:
         txn.read_whole_table()
 
 
-def data_stages(handle: TransactionHandle, stages: Sequence[StageActions]) -> list[StageActions]:
-    """Return the stages that write data.
+def with_altered_reads(handle: TransactionHandle, table: AlteredTable, stages: Sequence[StageActions]) -> list[StageActions]:
+    """Return the stages with what they have read in terms of the version that was read.
 
-    Predicates of those that were planned on the altered table may name columns that the version which was read does not have:
-    they count as having read the whole table.
+    Predicates of those that were planned on a table with other columns may name some that this version does not have, or that
+    mean another column there: they count as having read the whole table.
     """
+    if table.metadata.schema_string == handle.schema_string:
+        return list(stages)
     alters = {stage_id(stage.write) for stage in stages if is_alter(stage.write)}
     found = []
     for stage in stages:
-        if is_alter(stage.write):
-            continue
         reads = stage.write.reads
-        if reads.predicates and alters & set(stage.write.after) and stage.write.schema_string != handle.schema_string:
+        if reads.predicates and alters & set(stage.write.after):
             whole = ReadSet(files=reads.files, whole_table=True, app_ids=reads.app_ids)
             stage = replace(stage, write=replace(stage.write, reads=whole))
         found.append(stage)

@@ -40,18 +40,18 @@ def find_request(
     snapshot = log.update()
     if snapshot.version < 0:
         return None
-    small: dict[tuple[tuple[str, str | None], ...], list[int]] = {}
-    for file in snapshot.add_files():
-        if file.size <= max_file_size // 2:
-            small.setdefault(tuple(sorted(file.partition_values.items())), []).append(file.size)
-    due = sorted((key for key, sizes in small.items() if len(sizes) >= min_files), key=lambda key: (-len(small[key]), str(key)))
+    from airflow_delta.transaction.auto_compact import small_files
+
+    small = small_files(snapshot.files(columns=["partition_values", "size"]), max_file_size // 2)
+    # From two on: a file alone has nothing to be compacted with.
+    due = sorted((key for key in small if small[key][0] >= max(min_files, 2)), key=lambda key: (-small[key][0], str(key)))
     if not due:
         return None
     return {
         "version": snapshot.version,
         "partitions": [dict(key) for key in due],
-        "numSmallFiles": sum(len(small[key]) for key in due),
-        "smallFileBytes": sum(sum(small[key]) for key in due),
+        "numSmallFiles": sum(small[key][0] for key in due),
+        "smallFileBytes": sum(small[key][1] for key in due),
         "minFileSize": max_file_size // 2,
         "maxFileSize": max_file_size,
     }

@@ -214,7 +214,10 @@ def url_encoded(uri: str) -> str:
 def _absolute(file: AddFile, root: str, store: LogStore) -> AddFile:
     """Return a file of the source as one of the clone: its path made absolute, no row ids."""
     path = file.path
-    if not _is_absolute(path):
+    if path.startswith("/"):  # of the same file system or bucket, which the clone need not be on
+        scheme, separator, rest = root.partition("://")
+        path = f"{scheme}://{rest.partition('/')[0]}{path}" if separator else f"file:{path}"
+    elif _SCHEME.match(path) is None:
         path = f"{root}/{path}"
     return msgspec.structs.replace(
         file,
@@ -224,10 +227,6 @@ def _absolute(file: AddFile, root: str, store: LogStore) -> AddFile:
         base_row_id=None,
         default_row_commit_version=None,
     )
-
-
-def _is_absolute(path: str) -> bool:
-    return path.startswith("/") or _SCHEME.match(path) is not None
 
 
 def _absolute_vector(vector: DeletionVectorDescriptor | None, root: str, store: LogStore) -> DeletionVectorDescriptor | None:

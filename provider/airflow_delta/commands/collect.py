@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.commands.data_files import DataFiles, Footers, find_data_files
-from airflow_delta.commands.planned import as_planned, removes_of_plan
+from airflow_delta.commands.earlier import earlier_of
+from airflow_delta.commands.planned import as_planned, rewritten_files
 from airflow_delta.commands.rules import check_finished_files, table_rules
 from airflow_delta.commands.staged_write import staged_write
-from airflow_delta.commands.table import check_new_schema, parse_predicate, read_snapshot
+from airflow_delta.commands.table import check_new_schema, parse_predicate
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     ReplaceWhereMismatchException,
     SchemaMismatchException,
     StagingException,
 )
-from airflow_delta.log.actions import AddCDCFile, AddFile, RemoveFile
+from airflow_delta.log.actions import AddCDCFile, AddFile
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import stage_key, transaction_directory
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -40,7 +41,9 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
     :raises StagedFileException: a file is no readable Parquet.
     """
     check_report(handle, request, report)
-    extra, handle = as_planned(log, handle, request, report)
+    earlier = earlier_of(log, handle, request)
+    removes = [file.remove(0) for file in rewritten_files(log, handle, request, report, earlier)]
+    extra, handle = as_planned(log, handle, request, report, earlier)
     if not (request.overwrite_schema or handle.schema_string is None):
         _check_schema(log, handle, report.schema_string, merge=request.merge_schema, widen=request.rules.type_widening)
     else:
@@ -69,9 +72,7 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
     if request.scan is not None:
         scanned = request.scan.predicate
         reads = ReadSet(predicates=() if scanned is None else (scanned,), whole_table=scanned is None)
-    removes: list[RemoveFile] = []
     if request.rewrite is not None and request.replace_where is None:
-        removes = removes_of_plan(log, handle, request, report.rewritten_files)
         reads = ReadSet(predicates=reads.predicates, files=tuple(r.path for r in removes), whole_table=True)
     elif request.rewrite is not None:
         reads = ReadSet(
@@ -79,10 +80,6 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
             files=report.rewritten_files,
             whole_table=reads.whole_table,
         )
-        if "after" in request.arguments:
-            removes = removes_of_plan(log, handle, request, report.rewritten_files)
-        else:
-            removes = _removes(log, handle, request.replace_where, report.rewritten_files)
     if not extra.get("data_change", True):
         new.adds = [msgspec.structs.replace(add, data_change=False) for add in new.adds]
     fields: dict[str, Any] = {
@@ -312,21 +309,3 @@ def _check_inside_predicate(
                 table=log.uri,
                 version=handle.read_version,
             )
-
-
-def _removes(log: DeltaLog, handle: TransactionHandle, predicate: str | None, paths: Sequence[str]) -> list[RemoveFile]:
-    """Return the removes of files that the stage has rewritten."""
-    if not paths:
-        return []
-    parsed = None if predicate is None else parse_predicate(log, handle, predicate)
-    wanted = set(paths)
-    removes = [f.remove(0) for f in read_snapshot(log, handle).add_files(parsed) if f.path in wanted]
-    if len(removes) != len(wanted):
-        raise StagingException(
-            f"The stage reports {len(wanted)} rewritten files of table {log.uri}, the version that it read has "
-            f"{len(removes)} of "
-            "them. Clear the stage.",
-            table=log.uri,
-            version=handle.read_version,
-        )
-    return removes

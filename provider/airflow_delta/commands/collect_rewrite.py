@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.collect import check_report
 from airflow_delta.commands.data_files import DataFiles, Footers
-from airflow_delta.commands.earlier import handle_after, load_earlier
+from airflow_delta.commands.earlier import AFTER, earlier_of, handle_after
+from airflow_delta.commands.planned import rewritten_files
 from airflow_delta.commands.row_vectors import MarkedFiles, mark_rows
-from airflow_delta.commands.scan import candidate_files
 from airflow_delta.commands.staged_write import staged_write
-from airflow_delta.commands.table import parse_predicate
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
@@ -23,12 +22,6 @@ from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
-
-AFTER = "after"
-"""Argument of a request: the ids of the stages that it was planned on top of."""
-
-EARLIER = "earlier"
-"""Argument of a request: those stages as their tasks returned them, for the collect."""
 
 PARAMETERS = "operationParameters"
 """Argument of a request: ``operationParameters`` of the commit."""
@@ -108,30 +101,20 @@ def collect_rewrite(
     :raises InvariantViolationException: a NOT NULL column holds a null.
     """
     check_report(handle, request, report)
-    plan = request.rewrite
-    if plan is None:
+    if request.rewrite is None:
         raise StagingException(
             f"{request.operation} of stage {request.stage} was planned without files to look at.", table=handle.table
         )
-    earlier = load_earlier(log, handle, request.arguments.get(EARLIER) or ())
+    earlier = earlier_of(log, handle, request)
     target = handle_after(handle, earlier)
-    predicate = None if plan.predicate is None else parse_predicate(log, target, plan.predicate)
-    live = {file.path: file for file in candidate_files(log, handle, predicate, earlier)} if report.rewritten_files else {}
-    lost = [path for path in report.rewritten_files if path not in live]
-    if lost:
-        raise StagingException(
-            f"Stage {request.stage} reports the rewritten file {lost[0]}, which table {log.uri} does not have at the version "
-            "that was read. Clear the stage.",
-            table=log.uri,
-            version=handle.read_version,
-        )
+    touched = rewritten_files(log, handle, request, report, earlier)
     new, copied, changed = _data_files(log, target, request, report)
     marked = MarkedFiles()
     if request.deletion_vectors:
-        marked = mark_rows(log, target, request, report, {path: live[path] for path in report.rewritten_files})
+        marked = mark_rows(log, target, request, report, {file.path: file for file in touched})
         removes = marked.removes
     else:
-        removes = [live[path].remove(0) for path in report.rewritten_files]
+        removes = [file.remove(0) for file in touched]
     changes = [AddCDCFile(path=add.path, partition_values=add.partition_values, size=add.size) for add in changed.adds]
     rewritten = Rewritten(new, copied, marked, removes, changes, request.deletion_vectors)
     num_records = new.rows

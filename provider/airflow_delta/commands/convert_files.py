@@ -14,6 +14,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     StagedFileException,
 )
+from airflow_delta.log.file_names import LOG_DIRECTORY
 from airflow_delta.log.partition_values import parse_partition_directory
 from airflow_delta.log.schema import StructType
 from airflow_delta.staging.paths import STAGING_DIRECTORY
@@ -32,9 +33,20 @@ def find_files(log: DeltaLog) -> list[FileStatus]:
     """Return the files to convert, sorted by path; what Spark does not see (names that begin with ``_`` or ``.``) is left out.
 
     :raises DeltaFileNotFoundException: there is none (Delta: DELTA_EMPTY_DIRECTORY).
-    :raises DeltaIllegalStateException: files of a transaction that was not committed are among them.
+    :raises DeltaIllegalStateException: files of a transaction that was not committed, or of another table, are among them.
     """
-    found = sorted((s for s in log.store.list_recursive("") if not is_hidden(s.path)), key=lambda status: status.path)
+    found = []
+    for status in log.store.list_recursive(""):
+        other, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
+        if inner and not is_hidden(f"{other}/x"):
+            raise DeltaIllegalStateException(
+                f"{log.uri} holds another Delta table in {other}: rows that are deleted there, or older versions of rows, would "
+                "appear in this one. Move that table away, or read it and append its rows.",
+                table=log.uri,
+            )
+        if not is_hidden(status.path):
+            found.append(status)
+    found.sort(key=lambda status: status.path)
     if not found:
         raise DeltaFileNotFoundException(
             f"There are no Parquet files in {log.uri} to make a table of (DELTA_EMPTY_DIRECTORY).", table=log.uri

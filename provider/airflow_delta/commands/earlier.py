@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.definition import as_defined
 from airflow_delta.commands.staged import StageActions, load_actions, parse_staged
-from airflow_delta.exceptions import StageConflictException
+from airflow_delta.exceptions import PredicateException, StageConflictException
 from airflow_delta.log.actions import AddFile, RemoveFile
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
+from airflow_delta.staging.report import StageRequest
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
     from airflow_delta.log.predicates import Predicate
+
+AFTER = "after"
+"""Argument of a request: the ids of the stages that it was planned on top of."""
+
+EARLIER = "earlier"
+"""Argument of a request: those stages as their tasks returned them, for the collect."""
 
 FileKey = tuple[str, str | None]
 """What tells files of a table apart: the path, and the id of the deletion vector."""
@@ -43,6 +50,17 @@ def load_earlier(
     """
     writes = parse_staged(handle, after, None)
     return in_order(handle, load_actions(log, handle, [write for write in writes if not write.already_committed]))
+
+
+def after_arguments(stages: Sequence[StageActions]) -> Json:
+    """Return what the arguments of a request say of the stages that it was planned on top of."""
+    return {AFTER: [stage_id(stage.write) for stage in stages], EARLIER: [stage.write.to_dict() for stage in stages]}
+
+
+def earlier_of(log: DeltaLog, handle: TransactionHandle, request: StageRequest) -> list[StageActions]:
+    """Return the stages that a request was planned on top of."""
+    given = request.arguments.get(EARLIER)
+    return load_earlier(log, handle, given) if given else []
 
 
 def in_order(handle: TransactionHandle, stages: Sequence[StageActions]) -> list[StageActions]:
@@ -100,8 +118,24 @@ def handle_after(handle: TransactionHandle, after: Sequence[StageActions]) -> Tr
         if schema is None or write.overwrite_schema:
             schema, partition_columns = staged, write.partition_columns
         elif write.merge_schema:
-            schema = merge_schema(schema, staged, merge=True, table=handle.table, version=handle.read_version)
+            schema = merge_schema(
+                schema, staged, merge=True, widen=_widens(handle), table=handle.table, version=handle.read_version
+            )
     return replace(handle, schema_string=None if schema is None else to_json(schema), partition_columns=tuple(partition_columns))
+
+
+def _widens(handle: TransactionHandle) -> bool:
+    from airflow_delta.log.properties import TableProperties
+
+    return handle.read_version >= 0 and bool(TableProperties(dict(handle.configuration)).get("enableTypeWidening"))
+
+
+def handle_of_stage(handle: TransactionHandle, stage: StageActions, stages: Sequence[StageActions]) -> TransactionHandle:
+    """Return the handle as a stage knew it: what its predicates name are columns of the table that it was planned on.
+
+    :param stages: of the transaction, each after those that it was planned on top of.
+    """
+    return handle_after(handle, [other for other in stages if stage_id(other.write) in stage.write.after])
 
 
 def files_after(handle: TransactionHandle, files: Iterable[AddFile], after: Sequence[StageActions]) -> list[AddFile]:
@@ -112,19 +146,40 @@ def files_after(handle: TransactionHandle, files: Iterable[AddFile], after: Sequ
     """
     live = {file_key(file): file for file in files}
     for stage in after:
-        for key in gone(handle, live.values(), stage):
+        for key in gone(handle_of_stage(handle, stage, after), live.values(), stage):
             del live[key]
         live.update((file_key(add), add) for add in stage.adds)
     return list(live.values())
 
 
 def gone(handle: TransactionHandle, live: Collection[AddFile], stage: StageActions) -> list[FileKey]:
-    """Return which of the live files a stage removes: whole, or because it has written their rows again."""
+    """Return which of the live files a stage removes: whole, or because it has written their rows again.
+
+    :param handle: from :func:`handle_of_stage`.
+    """
     listed = {file_key(remove) for remove in stage.removes}
     selected = _selection(handle, stage)
     return [
         file_key(file) for file in live if file_key(file) in listed or (selected is not None and _matches(selected, file, stage))
     ]
+
+
+def predicate_of(handle: TransactionHandle, write: StagedWrite, text: str) -> Predicate:
+    """Return a predicate of a staged write, which may name columns that it, or a stage before it, brings.
+
+    :raises PredicateException: neither the table nor the staged write has its columns.
+    """
+    from airflow_delta.log.predicates import Predicate
+    from airflow_delta.log.schema import parse_schema
+
+    if handle.schema_string is not None:
+        try:
+            partition_columns = handle.partition_columns or (write.partition_columns if handle.read_version < 0 else ())
+            return Predicate.parse(text, parse_schema(handle.schema_string), partition_columns)
+        except PredicateException:
+            if handle.schema_string == write.schema_string:
+                raise
+    return Predicate.parse(text, parse_schema(write.schema_string), write.partition_columns)
 
 
 def _selection(handle: TransactionHandle, stage: StageActions) -> Predicate | str | None:
@@ -136,12 +191,7 @@ def _selection(handle: TransactionHandle, stage: StageActions) -> Predicate | st
         return None
     if write.replace_where is None:
         return "all"
-    from airflow_delta.log.predicates import Predicate
-    from airflow_delta.log.schema import parse_schema
-
-    schema = handle.schema_string or write.schema_string
-    columns = handle.partition_columns or write.partition_columns
-    predicate = Predicate.parse(write.replace_where, parse_schema(schema), columns)
+    predicate = predicate_of(handle, write, write.replace_where)
     return predicate if predicate.partition_only else None
 
 

@@ -31,6 +31,7 @@ def run_large(
     *,
     attempt: str,
     large: bool = True,
+    nothing: Callable[[], Operation] | None = None,
     max_restarts: int = 0,
     policy: CommitPolicy | None = None,
     tags: Mapping[str, str] | None = None,
@@ -46,6 +47,8 @@ def run_large(
     :param operate: computes the actions; runs once, and again for every restart.
     :param attempt: name of this execution (:func:`airflow_delta.staging.paths.new_attempt`), for the task's log.
     :param large: commit as Delta's ``commitLarge``: right after the version that was read, or not at all.
+    :param nothing: name of the operation to commit with the identity alone when there is nothing to do; default: nothing is
+        committed then, and the identity runs again.
     :param max_restarts: how often the operation is begun anew, on the newest version, after a conflict.
     :param start: parameters of :func:`airflow_delta.commands.start.begin`: the identity, the rerun policy, ...
     :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
@@ -66,11 +69,15 @@ def run_large(
             txn.register_post_commit_hook(hook)
         try:
             done = operate(handle, txn)
+            # Whatever others commit meanwhile, there was nothing to do: that need not be the very next version.
+            at_once = large and done is not None
             if done is None:
-                return _nothing(log, handle)
+                if nothing is None:
+                    return _nothing(log, handle)
+                done = (), nothing()
             actions, operation = done
             return commit_operation(
-                log, handle, txn, actions, operation, large=large, tags=tags, user_metadata=user_metadata, hooks=hooks
+                log, handle, txn, actions, operation, large=at_once, tags=tags, user_metadata=user_metadata, hooks=hooks
             )
         except DeltaConcurrentModificationException as conflict:
             if restarts >= max_restarts:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.merge_condition import MergeCondition, check_expression, refused
+from airflow_delta.commands.merge_text import at_one_instant, of_table
 from airflow_delta.commands.rewrite_plan import RewriteTarget, rewrite_target
 from airflow_delta.commands.rules import table_rules
 from airflow_delta.exceptions import IdentityInsertException
@@ -17,6 +19,7 @@ from airflow_delta.staging.schema import find_field, parse_struct
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
+    from airflow_delta.log.schema import StructType
 
 OPERATION = "MERGE"
 
@@ -69,15 +72,16 @@ def plan_merge(
         after=after,
         removes_rows=not insert_only,
     )
-    resolved = _resolved(target, parsed, target_alias)
     from airflow_delta.log.schema import parse_schema
 
     schema = parse_schema(target.handle.schema_string or "")
+    now = time.time_ns() // 1000
+    resolved = [_prepared(clause, schema, target_alias, now) for clause in _resolved(target, parsed, target_alias)]
     on = MergeCondition(condition, schema, target_alias, source_alias, table=log.uri)
     whole = any(clause.kind == NOT_MATCHED_BY_SOURCE for clause in parsed)
     planned_for = None if whole else on.of_target(target.parse)
     arguments: Json = {
-        "condition": condition,
+        "condition": at_one_instant(condition, now, schema),
         "targetAlias": target_alias,
         "sourceAlias": source_alias,
         "clauses": [clause.to_dict() for clause in resolved],
@@ -125,6 +129,18 @@ def _resolved(target: RewriteTarget, clauses: Sequence[MergeClause], target_alia
         values = None if clause.set is None else _values(target, schema, rules, clause, target_alias)
         found.append(MergeClause(kind=clause.kind, action=clause.action, condition=clause.condition, set=values))
     return found
+
+
+def _prepared(clause: MergeClause, schema: StructType, target_alias: str, now: int) -> MergeClause:
+    """Return the clause with expressions that mean the same wherever Spark evaluates them."""
+
+    def prepared(text: str) -> str:
+        text = at_one_instant(text, now, schema)
+        return of_table(text, schema, target_alias) if clause.kind == NOT_MATCHED_BY_SOURCE else text
+
+    condition = None if clause.condition is None else prepared(clause.condition)
+    values = None if clause.set is None else {name: prepared(text) for name, text in clause.set.items()}
+    return MergeClause(kind=clause.kind, action=clause.action, condition=condition, set=values)
 
 
 def _values(target: RewriteTarget, schema: Json, rules: TableRules, clause: MergeClause, target_alias: str) -> dict[str, str]:

@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING
 from airflow_delta.commands.collect_rewrite import Rewritten, collect_rewrite
 from airflow_delta.commands.committed import live_records
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.merge import INSERTED, SCRATCH
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 logger = logging.getLogger(__name__)
-
-INSERTED = "-inserted"
-"""End of the name of a directory with inserted rows (:mod:`airflow_delta.spark.merge` names them)."""
-
-HIDDEN = "_merge"
-"""Directory of the attempt with what only the way to the result needed: the source rows, pairs of rows that match."""
 
 
 def collect_merge(log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport) -> StagedWrite:
@@ -65,6 +60,6 @@ def merge_metrics(inserted_into: tuple[str, ...], rewritten: Rewritten, report: 
 
 def _clean_up(log: DeltaLog, request: StageRequest) -> None:
     try:
-        log.store.delete_tree(f"{request.directory}/{HIDDEN}")
+        log.store.delete_tree(f"{request.directory}/{SCRATCH}")
     except Exception as error:  # noqa: BLE001 - the rows are staged; maintenance deletes leftovers
-        logger.warning("Could not delete %s/%s of table %s: %s", request.directory, HIDDEN, log.uri, error)
+        logger.warning("Could not delete %s/%s of table %s: %s", request.directory, SCRATCH, log.uri, error)

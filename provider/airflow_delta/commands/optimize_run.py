@@ -7,6 +7,7 @@ files that were rewritten.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
 import uuid
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.commands.abort import abort
-from airflow_delta.commands.committed import live_records, touched_partitions
+from airflow_delta.commands.committed import live_records, newest_first, touched_partitions
 from airflow_delta.commands.earlier import file_key
 from airflow_delta.commands.feature_commits import ROW_TRACKING_PRESERVED
 from airflow_delta.commands.optimize import PARALLEL, stage_of
@@ -93,16 +94,15 @@ def run_rewrite(
             if isinstance(request, StagedWrite):
                 raise StagingException(f"A batch of {rewrite.operation} has no files", table=log.uri)
             adds, removes, _rows = collect_actions(log, own, request, work(request))
-            if adds:  # as Delta does: what has no rows left is for DELETE to remove
-                commits.append(_commit(log, own, request, adds, removes, policy, tags, user_metadata, hooks))
-                all_adds += adds
-                all_removes += removes
-        except CommitStateUnknownException:
-            raise
         except BaseException:
-            with contextlib.suppress(Exception):  # the error that led here says more; maintenance deletes what is left
-                abort(log, own)
+            _give_up(log, own)
             raise
+        if not adds:  # as Delta does: what has no rows left is for DELETE to remove
+            _give_up(log, own)
+            continue
+        commits.append(_commit(log, own, request, adds, removes, policy, tags, user_metadata, hooks))
+        all_adds += adds
+        all_removes += removes
         _clean_up(log, own, request)
     return OptimizeResult(
         table=log.uri,
@@ -150,13 +150,33 @@ def _commit(
         txn.track_read_predicates(request.predicate or "true")
         try:
             txn.commit(actions, operation, tags={**(tags or {}), **_feature_tags(txn, request)})
-        except DeltaConcurrentModificationException as conflict:
+        except CommitStateUnknownException:
+            raise
+        except Exception as failure:  # nothing but an Exception says that no put is under way
+            if _is_committed(log, txn):
+                raise  # what failed came after the commit, which needs its files
             snapshot = log.update()
-            if not _still_valid(read, snapshot, removes):
+            if not isinstance(failure, DeltaConcurrentModificationException) or not _still_valid(read, snapshot, removes):
+                _give_up(log, handle)
                 raise
-            logger.info("Commit again on version %s of %s: %s", snapshot.version, log.uri, conflict.message)
+            logger.info("Commit again on version %s of %s: %s", snapshot.version, log.uri, failure.message)
             continue
         return _result(log, handle, txn, operation.name, adds, removes)
+
+
+def _is_committed(log: DeltaLog, txn: OptimisticTransaction) -> bool:
+    """Tell whether the log holds the commit; the transaction itself may not have come to know of it."""
+    if txn.committed:
+        return True
+    log.update()
+    needle = json.dumps(txn.txn_id).encode()
+    return any(needle in entry.data for entry in newest_first(log, txn.read_version + 1))
+
+
+def _give_up(log: DeltaLog, handle: TransactionHandle) -> None:
+    """Delete what was staged for a commit that is not in the log, and that nobody is about to put there."""
+    with contextlib.suppress(Exception):  # the error that led here says more; maintenance deletes what is left
+        abort(log, handle)
 
 
 def _operation(request: StageRequest, adds: Sequence[AddFile], removes: Sequence[RemoveFile]) -> Any:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.commands.earlier import FileKey, file_key, gone, stage_id
+from airflow_delta.commands.earlier import FileKey, file_key, gone, handle_of_stage, predicate_of, stage_id
 from airflow_delta.commands.rerun import files_to_replace
 from airflow_delta.commands.staged import StageActions
-from airflow_delta.commands.table import parse_predicate
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions import AddFile, RemoveFile
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
 
     from airflow_delta.log import DeltaLog
     from airflow_delta.transaction import OptimisticTransaction
+
+_LISTS_FILES = ("append", "rewrite", "alter")
+"""Modes that remove no more than the files that are among their actions."""
 
 
 @dataclass(slots=True)
@@ -103,20 +105,21 @@ def find_replaced(
     replaced, defined = Replaced(), False
     whole: list[tuple[StageActions, list[AddFile]]] = []
     for stage in stages:
+        known = handle_of_stage(handle, stage, stages)
         before = replaced.staged_before(stage)
         if before:
             listed = {file_key(remove) for remove in stage.removes}
-            replaced.drop_staged([key for key in gone(handle, before, stage) if key not in listed])
+            replaced.drop_staged([key for key in gone(known, before, stage) if key not in listed])
         replaced.add_stage(stage)
         if defined:
             continue  # its table is the one that an earlier stage has defined: nothing of the version that was read is left
         defined = bool(stage.write.definition)
-        _record_reads(txn, stage)
+        _record_reads(txn, known, stage)
         if txn.read_version < 0:
-            if stage.write.mode not in ("append", "rewrite"):
+            if stage.write.mode not in _LISTS_FILES:
                 txn.filter_files()
             continue
-        files = _whole_files(log, txn, handle, stage)
+        files = _whole_files(txn, known, stage)
         if files is not None:
             whole.append((stage, files))
     for stage, files in whole:  # when it is known what every stage rewrites
@@ -128,7 +131,7 @@ def find_replaced(
     return replaced
 
 
-def _record_reads(txn: OptimisticTransaction, stage: StageActions) -> None:
+def _record_reads(txn: OptimisticTransaction, handle: TransactionHandle, stage: StageActions) -> None:
     reads = stage.write.reads
     if reads.whole_table:
         txn.filter_files()
@@ -138,27 +141,25 @@ def _record_reads(txn: OptimisticTransaction, stage: StageActions) -> None:
     for predicate in reads.predicates:
         # A rewrite lists the files that it depends on; it may have looked at others, which held nothing for it.
         if rewrites or (predicate == own and stage.removes):
-            txn.track_read_predicates(predicate)
+            txn.track_read_predicates(predicate_of(handle, stage.write, predicate))
         else:
-            txn.filter_files(predicate)
+            txn.filter_files(predicate_of(handle, stage.write, predicate))
     if reads.files:
         txn.track_files_read(reads.files)
     if reads.app_ids:
         txn.track_app_ids(*reads.app_ids)
 
 
-def _whole_files(
-    log: DeltaLog, txn: OptimisticTransaction, handle: TransactionHandle, stage: StageActions
-) -> list[AddFile] | None:
+def _whole_files(txn: OptimisticTransaction, handle: TransactionHandle, stage: StageActions) -> list[AddFile] | None:
     """Return the files that a stage removes whole, ``None`` when it removes none or lists its removes itself."""
     write = stage.write
-    if write.mode in ("append", "rewrite"):
+    if write.mode in _LISTS_FILES:
         return None
     if write.mode == "dynamic":
         return _actions(txn.filter_files_for_partitions(stage.adds))
     if write.replace_where is None:
         return _actions(txn.filter_files())
-    predicate = parse_predicate(log, handle, write.replace_where)
+    predicate = predicate_of(handle, write, write.replace_where)
     if not predicate.partition_only:
         txn.track_read_predicates(predicate)
         return None

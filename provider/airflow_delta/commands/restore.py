@@ -40,7 +40,7 @@ def restore(
 ) -> CommitResult:
     """Restore a table to an earlier version: its files, schema and properties; the protocol only ever grows.
 
-    To restore the last version commits nothing (as in Delta Spark): the result then has its version and no attempts.
+    To restore the last version changes nothing, but is committed, too: a retry must not take back what others write after it.
 
     :param version: version to restore.
     :param timestamp: restores the last version committed at that time or before it: a datetime or ISO 8601 text (naive: UTC), or
@@ -69,7 +69,12 @@ def restore(
             protocol_downgrade_allowed=protocol_downgrade_allowed,
         )
 
-    return run_large(log, operate, **{"create": False, **options})
+    def nothing() -> Operation:
+        from airflow_delta.transaction import Operation
+
+        return Operation.restore(version, None if time_wanted is None else _timestamp_text(time_wanted))
+
+    return run_large(log, operate, nothing=nothing, **{"create": False, **options})
 
 
 def restore_actions(
@@ -111,7 +116,8 @@ def restore_actions(
     removes = [add.remove(now) for add in to_add_files(_without(present, present_keys, kept))]
     if not ignore_missing_files:
         _check_files_exist(log, adds, wanted)
-    txn.update_metadata(_metadata_with_merged_marks(source.metadata, latest.metadata))
+    # Its properties were checked when the table got them; constraints, for one, may be set in no other way than ALTER TABLE.
+    txn.update_metadata(_restored_metadata(source.metadata, latest.metadata), ignore_default_properties=True)
     restored = source.protocol if protocol_downgrade_allowed else protocol.upgraded(latest.protocol, source.protocol)
     sizes = to_restore.column("size").to_pylist()
     metrics = {
@@ -188,15 +194,32 @@ def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> 
         )
 
 
+def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
+    from airflow_delta.transaction import in_commit_timestamps
+
+    metadata = _metadata_with_merged_marks(restored, latest)
+    if not (in_commit_timestamps.is_enabled(metadata) and in_commit_timestamps.is_enabled(latest)):
+        return metadata
+    # They may have been off in between: since when every commit has a timestamp, only the latest version knows.
+    keys = (in_commit_timestamps.ENABLEMENT_VERSION, in_commit_timestamps.ENABLEMENT_TIMESTAMP)
+    configuration = {key: value for key, value in metadata.configuration.items() if key not in keys}
+    configuration |= {key: latest.configuration[key] for key in keys if key in latest.configuration}
+    return msgspec.structs.replace(metadata, configuration=configuration)
+
+
 def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadata:
     """Return the restored metadata with identity columns that go on after the values given out since."""
     from airflow_delta.log.identity_columns import identity_columns, with_high_water_marks
     from airflow_delta.log.schema import parse_schema
 
-    now = {column.name: column for column in identity_columns(parse_schema(latest.schema_string))}
+    before, after = parse_schema(restored.schema_string), parse_schema(latest.schema_string)
+    # By physical name: the column may have been renamed since.
+    physical = {field.name: field.physical_name for field in after.fields}
+    now = {physical[column.name]: column for column in identity_columns(after)}
+    physical = {field.name: field.physical_name for field in before.fields}
     marks = {}
-    for column in identity_columns(parse_schema(restored.schema_string)):
-        later = now.get(column.name)
+    for column in identity_columns(before):
+        later = now.get(physical[column.name])
         if later is None or later.high_water_mark is None:
             continue
         if column.high_water_mark is None or column.is_beyond(later.high_water_mark):
@@ -209,10 +232,10 @@ def _clustering(source: Snapshot, latest: Snapshot) -> list[DomainMetadata]:
     from airflow_delta.log import clustering
     from airflow_delta.log.protocol import features
 
-    if clustering.DOMAIN not in latest.domain_metadata:
-        return []
     domain = source.domain(clustering.DOMAIN) if "clustering" in features(source.protocol) else None
-    return [domain if domain is not None else clustering.unclustered()]
+    if domain is not None:
+        return [domain]
+    return [clustering.unclustered()] if clustering.DOMAIN in latest.domain_metadata else []
 
 
 def _milliseconds(timestamp: datetime | str | int, table: str) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.collect_rewrite import AFTER, EARLIER, PARAMETERS
+from airflow_delta.commands.collect_rewrite import PARAMETERS
 from airflow_delta.commands.committed import live_records
 from airflow_delta.commands.data_files import DataFiles
-from airflow_delta.commands.earlier import handle_after, load_earlier, stage_id
+from airflow_delta.commands.earlier import after_arguments, handle_after, load_earlier, stage_id
 from airflow_delta.commands.rules import table_rules
 from airflow_delta.commands.scan import candidate_files, scan_of, spark_table
 from airflow_delta.commands.staged_write import staged_write
@@ -91,12 +91,7 @@ class RewriteTarget:
         :param parameters: ``operationParameters`` of the commit.
         :param request: other fields of :class:`~airflow_delta.staging.report.StageRequest`.
         """
-        own = {
-            **(arguments or {}),
-            PARAMETERS: dict(parameters or {}),
-            AFTER: self.after,
-            EARLIER: [stage.write.to_dict() for stage in self.stages],
-        }
+        own = {**(arguments or {}), PARAMETERS: dict(parameters or {}), **after_arguments(self.stages)}
         return StageRequest(
             transaction_id=self.handle.transaction_id,
             table=spark_table(self.log, spark_table_uri),

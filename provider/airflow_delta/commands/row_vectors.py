@@ -86,9 +86,10 @@ def mark_rows(
     for (file, _), descriptor in zip(kept, descriptors, strict=True):
         marked.updated += file.deletion_vector is not None
         marked.added += 1
+        counted = None if file.path in sized else file.deletion_vector  # a footer counts the rows of the file
         marked.adds.append(
             msgspec.structs.replace(
-                file, data_change=True, deletion_vector=descriptor, stats=with_wide_bounds(file.stats, file.deletion_vector)
+                file, data_change=True, deletion_vector=descriptor, stats=with_wide_bounds(file.stats, counted)
             )
         )
     whole = [files[path] for path in report.rewritten_files if path not in new]

@@ -51,6 +51,18 @@ def plan_scan(
     :raises DeltaLogCorruptedException: a deletion vector is damaged.
     """
     earlier = load_earlier(log, handle, after) if after else []
+    return plan_scan_after(log, handle, predicate, earlier, spark_table_uri=spark_table_uri)
+
+
+def plan_scan_after(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    predicate: str | None,
+    earlier: Sequence[StageActions],
+    *,
+    spark_table_uri: str | None = None,
+) -> ScanPlan:
+    """Plan a read like :func:`plan_scan`, on top of stages that are loaded already."""
     if handle.read_version < 0 and not earlier:
         raise DeltaTableNotFoundException(
             f"Table {handle.table} did not exist when the transaction began, so there is nothing to read. Ask "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.earlier import stage_id
+from airflow_delta.commands.earlier import handle_of_stage, predicate_of, stage_id
 from airflow_delta.commands.staged import StageActions
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions import AddFile, RemoveFile
@@ -27,7 +27,7 @@ def check_stages(handle: TransactionHandle, stages: Sequence[StageActions]) -> N
     """
     rewriting = [stage for stage in stages if stage.write.mode == "rewrite"]
     for stage in rewriting:
-        read = _read_predicates(handle, stage)
+        read = _read_predicates(handle_of_stage(handle, stage, stages), stage)
         for other in stages:
             if other is stage or _ordered(stage.write, other.write):
                 continue
@@ -43,14 +43,10 @@ def _ordered(one: StagedWrite, other: StagedWrite) -> bool:
 
 def _read_predicates(handle: TransactionHandle, stage: StageActions) -> list[Predicate] | None:
     """Return the predicates of what a stage has read, ``None`` for the whole table."""
-    from airflow_delta.log.predicates import Predicate
-    from airflow_delta.log.schema import parse_schema
-
     reads = stage.write.reads
     if reads.whole_table or not reads.predicates:
         return None
-    schema = parse_schema(stage.write.schema_string)
-    return [Predicate.parse(text, schema, handle.partition_columns) for text in reads.predicates]
+    return [predicate_of(handle, stage.write, text) for text in reads.predicates]
 
 
 def _reads(predicates: Sequence[Predicate] | None, action: AddFile | RemoveFile) -> bool:

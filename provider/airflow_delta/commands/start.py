@@ -45,7 +45,7 @@ def begin(
     rerun_policy: str = "skip",
     partition_by: Sequence[str] = (),
     schema: str | None = None,
-    configuration: Mapping[str, str] | None = None,
+    configuration: Mapping[str, str | None] | None = None,
     name: str | None = None,
     description: str | None = None,
     isolation_level: str | None = None,
@@ -65,7 +65,7 @@ def begin(
         ``replace`` (the commit removes what the key added before), ``append`` (commit again) or ``fail``.
     :param partition_by: partition columns; for an existing table they must be its own, or empty.
     :param schema: Spark's JSON form of the schema to create the table with; else the first staged data decides.
-    :param configuration: properties to create the table with.
+    :param configuration: properties to create the table with; ``None`` leaves one out that it would get otherwise.
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
     :param create: the commit creates the table when there is none; else that is an error.
     :param transaction_id: identity of this execution, a new UUID unless given.
@@ -199,14 +199,15 @@ def _of_new_table(
     handle: TransactionHandle,
     partition_by: Sequence[str],
     schema: str | None,
-    configuration: Mapping[str, str] | None,
+    configuration: Mapping[str, str | None] | None,
     name: str | None,
     description: str | None,
     isolation_level: str | None,
 ) -> TransactionHandle:
     from airflow_delta.log.properties import validate
 
-    given = validate({**DEFAULT_CONFIGURATION, **(configuration or {})}, table=handle.table)
+    wanted = {**DEFAULT_CONFIGURATION, **(configuration or {})}
+    given = validate({key: value for key, value in wanted.items() if value is not None}, table=handle.table)
     if schema is not None:
         from airflow_delta.commands.table import check_new_schema, with_column_mapping
 

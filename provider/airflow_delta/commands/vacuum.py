@@ -10,9 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.commands.table_paths import forget_links
 from airflow_delta.commands.vacuum_listing import Listing, all_parents, hidden_names, list_table, parents
 from airflow_delta.commands.vacuum_staged import StagedTransactions, staged_transactions
-from airflow_delta.commands.vacuum_valid import last_version_before, remember_vacuum, removed_files, valid_files
+from airflow_delta.commands.vacuum_valid import (
+    committed_within,
+    last_version_before,
+    needs_commits,
+    remember_vacuum,
+    removed_files,
+    valid_files,
+)
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
@@ -73,7 +81,8 @@ class VacuumResult:
             "numDirectories": self.num_directories,
             "numBytes": self.num_bytes,
             "numLiveTransactions": self.num_live_transactions,
-            "paths": list(self.paths[:max_paths]),
+            # A name that is no UTF-8 cannot be stored as JSON everywhere.
+            "paths": [path.encode(errors="backslashreplace").decode() for path in self.paths[:max_paths]],
         }
 
 
@@ -128,6 +137,7 @@ def vacuum(
     if transaction_timeout_hours < 0:
         raise DeltaIllegalArgumentException("transaction_timeout_hours must not be negative.", table=log.uri)
     dead_before = now - max(retention, round(transaction_timeout_hours * HOUR))
+    forget_links()
     last = last_version_before(log, now - retention)
     # The files first, then the version: what is committed in between is kept.
     if lite:
@@ -137,6 +147,9 @@ def vacuum(
     snapshot = log.update()
     _check_protocol(snapshot)
     found = _find(log, snapshot, listing, deleted_before=now - retention, dead_before=dead_before, lite=lite)
+    if needs_commits(snapshot, found.files, longer=retention > default):
+        kept = committed_within(log, snapshot, last)
+        found = replace(found, files=[status for status in found.files if status.path not in kept])
     result = VacuumResult(
         table=log.uri,
         version=snapshot.version,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from airflow_delta.log.file_names import LOG_DIRECTORY
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
@@ -50,15 +51,21 @@ def hidden_names(snapshot: Snapshot) -> Callable[[str], bool]:
 def list_table(store: LogStore, hidden: Callable[[str], bool]) -> Listing:
     """List a table's directory: everything that is not hidden, and all that is below ``staged/``.
 
-    Links to directories are neither followed nor listed.
+    Links to directories are neither followed nor listed, nor is what belongs to another table in a directory of this one.
     """
     listing = Listing()
     if store.local_root is not None:
         _walk(store.local_root, hidden, listing)
         return listing
+    tables = set()
     for status in store.list_recursive(""):
+        directory, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
+        if inner:
+            tables.add(directory)
         if status.path.startswith(_STAGED) or not any(map(hidden, status.path.split("/"))):
             listing.files.append(status)
+    if tables:
+        listing.files = [status for status in listing.files if tables.isdisjoint(parents(status.path))]
     return listing
 
 
@@ -92,6 +99,9 @@ def _walk(root: str, hidden: Callable[[str], bool], listing: Listing) -> None:
         except (FileNotFoundError, NotADirectoryError):  # gone while we list
             continue
         names = {entry.name for entry in children}
+        if directory and LOG_DIRECTORY in names:  # another table
+            listing.directories.pop(directory, None)
+            continue
         for entry in children:
             if not staged and hidden(entry.name):
                 continue

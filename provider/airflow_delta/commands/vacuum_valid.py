@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
 
-from airflow_delta.commands.table_paths import relative_key
+from airflow_delta.commands.table_paths import keys_to_keep, relative_key
 from airflow_delta.exceptions import DeltaIllegalStateException, VersionNotFoundException
 from airflow_delta.log.file_names import LOG_DIRECTORY
+from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
@@ -42,11 +43,48 @@ def valid_files(snapshot: Snapshot, *, deleted_before: int) -> set[str]:
     valid: set[str] = set()
     for table in (live, removed):
         for path in table.column("path").to_pylist():
-            # A writer that does not encode paths must not lose files either: both readings are kept.
-            valid.update(key for text in {path, unquote(path)} if (key := relative_key(store, text)) is not None)
+            valid |= keys_to_keep(store, path)
         vectors = table.column("deletion_vector")
-        valid.update(_vector_keys(store, vectors.filter(vectors.is_valid()).to_pylist()))
+        valid |= _kept_vectors(store, vectors.filter(vectors.is_valid()).to_pylist())
     return valid
+
+
+def needs_commits(snapshot: Snapshot, files: Sequence[FileStatus], *, longer: bool) -> bool:
+    """Say whether commits must tell what the snapshot does not, see :func:`committed_within`, before these files are deleted.
+
+    :param longer: the retention is above ``delta.deletedFileRetentionDuration``.
+    """
+    from airflow_delta.log.protocol import features
+
+    if longer:
+        return bool(files)
+    return "changeDataFeed" in features(snapshot.protocol) and any(s.path.startswith(f"{STAGING_DIRECTORY}/") for s in files)
+
+
+def committed_within(log: DeltaLog, snapshot: Snapshot, last: int | None) -> set[str]:
+    """Return the keys of what commits within the retention removed, and of their change data.
+
+    The snapshot does not tell them all: change files are in no state of a table, and checkpoints leave out tombstones that are
+    older than ``delta.deletedFileRetentionDuration``. A staged change file may be much older than the commit that has it.
+
+    :param last: last version outside of the retention, from :func:`last_version_before`.
+    """
+    from airflow_delta.log.commits import decode_commit
+    from airflow_delta.log.segment import list_log
+
+    versions = sorted(v for v in list_log(log.store).commits if (last is None or v > last) and v <= snapshot.version)
+    kept: set[str] = set()
+    for start in range(0, len(versions), _COMMITS_AT_ONCE):
+        some = versions[start : start + _COMMITS_AT_ONCE]
+        for file in log.read_commit_range(range(some[0], some[-1] + 1)):
+            if b'"remove"' not in file.data and b'"cdc"' not in file.data:
+                continue
+            commit = decode_commit(file.version, file.data, table=log.uri)
+            for path in (*(remove.path for remove in commit.removes), *(change.path for change in commit.cdcs)):
+                kept |= keys_to_keep(log.store, path)
+            vectors = [msgspec.structs.asdict(r.deletion_vector) for r in commit.removes if r.deletion_vector is not None]
+            kept |= _kept_vectors(log.store, vectors)
+    return kept
 
 
 def last_version_before(log: DeltaLog, deleted_before: int) -> int | None:
@@ -101,7 +139,7 @@ def removed_files(log: DeltaLog, last: int | None, *, deleted_before: int) -> li
             for change in commit.cdcs:
                 if (key := relative_key(log.store, unquote(change.path))) is not None:
                     found[key] = FileStatus(key, change.size, 0)
-    return list(found.values())
+    return [status for status in found.values() if not status.path.startswith(f"{LOG_DIRECTORY}/")]
 
 
 def remember_vacuum(log: DeltaLog, last: int | None) -> None:
@@ -125,10 +163,17 @@ def _last_vacuum(log: DeltaLog) -> int | None:
         return None
 
 
+def _kept_vectors(store: LogStore, vectors: Iterable[dict[str, Any]]) -> set[str]:
+    return {key for path in _vector_paths(store, vectors) for key in keys_to_keep(store, path)}
+
+
 def _vector_keys(store: LogStore, vectors: Iterable[dict[str, Any]]) -> set[str]:
+    return {key for path in _vector_paths(store, vectors) if (key := relative_key(store, path)) is not None}
+
+
+def _vector_paths(store: LogStore, vectors: Iterable[dict[str, Any]]) -> set[str]:
     from airflow_delta.log.actions import DeletionVectorDescriptor
     from airflow_delta.log.deletion_vectors import vector_path
 
     descriptors = [DeletionVectorDescriptor(**vector) for vector in vectors]
-    paths = {vector_path(store, descriptor) for descriptor in descriptors if descriptor.storage_type != "i"}
-    return {key for path in paths if (key := relative_key(store, path)) is not None}
+    return {vector_path(store, descriptor) for descriptor in descriptors if descriptor.storage_type != "i"}

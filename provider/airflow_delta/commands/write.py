@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta import exceptions
 from airflow_delta.commands.collect import collect_files, collect_stage
 from airflow_delta.commands.create import handle_of_new
-from airflow_delta.commands.earlier import handle_after, load_earlier
-from airflow_delta.commands.planned import after_arguments
+from airflow_delta.commands.earlier import after_arguments, handle_after, load_earlier
 from airflow_delta.commands.rules import table_rules
-from airflow_delta.commands.scan import plan_scan, spark_table
+from airflow_delta.commands.scan import plan_scan, plan_scan_after, spark_table
 from airflow_delta.commands.table import parse_predicate
 from airflow_delta.commands.write_options import (
     create_arguments,
@@ -27,7 +26,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     StagingException,
 )
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import ScanPlan, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, attempt_directory, stage_key
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -99,7 +98,7 @@ def plan_stage(
     earlier = load_earlier(log, handle, after) if after else []
     if earlier:
         handle = handle_after(handle, earlier)
-        arguments["after"] = after_arguments(earlier)
+        arguments |= after_arguments(earlier)
     if create is None:
         partition_columns = check_write_options(
             handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
@@ -111,18 +110,20 @@ def plan_stage(
         log, handle, replace_where, data_change=data_change, merge_schema=merge_schema, overwrite_schema=overwrite_schema
     )
     exists = handle.read_version >= 0 or bool(earlier)
+
+    def plan(where: str | None) -> ScanPlan:
+        return plan_scan_after(log, before, where, earlier, spark_table_uri=spark_table_uri)
+
     rewrite = predicate_text = None
     if "replaceOn" in arguments and exists:
-        rewrite = plan_scan(log, before, spark_table_uri=spark_table_uri, after=after)
+        rewrite = plan(None)
     if replace_where is not None and exists:
         predicate = parse_predicate(log, handle, replace_where)
         # Its own text: what it says of timestamps does not depend on the time zone of a Spark session.
         predicate_text = predicate.text
         if not predicate.partition_only:
-            rewrite = plan_scan(log, before, replace_where, spark_table_uri=spark_table_uri, after=after)
-    scan = None
-    if read:
-        scan = plan_scan(log, before, None if read is True else read, spark_table_uri=spark_table_uri, after=after)
+            rewrite = plan(replace_where)
+    scan = plan(None if read is True else read) if read else None
     stage = stage_key(task_id, map_index)
     return StageRequest(
         transaction_id=handle.transaction_id,

@@ -47,7 +47,10 @@ def with_type_changes(new: StructType, old: StructType) -> StructType:
         if before is None:
             return field
         noted = list(before.metadata.get(TYPE_CHANGES) or field.metadata.get(TYPE_CHANGES) or [])
-        fresh = [_change(a, b, at) for a, b, at in _changed(before.data_type, field.data_type, ()) if may_widen(a, b)]
+        changed = list(_changed(before.data_type, field.data_type, ()))
+        fresh = [_change(a, b, at) for a, b, at in changed if may_widen(a, b)]
+        if changed and not fresh:  # RESTORE brings a narrower type back, with what was noted then
+            return field
         if not noted and not fresh:
             return field
         return replace(field, metadata={**field.metadata, TYPE_CHANGES: [*noted, *(c for c in fresh if c not in noted)]})

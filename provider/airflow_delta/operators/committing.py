@@ -16,27 +16,34 @@ if TYPE_CHECKING:
     from airflow_delta.staging.contract import CommitResult
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
+_REFUSED: list[type[BaseException] | str] = [
+    exceptions.DeltaAnalysisException,
+    exceptions.DeltaIllegalArgumentException,
+    exceptions.DeltaUnsupportedOperationException,
+    exceptions.InvariantViolationException,
+    exceptions.AppendOnlyException,
+    exceptions.InvalidProtocolVersionException,
+    exceptions.DeltaUnsupportedTableFeatureException,
+    exceptions.ProtocolDowngradeException,
+    exceptions.StagingException,
+    exceptions.TransactionAlreadyCommittedException,
+]
+
 FINAL_ERRORS = ExceptionRetryPolicy(
     rules=[
         RetryRule(
-            exception=[
-                exceptions.DeltaConcurrentModificationException,
-                exceptions.DeltaAnalysisException,
-                exceptions.DeltaIllegalArgumentException,
-                exceptions.InvariantViolationException,
-                exceptions.AppendOnlyException,
-                exceptions.InvalidProtocolVersionException,
-                exceptions.DeltaUnsupportedTableFeatureException,
-                exceptions.ProtocolDowngradeException,
-                exceptions.StagingException,
-                exceptions.TransactionAlreadyCommittedException,
-            ],
+            exception=[exceptions.DeltaConcurrentModificationException, *_REFUSED],
             action=RetryAction.FAIL,
             reason="The same transaction would fail again: clear the start task to begin a new one.",
         )
     ]
 )
 """Retry policy of start and commit: what a retry cannot change fails at once; lost races and store errors are retried."""
+
+REFUSALS = ExceptionRetryPolicy(
+    rules=[RetryRule(exception=_REFUSED, action=RetryAction.FAIL, reason="What the task asks for is not possible on this table.")]
+)
+"""Retry policy of an operation that may be a transaction of its own: after a conflict, a retry begins a new one."""
 
 
 class DeltaCommittingOperator(BaseOperator):

@@ -79,7 +79,9 @@ class DeltaMergeOperator(DeltaSparkTableOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.merge_source = source
+        # Airflow calls what it finds in a template field.
+        self.merge_source = None if callable(source) else source
+        self._source_function = source if callable(source) else None
         self.condition = condition
         self.clauses = [when_matched_update(), when_not_matched_insert()] if clauses is None else clauses
         self.source_alias = source_alias
@@ -108,14 +110,14 @@ class DeltaMergeOperator(DeltaSparkTableOperator):
 
     def source(self, spark: SparkSession) -> DataFrame | None:
         """Return the source of an in-process session; ``None`` when the request names it."""
-        return self.merge_source(spark) if callable(self.merge_source) else None
+        return None if self._source_function is None else self._source_function(spark)
 
     def _named_source(self) -> dict[str, Any] | None:
         if isinstance(self.merge_source, str):
             return {"sql": self.merge_source}
         if isinstance(self.merge_source, Mapping):
             return dict(self.merge_source)
-        if self.merge_source is not None and (self.spark_submit is not None or self.application is not None):
+        if self._source_function is not None and (self.spark_submit is not None or self.application is not None):
             raise DeltaIllegalArgumentException(
                 f"The task {self.task_id!r} submits its MERGE, so the source cannot be a Python function. Give it as SQL or as a "
                 "path, or have the application pass it: delta_stage(spark).run(source)."
@@ -141,7 +143,8 @@ class DeltaMergePySparkOperator(DeltaMergeOperator, PythonOperator):
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
         self._planned: tuple[DeltaLog, TransactionHandle] | None = None
         self._reader: TableReader | None = None
-        if self.merge_source is not None or self.spark_submit is not None or self.application is not None:
+        named = self.merge_source is not None or self._source_function is not None
+        if named or self.spark_submit is not None or self.application is not None:
             raise DeltaIllegalArgumentException(
                 f"The task {self.task_id!r} merges what its function returns: source, spark_submit and application have no place "
                 "there. Use DeltaMergeOperator."

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryPolicy, RetryRule
 
 from airflow_delta import exceptions
-from airflow_delta.operators.identity import commit_tags
+from airflow_delta.operators.identity import commit_tags, whole_number
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.table import DeltaMaintenanceBase, DeltaSparkTableOperator
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
@@ -72,10 +72,10 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
         max_file_size: int | str | None = None,
         batch_size: int | str | None = None,
         parallel: int | str = 4,
+        retry_policy: RetryPolicy | None = REFUSED,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", REFUSED)
-        super().__init__(**kwargs)
+        super().__init__(retry_policy=retry_policy, **kwargs)
         self.where = where
         self.max_file_size = max_file_size
         self.batch_size = batch_size
@@ -101,7 +101,7 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
                 self.select,
                 self._worker(log, stack),
                 identity=self._identity(context),
-                batch_size=_optional(self.batch_size),
+                batch_size=whole_number("batch_size", self.batch_size),
                 parallel=int(self.parallel),
                 spark_table_uri=self.spark_table_uri,
                 policy=self._policy(),
@@ -124,7 +124,7 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
         return {
             **identity,
             "where": self.where,
-            "max_file_size": _optional(self.max_file_size),
+            "max_file_size": whole_number("max_file_size", self.max_file_size),
             "parallel": int(self.parallel),
             "spark_table_uri": self.spark_table_uri,
             "after": self._earlier(),
@@ -172,13 +172,15 @@ class DeltaOptimizeOperator(DeltaRewriteOperator):
         """Return the files to compact, or to order."""
         from airflow_delta.commands.optimize import select_for_optimize
 
-        return select_for_optimize(log, handle, where=self.where, max_file_size=_optional(self.max_file_size), **self._limits())
+        return select_for_optimize(
+            log, handle, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size), **self._limits()
+        )
 
     def _limits(self) -> dict[str, Any]:
         columns = self.z_order_by
         return {
             "z_order_by": [columns] if isinstance(columns, str) else list(columns or ()),
-            "min_file_size": _optional(self.min_file_size),
+            "min_file_size": whole_number("min_file_size", self.min_file_size),
             "max_deleted_rows_ratio": float(self.max_deleted_rows_ratio),
         }
 
@@ -199,7 +201,7 @@ class DeltaReorgOperator(DeltaRewriteOperator):
         """Return the files to purge."""
         from airflow_delta.commands.reorg import select_for_purge
 
-        return select_for_purge(log, handle, where=self.where, max_file_size=_optional(self.max_file_size))
+        return select_for_purge(log, handle, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size))
 
 
 class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
@@ -207,8 +209,9 @@ class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
 
     :param committed: output of the task that committed: its ``autoCompaction`` says what to compact, as far as the table asks for
         it (``delta.autoOptimize.autoCompact``). Default: every partition with enough small files now. (templated)
-    :param min_files: small files of a partition from which on it is compacted; without ``committed``.
-    :param max_file_size: bytes of the files that are written; those below half of it are small; without ``committed``.
+    :param min_files: small files of a partition from which on it is compacted; without ``committed``. (templated)
+    :param max_file_size: bytes of the files that are written; those up to half of it are small; without ``committed``.
+        (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase` (an identity is not used: run
     again it compacts what is left) and :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
@@ -218,11 +221,20 @@ class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
         *DeltaMaintenanceBase.template_fields,
         *SparkSessionOperator.template_fields,
         "committed",
+        "min_files",
+        "max_file_size",
     )
 
-    def __init__(self, *, committed: Any = None, min_files: int = 50, max_file_size: int = 128 << 20, **kwargs: Any) -> None:
-        kwargs.setdefault("retry_policy", REFUSED)
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        committed: Any = None,
+        min_files: int | str = 50,
+        max_file_size: int | str = 128 << 20,
+        retry_policy: RetryPolicy | None = REFUSED,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retry_policy=retry_policy, **kwargs)
         self.committed = committed
         self.min_files = min_files
         self.max_file_size = max_file_size
@@ -234,11 +246,19 @@ class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
         return self.run(self._log_of_table(self.delta_conn_id), context) or None
 
     def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
-        """Compact what is due; an empty result when nothing is."""
+        """Compact what is due; an empty result when nothing is.
+
+        :raises DeltaIllegalArgumentException: the commit is one to another table.
+        """
         from airflow_delta.commands.auto_compaction import find_request, run_auto_compaction
 
         committed = None if self.committed is None else CommitResult.from_dict(self.committed)
-        request = find_request(log, committed, min_files=self.min_files, max_file_size=self.max_file_size)
+        if committed is not None and committed.table != log.uri:
+            raise exceptions.DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} is to compact {log.uri} after a commit to {committed.table}. Leave table= out.",
+                table=log.uri,
+            )
+        request = find_request(log, committed, min_files=int(self.min_files), max_file_size=int(self.max_file_size))
         if request is None:
             self.log.info("Nothing of %s is to be compacted.", log.uri)
             return {}
@@ -294,8 +314,3 @@ def _tell(logger: Any, result: OptimizeResult) -> None:
         result.metrics.get("numAddedFiles", 0),
         result.num_skipped,
     )
-
-
-def _optional(value: int | str | None) -> int | None:
-    """Return a number that may be templated; an empty text is none."""
-    return None if value is None or value == "" else int(value)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 INJECTED = ("spark", "table", "transaction")
 """Parameters of the callable that the task fills in."""
 
+_AUTHORS = "_airflow_delta_function"
+
 
 class TableReader:
     """Reads the table as the transaction sees it, and remembers what was read for the conflict check of the commit.
@@ -195,6 +197,8 @@ def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
 
     own = [parameter for parameter in signature.parameters.values() if parameter.name not in INJECTED]
     visible.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    # Not __wrapped__: that leads on, past decorators of the author's. A function that came from here has it already.
+    visible.__dict__.setdefault(_AUTHORS, function)
     return visible
 
 
@@ -203,7 +207,7 @@ def call_injected(
 ) -> Any:
     """Call what :func:`without_injected` returned, with the injected values in the places where the function names them."""
     bound = inspect.signature(function).bind(*args, **kwargs).arguments
-    original = inspect.unwrap(function)
+    original = getattr(function, _AUTHORS, function)
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for name, parameter in inspect.signature(original).parameters.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import RetryPolicy
+
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.committing import FINAL_ERRORS, DeltaCommittingOperator
 from airflow_delta.operators.identity import commit_tags
@@ -39,10 +41,10 @@ class DeltaComputeStatisticsOperator(DeltaCommittingOperator):
         only_missing: bool = False,
         max_restarts: int = 3,
         delta_conn_id: str = DeltaHook.default_conn_name,
+        retry_policy: RetryPolicy | None = FINAL_ERRORS,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", FINAL_ERRORS)
-        super().__init__(**kwargs)
+        super().__init__(retry_policy=retry_policy, **kwargs)
         self.table = table
         self.predicate = predicate
         self.only_missing = only_missing

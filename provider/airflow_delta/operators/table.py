@@ -6,9 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import RetryPolicy
+
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.committing import FINAL_ERRORS, DeltaCommittingOperator
+from airflow_delta.operators.committing import FINAL_ERRORS, REFUSALS, DeltaCommittingOperator
 from airflow_delta.operators.identity import commit_tags, default_transaction_key, whole_number
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.transactional import DeltaTransactionalOperator
@@ -57,10 +59,10 @@ class DeltaTaskIdentity(DeltaCommittingOperator):
         txn_version: int | str | None = None,
         rerun_policy: str = "skip",
         isolation_level: str | None = None,
+        retry_policy: RetryPolicy | None = FINAL_ERRORS,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", FINAL_ERRORS)
-        super().__init__(**kwargs)
+        super().__init__(retry_policy=retry_policy, **kwargs)
         self.table = table
         self.transaction_key = transaction_key
         self.app_id = app_id
@@ -105,8 +107,8 @@ class DeltaTableOperator(DeltaTaskIdentity, DeltaTransactionalOperator):
 
     template_fields: Sequence[str] = (*DeltaTransactionalOperator.template_fields, *DeltaTaskIdentity.template_fields)
 
-    def __init__(self, *, max_restarts: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, max_restarts: int = 0, retry_policy: RetryPolicy | None = REFUSALS, **kwargs: Any) -> None:
+        super().__init__(retry_policy=retry_policy, **kwargs)
         self.max_restarts = max_restarts
 
     @abstractmethod

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, RetryPolicy
 
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.committing import FINAL_ERRORS, DeltaCommittingOperator
@@ -77,10 +77,10 @@ class DeltaStartTransactionOperator(BaseOperator):
         description: str | None = None,
         isolation_level: str | None = None,
         create: bool = True,
+        retry_policy: RetryPolicy | None = FINAL_ERRORS,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", FINAL_ERRORS)
-        super().__init__(**kwargs)
+        super().__init__(retry_policy=retry_policy, **kwargs)
         self.table = table
         self.delta_conn_id = delta_conn_id
         self.transaction_key = transaction_key
@@ -157,10 +157,10 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         staged: Any,
         allow_skipped: bool = False,
         delta_conn_id: str | None = None,
+        retry_policy: RetryPolicy | None = FINAL_ERRORS,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", FINAL_ERRORS)
-        super().__init__(**kwargs)
+        super().__init__(retry_policy=retry_policy, **kwargs)
         self.transaction = transaction
         self.staged = staged
         self.allow_skipped = allow_skipped

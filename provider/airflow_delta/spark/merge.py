@@ -120,9 +120,9 @@ class _Merge:
             return []
         pairs = self._joined(self._target(self.files, positions=True)).select(FILE_COLUMN, ROW_COLUMN, SOURCE_ROW, CLAUSE)
         if self.inserts:  # which also ask for the rows of the source that are paired
-            pairs = work.write_hidden(pairs.where(f"{SOURCE_ROW} IS NOT NULL OR {CLAUSE} IS NOT NULL"), "pairs")
+            pairs = work.write_scratch(pairs.where(f"{SOURCE_ROW} IS NOT NULL OR {CLAUSE} IS NOT NULL"), "pairs")
             self._paired = pairs.where(sf.col(SOURCE_ROW).isNotNull())
-        self._words = work.write_hidden(self._words_of(pairs), "words")
+        self._words = work.write_scratch(self._words_of(pairs), "words")
         counts = self._words.groupBy(FILE).agg(
             sf.sum(sf.bit_count(WORD)),
             sf.sum(sf.bit_count(_UPDATED)),

@@ -9,6 +9,7 @@ from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertExcep
 from airflow_delta.spark.align import converted, quoted, spark_type
 from airflow_delta.spark.computed import default_values, with_identities
 from airflow_delta.spark.merge_source import MergeSource
+from airflow_delta.spark.merge_structs import absent_fields, merged
 from airflow_delta.spark.rewrite import Rewrite
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.mapping import mapped_schema
@@ -86,7 +87,7 @@ class MergeClauses:
             column = self._old(field)
             for i, values in self._values.items():
                 if self.all[i].action == UPDATE and field["name"].lower() in values:
-                    column = sf.when(sf.col(CLAUSE) == i, self._stored(values, field)).otherwise(column)
+                    column = sf.when(sf.col(CLAUSE) == i, self._stored(values, field, self.all[i])).otherwise(column)
             columns.append(column.alias(field["name"]))
         return self._generated(rows.select(*columns, CLAUSE), UPDATE)
 
@@ -109,7 +110,7 @@ class MergeClauses:
             column = sf.lit(None).cast(spark_type(field["type"])) if column is None else column
             for i, values in inserts.items():
                 if folded in values:
-                    column = sf.when(sf.col(CLAUSE) == i, self._stored(values, field)).otherwise(column)
+                    column = sf.when(sf.col(CLAUSE) == i, self._stored(values, field, self.all[i])).otherwise(column)
             columns.append(column.alias(given.get(folded, field["name"])))
         made = with_identities(rows.select(*columns, CLAUSE), counted, self._work.checks)
         columns = []
@@ -200,6 +201,14 @@ class MergeClauses:
         :raises SchemaMismatchException: names each column, what it takes and what it would get.
         """
         fields = [field for field in self._work.target["fields"] if field["name"].lower() in values]
+        for field in fields if not self._work.request.merge_schema else ():
+            if absent := absent_fields(values[field["name"].lower()][1], field["type"]):
+                raise SchemaMismatchException(
+                    f"MERGE into table {self._work.request.table}: what {clause} sets {field['name']} to lacks the fields "
+                    f"{', '.join(absent)}. Add them, or pass merge_schema=True.",
+                    table=self._work.request.table,
+                    version=self._work.request.read_version,
+                )
         data = [{"name": f["name"], "type": values[f["name"].lower()][1], "nullable": True, "metadata": {}} for f in fields]
         written_schema(
             {"type": "struct", "fields": data},
@@ -210,10 +219,14 @@ class MergeClauses:
             rules=self._work.request.rules,
         )
 
-    def _stored(self, values: dict[str, tuple[Column, Type]], field: Json) -> Column:
+    def _stored(self, values: dict[str, tuple[Column, Type]], field: Json, clause: MergeClause) -> Column:
         column, given = values[field["name"].lower()]
         if given == "void":
             return column.cast(spark_type(field["type"]))
+        known = find_field(self.table, field["name"])
+        if clause.action == UPDATE and clause.set is None and known is not None and absent_fields(given, known["type"]):
+            old = self._table_column(known)
+            return merged(column, given, field["type"], old, known["type"], field["name"], self._work.checks)
         return converted(column, given, field["type"], field["name"], self._work.checks)
 
     def _old(self, field: Json) -> Column:
@@ -223,8 +236,12 @@ class MergeClauses:
         known = find_field(self.table, field["name"])
         if known is None:
             return sf.lit(None).cast(spark_type(field["type"]))
-        column = sf.col(f"{quoted(self._alias)}.{quoted(known['name'])}")
-        return converted(column, known["type"], field["type"], field["name"], self._work.checks)
+        return converted(self._table_column(known), known["type"], field["type"], field["name"], self._work.checks)
+
+    def _table_column(self, field: Json) -> Column:
+        from pyspark.sql import functions as sf
+
+        return sf.col(f"{quoted(self._alias)}.{quoted(field['name'])}")
 
     def _generated(self, rows: DataFrame, action: str) -> DataFrame:
         """Return rows with generated columns computed where the clause that made the row does not set them."""

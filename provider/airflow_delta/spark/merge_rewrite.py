@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_delta.spark.merge_source import HIDDEN
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.rewrite import Rewrite
 from airflow_delta.spark.write import write_files
 from airflow_delta.staging.contract import ScanFile
+from airflow_delta.staging.merge import INSERTED, SCRATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,7 +45,7 @@ class MergeRewrite(Rewrite):
 
     def write_inserted(self, df: DataFrame) -> str:
         """Write new rows into a directory that tells them from changed ones, and return its name."""
-        name = f"{self.run}-inserted"
+        name = f"{self.run}{INSERTED}"
         write_files(df, self.request, self.target, name)
         self._directories["new"].append(name)
         return name
@@ -56,8 +56,8 @@ class MergeRewrite(Rewrite):
         words.write.mode("error").parquet(f"{self.request.path}/{name}")
         self._directories["vector"].append(name)
 
-    def write_hidden(self, rows: DataFrame, name: str) -> DataFrame:
+    def write_scratch(self, rows: DataFrame, name: str) -> DataFrame:
         """Write rows that only the way to the result needs, and return them as written."""
-        path = f"{self.request.path}/{HIDDEN}/{self.run}-{name}"
+        path = f"{self.request.path}/{SCRATCH}/{self.run}-{name}"
         rows.write.mode("error").parquet(path)
         return self.spark.read.schema(rows.schema).option("mergeSchema", "false").parquet(escape_glob(path))

@@ -6,8 +6,9 @@ can match at all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,11 @@ from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.rewrite import Rewrite
 from airflow_delta.staging.contract import Json, ScanFile
+from airflow_delta.staging.merge import SCRATCH
 from airflow_delta.staging.schema import INTEGRAL, find_field
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-HIDDEN = "_merge"
-"""Directory of the attempt with what only the way to the result needs; the collect deletes it."""
 
 SOURCE_ROW = "__airflow_delta_source_row"
 """Name of the column that numbers the rows of the source; null where a row of the table has no match."""
@@ -31,7 +30,11 @@ SOURCE_ROW = "__airflow_delta_source_row"
 SMALL_CELLS = 2_000_000
 """A source with up to so many values goes to every executor, and no row of the table is shuffled for it."""
 
-_ORDERED = {"date", "string", "timestamp_ntz", "double", "float"}
+_ORDERED = {"date", "string", "timestamp", "timestamp_ntz", "double", "float"}
+_AS_TEXT = ("date", "timestamp_ntz")
+"""Types of which Python has not every value, and takes local times for those of its own time zone."""
+
+_CHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,19 @@ class _Bounds:
     low: Any
     high: Any
     nulls: int
+
+    @property
+    def are_sound(self) -> bool:
+        """Return whether files keep what is within: statistics leave NaN out, and text that is not UTF-8 has come changed."""
+        if isinstance(self.high, float):
+            return not math.isnan(self.high)
+        return not isinstance(self.high, str) or "\ufffd" not in self.low + self.high
+
+    def of_zeros(self) -> _Bounds:
+        """Return the bounds with both zeros in them, or both out: Parquet tells -0.0 from 0.0, a comparison does not."""
+        if not isinstance(self.low, float):
+            return self
+        return replace(self, low=self.low or -0.0, high=self.high or 0.0)
 
 
 class MergeSource:
@@ -99,10 +115,10 @@ class MergeSource:
 
         fields = self.schema["fields"]
         stored = [(i, field) for i, field in enumerate(fields) if field["type"] != "void"]
-        path = f"{self._work.request.path}/{HIDDEN}/{self._work.run}-source"
-        numbered = [sf.col(quoted(field["name"])).alias(f"c{i}") for i, field in stored]
+        path = f"{self._work.request.path}/{SCRATCH}/{self._work.run}-source"
+        numbered = [sf.col(quoted(field["name"])).alias(f"c{i}", metadata={}) for i, field in stored]
         source.select(*numbered, sf.monotonically_increasing_id().alias(SOURCE_ROW)).write.mode("error").parquet(path)
-        kept = [{**field, "name": f"c{i}", "nullable": True} for i, field in stored]
+        kept = [{**field, "name": f"c{i}", "nullable": True, "metadata": _without_id(field)} for i, field in stored]
         kept.append({"name": SOURCE_ROW, "type": "long", "nullable": True, "metadata": {}})
         schema = StructType.fromJson({"type": "struct", "fields": kept})
         rows = self._work.spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(path))
@@ -114,11 +130,11 @@ class MergeSource:
     def _is_comparable(self, key: Json) -> bool:
         """Tell whether values of both columns have one order, so that bounds of the one rule out values of the other."""
         mine, other = self._type(key), find_field(self._work.target, key["column"])
-        if other is None or not isinstance(mine, str) or (other.get("metadata") or {}).get("__COLLATIONS"):
+        if other is None or not isinstance(mine, str) or not _is_plain(other):
             return False
         if mine in INTEGRAL and other["type"] in INTEGRAL:
             return True
-        return bool(mine == other["type"]) and (mine in _ORDERED or mine == "timestamp" or mine.startswith("decimal"))
+        return bool(mine == other["type"]) and (mine in _ORDERED or mine.startswith("decimal"))
 
     def _type(self, key: Json) -> Any:
         """Return the type of the source's column of a key; ``None`` when Spark alone can tell."""
@@ -126,7 +142,7 @@ class MergeSource:
         if name.count("`") != 2:
             return None
         field = find_field(self.schema, name[1:-1])
-        return None if field is None or (field.get("metadata") or {}).get("__COLLATIONS") else field["type"]
+        return None if field is None or not _is_plain(field) else field["type"]
 
     def _measure(self) -> tuple[int, list[_Bounds]]:
         from pyspark.sql import functions as sf
@@ -136,10 +152,13 @@ class MergeSource:
             column = sf.col(key["source"])
             # Instants as numbers: as datetimes they would pass through the time zone of the driver.
             value = sf.unix_micros(column) if self._type(key) == "timestamp" else column
-            wanted += [sf.min(value), sf.max(value), sf.count_if(column.isNull())]
+            low, high = sf.min(value), sf.max(value)
+            if self._type(key) in _AS_TEXT:
+                low, high = low.cast("string"), high.cast("string")
+            wanted += [low, high, sf.count_if(column.isNull())]
         row = self.rows.select(*{key["source"]: sf.col(key["source"]) for key in self._keys}.values()).agg(*wanted).collect()[0]
-        bounds = [_Bounds(key, *row[1 + 3 * i : 4 + 3 * i]) for i, key in enumerate(self._keys)]
-        return int(row[0]), bounds
+        found = [_Bounds(key, *row[1 + 3 * i : 4 + 3 * i]) for i, key in enumerate(self._keys)]
+        return int(row[0]), [bounds.of_zeros() for bounds in found if bounds.are_sound]
 
     def _within(self, bounds: _Bounds) -> Column:
         from pyspark.sql import functions as sf
@@ -149,8 +168,11 @@ class MergeSource:
             inside = sf.lit(False)
         else:
             literals = [sf.lit(value) for value in (bounds.low, bounds.high)]
-            if self._type(bounds.key) == "timestamp":
+            data_type = self._type(bounds.key)
+            if data_type == "timestamp":
                 literals = [sf.timestamp_micros(literal) for literal in literals]
+            elif data_type in _AS_TEXT:
+                literals = [literal.cast(data_type) for literal in literals]
             inside = (column >= literals[0]) & (column <= literals[1])
         return inside | column.isNull() if bounds.key["nullSafe"] and bounds.nulls else inside
 
@@ -166,3 +188,14 @@ class MergeSource:
         named = self.rows.select(sf.col(key["source"]).alias("named"))
         same = value.eqNullSafe(sf.col("named")) if key["nullSafe"] else value == sf.col("named")
         return {row[0] for row in known.join(named, same, "left_semi").collect()}
+
+
+def _is_plain(field: Json) -> bool:
+    """Tell whether values of a field are compared as they are: no collation, no blanks that Spark adds to a ``char``."""
+    metadata = field.get("metadata") or {}
+    return not metadata.get("__COLLATIONS") and not str(metadata.get(_CHAR, "")).startswith("char")
+
+
+def _without_id(field: Json) -> Json:
+    """Return the metadata of a field without the id that it had in other files, which two columns may share."""
+    return {key: value for key, value in (field.get("metadata") or {}).items() if key != "parquet.field.id"}

@@ -11,6 +11,13 @@ from airflow_delta.staging.contract import Json, Payload
 MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE = "matched", "notMatched", "notMatchedBySource"
 UPDATE, DELETE, INSERT = "update", "delete", "insert"
 
+INSERTED = "-inserted"
+"""End of the name of a directory with inserted rows."""
+
+SCRATCH = "merge-scratch"
+"""Directory of the attempt with what only the way to the result needs: the source rows, pairs of rows that match. The collect
+deletes it; a visible name, so that any engine's VACUUM does where no collect came."""
+
 _ACTIONS = {MATCHED: (UPDATE, DELETE), NOT_MATCHED: (INSERT,), NOT_MATCHED_BY_SOURCE: (UPDATE, DELETE)}
 _WORDS = {MATCHED: "WHEN MATCHED", NOT_MATCHED: "WHEN NOT MATCHED", NOT_MATCHED_BY_SOURCE: "WHEN NOT MATCHED BY SOURCE"}
 

@@ -28,6 +28,12 @@ OUTPUT_MODES = {"append": "Append", "complete": "Complete"}
 
 _QUERY_ID = "sql.streaming.queryId"
 
+_MAX_RESULTS = 1000
+"""Batches that a sink remembers: a query may run for months."""
+
+_KEEP_IDENTITIES: dict[str, str | None] = {"delta.setTransactionRetentionDuration": None}
+"""A query that stood still for however long must still find its last batch in a table that it has made."""
+
 
 class DeltaBatchSink:
     """Commit every micro-batch of a streaming query to a Delta table, each exactly once.
@@ -53,7 +59,8 @@ class DeltaBatchSink:
     :param user_metadata: ``commitInfo.userMetadata`` of every commit.
     :param tags: ``commitInfo.tags`` of every commit.
     :param hook: connection to the table, instead of ``storage_options``.
-    :ivar results: the commits of this object, by batch, as far as it ran in this process.
+    :ivar results: the last 1000 commits of this object, by batch, as far as it ran in this process. Queries that run at the
+        same time need a sink each.
     :ivar failure: the error that ended the query, as far as it ran in this process.
     :raises DeltaIllegalArgumentException: the arguments contradict each other.
     """
@@ -115,6 +122,8 @@ class DeltaBatchSink:
         """
         try:
             self.results[batch_id] = self.commit(df, batch_id)
+            if len(self.results) > _MAX_RESULTS:
+                del self.results[next(iter(self.results))]
         except BaseException as error:
             self.failure = error
             raise
@@ -137,6 +146,7 @@ class DeltaBatchSink:
             app_id=query_id,
             txn_version=batch_id,
             partition_by=self._partition_by,
+            configuration=_KEEP_IDENTITIES,
             isolation_level=self._isolation_level,
         )
         if result.committed_before:

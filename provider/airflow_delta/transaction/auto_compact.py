@@ -61,7 +61,7 @@ class AutoCompactHook(PostCommitHook):
         min_size = policy.auto_compact_max_file_size // 2
         snapshot = txn.log.snapshot if txn.log.snapshot.version >= version else txn.log.update()
         partitions = PartitionSet.of((dict(key) for key in written), snapshot.partition_schema)
-        found = _small_files(partitions.select(snapshot.files(columns=["partition_values", "size"])), written, min_size)
+        found = small_files(partitions.select(snapshot.files(columns=["partition_values", "size"])), min_size, written)
         due = sorted(
             (key for key, (count, _size) in found.items() if count >= policy.auto_compact_min_files),
             key=lambda key: (-found[key][0], str(key)),
@@ -89,8 +89,12 @@ def _key(partition_values: Mapping[str, str | None]) -> Partition:
     return tuple(sorted(partition_values.items()))
 
 
-def _small_files(files: pa.Table, partitions: set[Partition], min_size: int) -> dict[Partition, tuple[int, int]]:
-    """Return number and bytes of the files up to ``min_size``, by partition; only of the given partitions."""
+def small_files(files: pa.Table, min_size: int, partitions: set[Partition] | None = None) -> dict[Partition, tuple[int, int]]:
+    """Return number and bytes of the files up to ``min_size``, by partition.
+
+    :param files: with the columns ``partition_values`` and ``size``.
+    :param partitions: only these.
+    """
     import pyarrow.compute as pc
 
     small = files.filter(pc.less_equal(files.column("size"), min_size))
@@ -98,7 +102,7 @@ def _small_files(files: pa.Table, partitions: set[Partition], min_size: int) -> 
     for batch in small.to_batches():
         for values, size in zip(batch.column("partition_values").to_pylist(), batch.column("size").to_pylist(), strict=True):
             key = tuple(sorted(values or ()))
-            if key in partitions:
+            if partitions is None or key in partitions:
                 count, total = found.get(key, (0, 0))
                 found[key] = count + 1, total + size
     return found

@@ -58,6 +58,23 @@ def delete_alone():
     here >> submitted
 
 
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def mapped_operations():
+    """A DELETE for each partition that goes and a MERGE for each that changes, on top of these: one version."""
+    with delta_transaction("txn", table=f"{ROOT}/mapped_operations", create=False):
+        gone = DeltaDeleteOperator.partial(task_id="gone").expand(predicate=["part = 0", "part = 1"])
+        DeltaMergeOperator.partial(task_id="merged", after=[gone.output], clauses=UPSERT[:1]).expand_kwargs(
+            [
+                {
+                    "source": f"SELECT {part + 4}L AS id, 100L AS v",
+                    "condition": f"target.part = {part} AND target.id = source.id",
+                }
+                for part in (2, 3)
+            ]
+        )
+
+
 delete_append_merge()
 delete_and_update()
+mapped_operations()
 delete_alone()

@@ -1,0 +1,49 @@
+"""Structs of a source that lack fields of the table's: UPDATE SET * leaves those as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_delta.spark.align import RowChecks, converted, not_null, spark_type
+from airflow_delta.staging.schema import Type, find_field
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def absent_fields(given: Type, known: Type) -> list[str]:
+    """Return the fields of a struct, and of structs within it, that another one lacks."""
+    if isinstance(given, str) or isinstance(known, str) or {given["type"], known["type"]} != {"struct"}:
+        return []
+    found = []
+    for field in known["fields"]:
+        mine = find_field(given, field["name"])
+        inner = [] if mine is None else absent_fields(mine["type"], field["type"])
+        found += [field["name"]] if mine is None else [f"{field['name']}.{name}" for name in inner]
+    return found
+
+
+def merged(column: Column, given: Type, wanted: Type, old: Column, known: Type, path: str, checks: RowChecks) -> Column:
+    """Return a struct of the source with the table's values in the fields that it lacks.
+
+    :param given: type of ``column``.
+    :param wanted: type to return.
+    :param old: what the table has; a null there and in the source stays one.
+    :param known: type of ``old``.
+    """
+    from pyspark.sql import functions as sf
+
+    columns = []
+    for field in wanted["fields"]:
+        mine, theirs, here = find_field(given, field["name"]), find_field(known, field["name"]), f"{path}.{field['name']}"
+        if mine is not None and theirs is not None and absent_fields(mine["type"], theirs["type"]):
+            new, before = column.getField(mine["name"]), old.getField(theirs["name"])
+            value = merged(new, mine["type"], field["type"], before, theirs["type"], here, checks)
+        elif mine is not None:
+            value = converted(column.getField(mine["name"]), mine["type"], field["type"], here, checks)
+        elif theirs is not None:
+            value = converted(old.getField(theirs["name"]), theirs["type"], field["type"], here, checks)
+        else:
+            value = sf.lit(None).cast(spark_type(field["type"]))
+        columns.append(not_null(value, field, here, checks).alias(field["name"]))
+    return sf.when(column.isNotNull() | old.isNotNull(), sf.struct(*columns))

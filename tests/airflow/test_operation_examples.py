@@ -1,0 +1,214 @@
+"""The example Dags of table operations, each run as it stands on a small table."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from commands.flow import Table
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+
+EXAMPLES = Path(__file__).parents[2] / "dags_examples" / "operations"
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+NEXT_DAY = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """Directory of the examples' tables: not that of the other Dags, which have tables of the same names."""
+    return tmp_path_factory.mktemp("operations")
+
+
+@pytest.fixture(scope="module")
+def bag(airflow_database, root):
+    from airflow.dag_processing.dagbag import DagBag
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DELTA_EXAMPLES", str(root))
+        found = DagBag(dag_folder=str(EXAMPLES))
+    assert found.import_errors == {}
+    return found
+
+
+@pytest.fixture
+def run(run_dag, bag, spark):
+    """Run an example; its tasks find the session of the tests."""
+
+    def run(dag_id: str, date: datetime = DAY, **conf):
+        done = run_dag(dag_id, date, bag=bag, **conf)
+        assert done.state == "success", done.tasks
+        return done
+
+    return run
+
+
+@pytest.fixture
+def made(root, spark):
+    """Make a table of the examples anew, with a commit for each query."""
+
+    def made(name: str, *queries: str, **options) -> Table:
+        import shutil
+
+        shutil.rmtree(root / name, ignore_errors=True)
+        table = Table(root / name, spark)
+        for number, query in enumerate(queries):
+            table.write(query, begin={"transaction_key": f"seed-{number}", **options})
+        return table
+
+    return made
+
+
+USERS = """
+    SELECT * FROM VALUES (1L, 'a@b.c', DATE'2024-01-01', 'new'), (2L, 'b@b.c', DATE'2025-12-31', 'new'),
+        (11L, 'c@b.c', DATE'2025-11-01', 'new') AS t(user_id, email, last_seen, state)
+"""
+EVENTS = "SELECT id, DATE'2026-01-01' AS day FROM range({0}, {0} + 3)"
+
+
+def values(table: Table, *columns: str) -> list:
+    rows = deltalake.DeltaTable(table.path).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return sorted(tuple(row.values()) if len(columns) > 1 else row[columns[0]] for row in rows)
+
+
+def test_every_example_is_run_here(bag):
+    source = Path(__file__).read_text()
+    assert [dag_id for dag_id in bag.dags if f'"{dag_id}"' not in source] == []
+
+
+def test_alter(run, made):
+    table = made("events", EVENTS.format(0))
+    run("delta_alter")
+    assert table.versions() == 2, "the column, the constraint and the rows are one version"
+    assert values(table, "id") == [0, 1, 2, 1000]
+    assert deltalake.DeltaTable(table.path).metadata().configuration["delta.constraints.id_known"] == "id IS NOT NULL"
+
+
+def test_changes(run, root, spark):
+    archive = Table(root / "recorded_archive", spark)
+    run("delta_changes")
+    assert values(archive, "id") == []
+    run("delta_changes", NEXT_DAY)
+    assert values(archive, "id") == [1, 2, 3, 4, 5]
+    assert values(Table(root / "recorded"), "id") == [2, 3, 4, 5, 6]
+
+
+def test_clone(run, made, root, spark):
+    users = made("users", USERS)
+    run("delta_clone")
+    (path,) = (root / "sandboxes").iterdir()
+    sandbox = Table(path, spark)
+    assert values(users, "user_id") == [1, 2, 11]
+    assert [row[0] for row in sandbox.read(sandbox.begin())] == [1, 2]
+
+
+def test_convert(run, root):
+    rows = pa.table({"id": [1, 2], "country": ["nz", "de"], "day": ["2026-01-01", "2026-01-02"]})
+    parts = ds.partitioning(pa.schema([("country", pa.string()), ("day", pa.string())]), flavor="hive")
+    ds.write_dataset(rows, root / "parquet_events", format="parquet", partitioning=parts)
+    run("delta_convert")
+    assert values(Table(root / "parquet_events"), "id", "country") == [(1, "nz"), (2, "de")]
+    run("delta_convert", NEXT_DAY)
+    assert Table(root / "parquet_events").versions() == 1
+
+
+def test_create(run, root):
+    run("delta_create")
+    orders = Table(root / "orders")
+    assert orders.versions() == 1, "the table and its first rows are one version"
+    assert {state for state, _ in values(orders, "state", "id")} == {"new"}
+    assert len(set(values(orders, "id"))) == 10
+    assert values(orders, "day") == [datetime(2026, 1, 1).date()] * 10
+    run("delta_create", NEXT_DAY)
+    assert len(values(orders, "id")) == 10
+    assert [action["operation"] for action in Table(root / "orders_report").commit(1)["commitInfo"]] == [
+        "CREATE OR REPLACE TABLE AS SELECT"
+    ]
+
+
+def test_delete(run, made):
+    table = made("users", USERS)
+    run("delta_delete", user_id=2)
+    assert values(table, "user_id") == [1, 11]
+    assert run("delta_delete", user_id=2).xcom("forget")["committedBefore"]
+
+
+def test_merge(run, made, root):
+    table = made(
+        "customers",
+        "SELECT * FROM VALUES (1L, 'a', DATE'2025-01-01'), (2L, ' b ', DATE'2025-01-01'), (3L, 'c', DATE'2025-01-01') "
+        "AS t(id, name, changed)",
+    )
+    lines = [
+        {"id": 1, "name": "A", "deleted": False},
+        {"id": 3, "name": "c", "deleted": True},
+        {"id": 4, "name": "d", "deleted": False},
+    ]
+    (root / "source").mkdir()
+    (root / "source" / "customers-2026-01-01.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run("delta_merge")
+    new, old = DAY.date(), datetime(2025, 1, 1).date()
+    assert values(table, "id", "name", "changed") == [(1, "A", new), (2, "b", old), (4, "d", new)]
+
+
+def test_optimize(run, made):
+    query = "SELECT id, DATE'2026-01-01' AS day, id % 7 AS pickup_zone, 'v' AS vendor FROM range({0}, {0} + 10, 1, 1)"
+    table = made("trips", *(query.format(start) for start in (0, 10, 20)), partition_by=["day"])
+    done = run("delta_optimize")
+    assert (done.xcom("compact")["metrics"]["numRemovedFiles"], done.xcom("compact")["metrics"]["numAddedFiles"]) == (3, 1)
+    assert done.xcom("purge")["version"] is None
+    assert values(table, "id") == list(range(30))
+
+
+def test_restore(run, made):
+    table = made("events", EVENTS.format(0), EVENTS.format(10))
+    run("delta_restore", version=0)
+    assert (values(table, "id"), table.versions()) == ([0, 1, 2], 3)
+
+
+def test_compute_statistics(run, made):
+    table = made("events", EVENTS.format(0))
+    run("delta_compute_statistics")
+    assert table.versions() == 1, "nothing was missing"
+
+
+def test_streaming(run, root):
+    run("delta_streaming")
+    run("delta_streaming", NEXT_DAY)
+    table = Table(root / "landed")
+    assert values(table, "id") == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert table.versions() == 2
+
+
+def test_update(run, made):
+    table = made("users", USERS)
+    run("delta_update")
+    assert table.versions() == 2
+    found = {user: (email, state) for user, email, state in values(table, "user_id", "email", "state")}
+    assert (len(found[1][0]), found[1][1]) == (64, "old")
+    assert (found[2], found[11]) == (("b@b.c", "new"), ("c@b.c", "old"))
+
+
+def test_vacuum(run, made):
+    table = made("events", EVENTS.format(0))
+    old = table.path / "left.parquet"
+    old.write_bytes(b"")
+    os.utime(old, (0, 0))
+    run("delta_vacuum")
+    assert not old.exists()
+    assert values(table, "id") == [0, 1, 2]
+
+
+def test_write(run, root):
+    run("delta_write")
+    run("delta_write", NEXT_DAY)
+    table = Table(root / "prices")
+    assert values(table, "id") == list(range(10))
+    assert not any(action["dataChange"] for action in table.commit(3)["add"] + table.commit(3)["remove"])
