@@ -208,7 +208,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
         )()
 
     def delete(name: str, kind: str, predicate: str | None) -> Callable[[], None]:
-        from airflow_delta.commands.delete import plan_delete
+        from airflow_delta.commands.rewrite.delete import plan_delete
 
         where = f" WHERE {predicate}" if predicate else ""
         return compare(
@@ -219,7 +219,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
         )
 
     def update(name: str, kind: str, predicate: str) -> Callable[[], None]:
-        from airflow_delta.commands.update import plan_update
+        from airflow_delta.commands.rewrite.update import plan_update
 
         values = {"amount": "amount * 1.1", "quantity": "quantity + 1"}
         text = ", ".join(f"{column} = {value}" for column, value in values.items())
@@ -237,7 +237,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
 
         :param clustered: the ids follow each other; else every file holds some of them.
         """
-        from airflow_delta.commands.merge import plan_merge
+        from airflow_delta.commands.merge.plan import plan_merge
 
         def run() -> None:
             number = count * share // 100
@@ -283,7 +283,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
         return run
 
     def optimize(name: str, columns: tuple[str, ...]) -> Callable[[], None]:
-        from airflow_delta.commands.optimize import plan_optimize
+        from airflow_delta.commands.optimize.plan import plan_optimize
 
         z_order = f" ZORDER BY ({', '.join(columns)})" if columns else ""
         return compare(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.alter import collect_constraint, plan_alter
-from airflow_delta.commands.delete import plan_delete
+from airflow_delta.commands.alter.plan import collect_constraint, plan_alter
 from airflow_delta.commands.earlier import handle_after, load_earlier
+from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConstraintViolationException,

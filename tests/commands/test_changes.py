@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.changes import plan_changes
+from airflow_delta.commands.changes.plan import plan_changes
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,

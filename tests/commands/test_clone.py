@@ -12,7 +12,7 @@ import pytest
 
 from airflow_delta.commands.clone import clone_table, url_encoded
 from airflow_delta.commands.compute_statistics import compute_statistics
-from airflow_delta.commands.convert import convert_to_delta
+from airflow_delta.commands.convert.run import convert_to_delta
 from airflow_delta.exceptions import (
     ConcurrentWriteException,
     DeltaIllegalArgumentException,

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_delta.commands import compute_statistics as command
 from airflow_delta.commands.compute_statistics import completed, compute_statistics
-from airflow_delta.commands.convert import convert_to_delta
+from airflow_delta.commands.convert.run import convert_to_delta
 from airflow_delta.exceptions import (
     ConcurrentDeleteReadException,
     DeltaTableNotFoundException,

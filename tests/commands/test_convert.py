@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands import compute_statistics, convert
-from airflow_delta.commands.convert import convert_to_delta
-from airflow_delta.commands.convert_schema import parse_partition_schema, schema_of_footer
+from airflow_delta.commands import compute_statistics
+from airflow_delta.commands.convert import run as convert
+from airflow_delta.commands.convert.run import convert_to_delta
+from airflow_delta.commands.convert.schema import parse_partition_schema, schema_of_footer
 from airflow_delta.exceptions import (
     ConcurrentWriteException,
     DeltaAnalysisException,

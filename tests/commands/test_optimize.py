@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.auto_compaction import find_request
-from airflow_delta.commands.optimize import plan_optimize, select_for_optimize
-from airflow_delta.commands.optimize_files import batches_of, bins_of, needs_compaction
-from airflow_delta.commands.optimize_run import run_rewrite
-from airflow_delta.commands.reorg import select_for_purge
+from airflow_delta.commands.optimize.auto_compaction import find_request
+from airflow_delta.commands.optimize.files import batches_of, bins_of, needs_compaction
+from airflow_delta.commands.optimize.plan import plan_optimize, select_for_optimize
+from airflow_delta.commands.optimize.reorg import select_for_purge
+from airflow_delta.commands.optimize.run import run_rewrite
 from airflow_delta.commands.start import begin
 from airflow_delta.exceptions import (
     CommitCancelledException,

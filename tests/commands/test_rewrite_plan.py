@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.commands.delete import plan_delete, plan_truncate
-from airflow_delta.commands.row_vectors import with_wide_bounds
-from airflow_delta.commands.update import is_repeatable, plan_update
+from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.commands.rewrite.update import is_repeatable, plan_update
+from airflow_delta.commands.rewrite.vectors import with_wide_bounds
 from airflow_delta.exceptions import (
     AppendOnlyException,
     DeltaAnalysisException,

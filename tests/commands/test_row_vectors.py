@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands.collect_rewrite import collect_rewrite
-from airflow_delta.commands.delete import plan_delete
+from airflow_delta.commands.rewrite.collect import collect_rewrite
+from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.log.deletion_vectors import inline_deletion_vector, read_deletion_vector
 from airflow_delta.spark.vectors import FILE, NUMBER, WORD

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta.commands.restore import restore
-from airflow_delta.commands.vacuum import HOUR, vacuum
+from airflow_delta.commands.vacuum.run import HOUR, vacuum
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
@@ -341,7 +341,7 @@ def test_change_data_that_was_staged_long_before_its_commit(tmp_path):
 
 def test_committed_between_listing_and_snapshot(table, monkeypatch):
     """The files are listed first: a transaction that commits after that is in the version whose files are kept."""
-    from airflow_delta.commands import vacuum as module
+    from airflow_delta.commands.vacuum import run as module
 
     handle = table.begin()
     staged = stage(table, handle, 10)
@@ -359,7 +359,7 @@ def test_committed_between_listing_and_snapshot(table, monkeypatch):
 
 def test_restored_before_the_first_delete(table, monkeypatch):
     """RESTORE brings files back that were found to be too old; one that comes after VACUUM START finds its version taken."""
-    from airflow_delta.commands import vacuum as module
+    from airflow_delta.commands.vacuum import run as module
 
     found = module._find
 

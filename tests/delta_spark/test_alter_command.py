@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.alter import collect_constraint, plan_alter
+from airflow_delta.commands.alter.plan import collect_constraint, plan_alter
 from airflow_delta.commands.run import run_transaction
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark.constraint_check import check_constraint

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.auto_compaction import compact_on_request
-from airflow_delta.commands.optimize import plan_optimize, select_for_optimize
-from airflow_delta.commands.optimize_run import OptimizeResult, run_rewrite
-from airflow_delta.commands.reorg import select_for_purge
+from airflow_delta.commands.optimize.auto_compaction import compact_on_request
+from airflow_delta.commands.optimize.plan import plan_optimize, select_for_optimize
+from airflow_delta.commands.optimize.reorg import select_for_purge
+from airflow_delta.commands.optimize.run import OptimizeResult, run_rewrite
 from airflow_delta.exceptions import ConcurrentDeleteReadException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.predicates import Predicate

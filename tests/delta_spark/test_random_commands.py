@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from airflow_delta.commands.delete import plan_delete
-from airflow_delta.commands.merge import plan_merge
-from airflow_delta.commands.optimize import plan_optimize
-from airflow_delta.commands.update import plan_update
+from airflow_delta.commands.merge.plan import plan_merge
+from airflow_delta.commands.optimize.plan import plan_optimize
+from airflow_delta.commands.rewrite.delete import plan_delete
+from airflow_delta.commands.rewrite.update import plan_update
 from commands.flow import Table
 from delta_spark.support import delta_history, delta_rows, sql_name
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.delete import plan_delete, plan_truncate
-from airflow_delta.commands.update import plan_update
+from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.commands.rewrite.update import plan_update
 from commands.flow import Table
 from delta_spark.support import delta_history, delta_rows, differences, open_log, rows_of, sql_name
 

@@ -8,7 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta.commands.restore import restore
 from airflow_delta.commands.start import begin
-from airflow_delta.commands.vacuum import HOUR, vacuum
+from airflow_delta.commands.vacuum.run import HOUR, vacuum
 from airflow_delta.exceptions import DeltaFileNotFoundException
 from airflow_delta.log import DeltaLog
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.delete import plan_delete, plan_truncate
-from airflow_delta.commands.update import plan_update
+from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.exceptions import (
     CharVarcharLimitException,
     ConcurrentAppendException,

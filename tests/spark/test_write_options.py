@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.create import plan_create
-from airflow_delta.commands.delete import plan_delete
+from airflow_delta.commands.create.plan import plan_create
+from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.write import plan_stage
 from airflow_delta.exceptions import (
     ConstraintViolationException,
@@ -95,6 +95,7 @@ def test_as_select_is_refused_where_a_table_is(table: Table) -> None:
         {"replace_using": ["id"]},
         {"replace_using": ["id"], "replace_on": "t.id = s.id", "mode": "overwrite"},
         {"replace_using": ["nope"], "mode": "overwrite"},
+        {"replace_on": "t.id = s.id AND rand() < 0.5", "mode": "overwrite"},
         {"replace_using": ["id"], "mode": "overwrite", "replace_where": "p = 1"},
         {"data_change": False, "merge_schema": True},
         {"data_change": False, "mode": "overwrite", "replace_where": "id = 1"},

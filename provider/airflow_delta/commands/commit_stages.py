@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.commands.alter_publish import adopt_altered, altered_table, operation_tags, operation_with, with_altered_reads
-from airflow_delta.commands.alter_table import AlteredTable, is_alter
+from airflow_delta.commands.alter.publish import adopt_altered, altered_table, operation_tags, operation_with, with_altered_reads
+from airflow_delta.commands.alter.table import AlteredTable, is_alter
 from airflow_delta.commands.committed import touched_partitions
-from airflow_delta.commands.created import adopt_created_table, check_nothing_replaced
-from airflow_delta.commands.definition import clustering_domain, definition_of
+from airflow_delta.commands.create.created import adopt_created_table, check_nothing_replaced
+from airflow_delta.commands.create.definition import clustering_domain, definition_of
 from airflow_delta.commands.feature_commits import changes_to_commit, feature_tags, identity_marks
 from airflow_delta.commands.metadata import new_metadata
 from airflow_delta.commands.operation import operation_of
-from airflow_delta.commands.optimize_result import request_as_json
+from airflow_delta.commands.optimize.result import request_as_json
 from airflow_delta.commands.replaced import find_replaced
 from airflow_delta.commands.staged import StageActions
 from airflow_delta.commands.table import read_snapshot

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.definition import as_defined
+from airflow_delta.commands.create.definition import as_defined
 from airflow_delta.commands.staged import StageActions, load_actions, parse_staged
 from airflow_delta.exceptions import PredicateException, StageConflictException
 from airflow_delta.log.actions import AddFile, RemoveFile
@@ -105,7 +105,7 @@ def handle_after(handle: TransactionHandle, after: Sequence[StageActions]) -> Tr
     for stage in after:
         write = stage.write
         if write.changes:
-            from airflow_delta.commands.alter_table import altered_handle
+            from airflow_delta.commands.alter.table import altered_handle
 
             known = replace(handle, schema_string=to_json(schema) if schema else None, partition_columns=tuple(partition_columns))
             handle = altered_handle(known, write, changes_before)

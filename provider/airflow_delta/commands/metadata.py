@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.commands.definition import defined_metadata, definition_of
+from airflow_delta.commands.create.definition import defined_metadata, definition_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StageConflictException
 from airflow_delta.log.actions import Metadata
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.committed import live_records
-from airflow_delta.commands.definition import defined_operation
+from airflow_delta.commands.create.definition import defined_operation
 from airflow_delta.commands.replaced import Replaced
 from airflow_delta.commands.staged import StageActions
 from airflow_delta.staging.contract import StagedWrite
@@ -14,6 +14,10 @@ from airflow_delta.staging.contract import StagedWrite
 if TYPE_CHECKING:
     from airflow_delta.log.actions import Metadata
     from airflow_delta.transaction import Operation
+
+
+_JOINS: dict[str, Callable[[Iterable[int]], int]] = {"minFileSize": min, "maxFileSize": max}
+_PERCENTILES = ("p25FileSize", "p50FileSize", "p75FileSize")  # of several stages: not known from those of each
 
 
 def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: Replaced) -> Operation:
@@ -39,7 +43,10 @@ def _other(writes: Sequence[StagedWrite]) -> Operation:
             if known != value and isinstance(known, list) and isinstance(value, list):
                 parameters[name] = [*known, *(item for item in value if item not in known)]
         for name, count in write.metrics.items():
-            metrics[name] = metrics.get(name, 0) + count
+            join = _JOINS.get(name, sum)
+            metrics[name] = join((metrics[name], count)) if name in metrics else count
+    if len(writes) > 1:
+        metrics = {name: count for name, count in metrics.items() if name not in _PERCENTILES}
     return Operation(writes[0].operation, parameters, metrics)
 
 

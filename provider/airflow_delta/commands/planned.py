@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.create import defining
-from airflow_delta.commands.definition import as_defined, define_table
+from airflow_delta.commands.create.definition import as_defined, define_table
+from airflow_delta.commands.create.plan import defining
 from airflow_delta.commands.earlier import handle_after, stage_id
 from airflow_delta.commands.scan import candidate_files
 from airflow_delta.commands.staged import StageActions

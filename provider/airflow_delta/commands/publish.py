@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.alter_table import is_alter
+from airflow_delta.commands.alter.table import is_alter
 from airflow_delta.commands.commit_stages import CommitOptions, commit_stages
 from airflow_delta.commands.committed import find_commit, result_without_commit
 from airflow_delta.commands.earlier import in_order

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import exceptions
 from airflow_delta.commands.collect import collect_files, collect_stage
-from airflow_delta.commands.create import handle_of_new
+from airflow_delta.commands.create.plan import handle_of_new
 from airflow_delta.commands.earlier import after_arguments, handle_after, load_earlier
 from airflow_delta.commands.rules import table_rules
 from airflow_delta.commands.scan import plan_scan, plan_scan_after, spark_table

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.create import check_create
+from airflow_delta.commands.create.plan import check_create
 from airflow_delta.commands.table import parse_predicate
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.staging.contract import Json, TransactionHandle
@@ -90,7 +91,8 @@ def replacement(handle: TransactionHandle, on: str | None, using: Sequence[str],
             table=handle.table,
         )
     if on is not None:
-        return {"replaceOn": on, "parameters": {"replaceOnCond": on}}
+        _check_repeatable(handle, on)
+        return {"replaceOn": _at_one_instant(handle, on), "parameters": {"replaceOnCond": on}}
     if handle.schema_string is not None:
         from airflow_delta.log.schema import parse_schema
 
@@ -106,6 +108,28 @@ def replacement(handle: TransactionHandle, on: str | None, using: Sequence[str],
     quoted = ["`" + name.replace("`", "``") + "`" for name in using]
     condition = " AND ".join(f"t.{name} = s.{name}" for name in quoted)
     return {"replaceOn": condition, "parameters": {"replaceUsingCols": list(using)}}
+
+
+def _at_one_instant(handle: TransactionHandle, condition: str) -> str:
+    from airflow_delta.commands.merge.text import at_one_instant
+    from airflow_delta.log.schema import StructType, parse_schema
+
+    schema = StructType(()) if handle.schema_string is None else parse_schema(handle.schema_string)
+    return at_one_instant(condition, time.time_ns() // 1000, schema)
+
+
+def _check_repeatable(handle: TransactionHandle, condition: str) -> None:
+    from airflow_delta.log.generated_expressions import NOT_DETERMINISTIC, functions
+
+    # Asked twice, of the rows that go and of those that stay: another answer would lose a row, or double it.
+    changing = sorted(name for name in functions(condition) if name in NOT_DETERMINISTIC)
+    if changing:
+        raise DeltaIllegalArgumentException(
+            f"replace_on calls {', '.join(changing)}, which gives another result each time it is asked. Put the value into a "
+            f"column of the rows (s), and compare with that (table {handle.table}).",
+            table=handle.table,
+            version=handle.read_version,
+        )
 
 
 def data_change_arguments(

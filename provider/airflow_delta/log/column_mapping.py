@@ -62,7 +62,14 @@ def physical_partition_columns(metadata: Metadata) -> list[str]:
     return [f.physical_name for f in parse_schema(metadata.schema_string).select(metadata.partition_columns)]
 
 
-def assign(new: Metadata, old: Metadata | None, *, overwrites_schema: bool = False, creates_table: bool = False) -> Metadata:
+def assign(
+    new: Metadata,
+    old: Metadata | None,
+    *,
+    overwrites_schema: bool = False,
+    creates_table: bool = False,
+    brings_files: bool = False,
+) -> Metadata:
     """Return the new metadata with ids, physical names and ``maxColumnId`` as its mode wants them.
 
     A new table gets random physical names; when mapping is switched on for an existing table, physical names are the names that
@@ -72,12 +79,14 @@ def assign(new: Metadata, old: Metadata | None, *, overwrites_schema: bool = Fal
     :param overwrites_schema: columns of the same name and type keep their id and physical name although the schema that replaces
         the old one does not have them.
     :param creates_table: another table takes the place of the one that exists: its mode is its own, its ids are new.
+    :param brings_files: all files change as well, to those that the metadata were valid for (RESTORE, CLONE): any mode may
+        follow.
     :raises DeltaAnalysisException: the mode may not change like this.
     """
     wanted = mode(new.configuration)
     present = "none" if old is None else mode(old.configuration)
     changes_mode = old is not None and wanted != present and not creates_table
-    if changes_mode and old is not None:
+    if changes_mode and old is not None and not brings_files:
         _check_mode_change(present, wanted, new, old)
     if wanted == "none":
         return _without_mapping(new, old, removed=changes_mode)

@@ -35,7 +35,7 @@ class DeltaDeleteOperator(DeltaSparkTableOperator):
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the DELETE."""
-        from airflow_delta.commands.delete import plan_delete
+        from airflow_delta.commands.rewrite.delete import plan_delete
 
         return plan_delete(
             log,
@@ -83,7 +83,7 @@ class DeltaUpdateOperator(DeltaSparkTableOperator):
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the UPDATE."""
-        from airflow_delta.commands.update import plan_update
+        from airflow_delta.commands.rewrite.update import plan_update
 
         return plan_update(
             log,
@@ -105,6 +105,6 @@ class DeltaTruncateOperator(DeltaTableOperator):
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the TRUNCATE."""
-        from airflow_delta.commands.delete import plan_truncate
+        from airflow_delta.commands.rewrite.delete import plan_truncate
 
         return plan_truncate(log, handle, after=self._earlier(), **identity)

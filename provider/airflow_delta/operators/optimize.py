@@ -20,8 +20,8 @@ from airflow_delta.staging.report import StageReport, StageRequest
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.optimize_files import Rewrite
-    from airflow_delta.commands.optimize_result import OptimizeResult
+    from airflow_delta.commands.optimize.files import Rewrite
+    from airflow_delta.commands.optimize.result import OptimizeResult
     from airflow_delta.log import DeltaLog
 
 REFUSED = ExceptionRetryPolicy(
@@ -86,13 +86,13 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
         """Return what is to be rewritten at the version that was read."""
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write, or what was done: :class:`~airflow_delta.commands.optimize_result.OptimizeResult`.
+        """Return the staged write, or what was done: :class:`~airflow_delta.commands.optimize.result.OptimizeResult`.
 
         :raises DeltaConcurrentModificationException: another commit has removed a file that was rewritten, or rows of it.
         """
         if any(value is not None for value in (self.transaction, self.transaction_key, self.app_id, self.txn_version)):
             return super().execute(context)
-        from airflow_delta.commands.optimize_run import run_rewrite
+        from airflow_delta.commands.optimize.run import run_rewrite
 
         log = self._log_of_table(self.delta_conn_id)
         with ExitStack() as stack:
@@ -164,13 +164,13 @@ class DeltaOptimizeOperator(DeltaRewriteOperator):
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the OPTIMIZE as a stage."""
-        from airflow_delta.commands.optimize import plan_optimize
+        from airflow_delta.commands.optimize.plan import plan_optimize
 
         return plan_optimize(log, handle, **self._plan_options(identity), **self._limits())
 
     def select(self, log: DeltaLog, handle: TransactionHandle) -> Rewrite:
         """Return the files to compact, or to order."""
-        from airflow_delta.commands.optimize import select_for_optimize
+        from airflow_delta.commands.optimize.plan import select_for_optimize
 
         return select_for_optimize(
             log, handle, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size), **self._limits()
@@ -193,13 +193,13 @@ class DeltaReorgOperator(DeltaRewriteOperator):
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the REORG as a stage."""
-        from airflow_delta.commands.reorg import plan_reorg
+        from airflow_delta.commands.optimize.reorg import plan_reorg
 
         return plan_reorg(log, handle, **self._plan_options(identity))
 
     def select(self, log: DeltaLog, handle: TransactionHandle) -> Rewrite:
         """Return the files to purge."""
-        from airflow_delta.commands.reorg import select_for_purge
+        from airflow_delta.commands.optimize.reorg import select_for_purge
 
         return select_for_purge(log, handle, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size))
 
@@ -250,7 +250,7 @@ class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
 
         :raises DeltaIllegalArgumentException: the commit is one to another table.
         """
-        from airflow_delta.commands.auto_compaction import find_request, run_auto_compaction
+        from airflow_delta.commands.optimize.auto_compaction import find_request, run_auto_compaction
 
         committed = None if self.committed is None else CommitResult.from_dict(self.committed)
         if committed is not None and committed.table != log.uri:

@@ -76,7 +76,7 @@ class TableReader:
         :param end: a version, or a time: the last commit until then. Default: the version that the transaction reads.
         :raises DeltaIllegalStateException: the table did not record changes in the whole range.
         """
-        from airflow_delta.commands.changes import plan_changes
+        from airflow_delta.commands.changes.plan import plan_changes
         from airflow_delta.commands.table import read_snapshot
         from airflow_delta.spark.changes import read_changes
 

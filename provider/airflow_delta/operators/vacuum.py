@@ -58,7 +58,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
 
     def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
         """Delete the files."""
-        from airflow_delta.commands.vacuum import vacuum
+        from airflow_delta.commands.vacuum.run import vacuum
 
         result = vacuum(
             log,

@@ -85,7 +85,13 @@ def update_metadata(
         metadata = _with_kept_properties(state.metadata, metadata)
     if not ignore_default_properties:
         metadata = _with_properties(state, metadata)
-    metadata = column_mapping.assign(metadata, state.metadata, overwrites_schema=overwrites_schema, creates_table=creates_table)
+    metadata = column_mapping.assign(
+        metadata,
+        state.metadata,
+        overwrites_schema=overwrites_schema,
+        creates_table=creates_table,
+        brings_files=ignore_default_properties,
+    )
     schema = parse_schema(metadata.schema_string)
     stored = without_exists_defaults(replace_char_varchar(schema))
     if not is_new and not creates_table:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.collect_rewrite import PARAMETERS
 from airflow_delta.commands.committed import live_records
 from airflow_delta.commands.data_files import DataFiles
 from airflow_delta.commands.earlier import after_arguments, handle_after, load_earlier, stage_id
+from airflow_delta.commands.rewrite.collect import PARAMETERS
 from airflow_delta.commands.rules import table_rules
 from airflow_delta.commands.scan import candidate_files, scan_of, spark_table
 from airflow_delta.commands.staged_write import staged_write

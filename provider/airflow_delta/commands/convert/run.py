@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.compute_statistics import CONCURRENCY, FILES_AT_ONCE, collect_statistics
-from airflow_delta.commands.convert_files import find_files, footers_of, values_of
+from airflow_delta.commands.convert.files import find_files, footers_of, values_of
 from airflow_delta.commands.large import run_large
 from airflow_delta.commands.partitions import time_zone_of, url_encode
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
@@ -55,7 +55,7 @@ def convert_to_delta(
     :raises DeltaIllegalArgumentException: column mapping is asked for, which files that are there cannot have.
     :raises ConcurrentWriteException: another writer made a table of it meanwhile.
     """
-    from airflow_delta.commands.convert_schema import parse_partition_schema
+    from airflow_delta.commands.convert.schema import parse_partition_schema
 
     configuration = dict(properties or {})
     partitions = parse_partition_schema(partition_schema)
@@ -112,7 +112,7 @@ class _Files:
 
     def schema(self) -> str:
         """Return the schema of all files, the partition columns among them."""
-        from airflow_delta.commands.convert_schema import MergedSchema, schema_of_footer, with_partition_columns
+        from airflow_delta.commands.convert.schema import MergedSchema, schema_of_footer, with_partition_columns
         from airflow_delta.log.schema import to_json
 
         merged = MergedSchema(self._log.uri)

@@ -21,10 +21,10 @@ from airflow_delta.commands.abort import abort
 from airflow_delta.commands.committed import live_records, newest_first, touched_partitions
 from airflow_delta.commands.earlier import file_key
 from airflow_delta.commands.feature_commits import ROW_TRACKING_PRESERVED
-from airflow_delta.commands.optimize import PARALLEL, stage_of
-from airflow_delta.commands.optimize_collect import collect_actions, rewrite_metrics
-from airflow_delta.commands.optimize_files import Rewrite, batches_of
-from airflow_delta.commands.optimize_result import OptimizeResult
+from airflow_delta.commands.optimize.collect import collect_actions, rewrite_metrics
+from airflow_delta.commands.optimize.files import Rewrite, batches_of
+from airflow_delta.commands.optimize.plan import PARALLEL, stage_of
+from airflow_delta.commands.optimize.result import OptimizeResult
 from airflow_delta.commands.start import begin
 from airflow_delta.commands.table import read_snapshot
 from airflow_delta.exceptions import (
@@ -65,7 +65,7 @@ def run_rewrite(
 
     A commit that conflicts is tried again as it is, for as long as the table still has all the files that it has rewritten.
 
-    :param select: selects the files at the version that is read (:mod:`airflow_delta.commands.optimize`, ``reorg``).
+    :param select: selects the files at the version that is read (:mod:`airflow_delta.commands.optimize.plan`, ``reorg``).
     :param work: does the Spark part.
     :param identity: ``task_id``, ``map_index`` and ``attempt``, which the staged files are kept apart by.
     :param batch_size: bytes of input that are committed at a time; default: all in one commit. What is committed stays when a

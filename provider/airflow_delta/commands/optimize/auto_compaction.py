@@ -6,15 +6,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.optimize import select_for_optimize
-from airflow_delta.commands.optimize_result import OptimizeResult, request_as_json
-from airflow_delta.commands.optimize_run import run_rewrite
+from airflow_delta.commands.optimize.plan import select_for_optimize
+from airflow_delta.commands.optimize.result import OptimizeResult, request_as_json
+from airflow_delta.commands.optimize.run import run_rewrite
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.optimize_files import Rewrite
+    from airflow_delta.commands.optimize.files import Rewrite
     from airflow_delta.log import DeltaLog
     from airflow_delta.transaction.policy import AutoCompactionRequest
 
@@ -69,7 +69,7 @@ def run_auto_compaction(
 
     :param request: JSON form of :class:`~airflow_delta.transaction.policy.AutoCompactionRequest` (:func:`find_request`).
     :param work: does the Spark part.
-    :param options: as :func:`airflow_delta.commands.optimize_run.run_rewrite` takes them.
+    :param options: as :func:`airflow_delta.commands.optimize.run.run_rewrite` takes them.
     :return: ``None`` for a clustered table, which only Delta Spark may rearrange.
     """
     from airflow_delta.log.clustering import clustering_columns

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.commands.change_range import change_range
-from airflow_delta.commands.change_schema import check_readable, read_schema
+from airflow_delta.commands.changes.range import change_range
+from airflow_delta.commands.changes.schema import check_readable, read_schema
 from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     DeltaTableNotFoundException,

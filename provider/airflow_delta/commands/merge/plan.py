@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.merge_condition import MergeCondition, check_expression, refused
-from airflow_delta.commands.merge_text import at_one_instant, of_table
-from airflow_delta.commands.rewrite_plan import RewriteTarget, rewrite_target
+from airflow_delta.commands.merge.condition import MergeCondition, check_expression, refused
+from airflow_delta.commands.merge.text import at_one_instant, of_table
+from airflow_delta.commands.rewrite.plan import RewriteTarget, rewrite_target
 from airflow_delta.commands.rules import table_rules
 from airflow_delta.exceptions import IdentityInsertException
 from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.alter_paths import is_not_null
-from airflow_delta.commands.alter_table import MODE, AlteredTable, after_writes, apply_changes, handle_of, table_of
+from airflow_delta.commands.alter.paths import is_not_null
+from airflow_delta.commands.alter.table import MODE, AlteredTable, after_writes, apply_changes, handle_of, table_of
 from airflow_delta.commands.earlier import load_earlier, stage_id
 from airflow_delta.commands.scan import candidate_files, scan_of, spark_table
 from airflow_delta.commands.table import read_snapshot

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from airflow_delta.commands.alter_clustering import cluster_by
-from airflow_delta.commands.alter_table import AlteredTable, protocol_with
+from airflow_delta.commands.alter.clustering import cluster_by
+from airflow_delta.commands.alter.table import AlteredTable, protocol_with
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException, ProtocolDowngradeException
 from airflow_delta.log import protocol as table_protocol
 from airflow_delta.log.actions import Metadata

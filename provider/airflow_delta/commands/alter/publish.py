@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.alter_table import AlteredTable, after_writes, is_alter, table_of
+from airflow_delta.commands.alter.table import AlteredTable, after_writes, is_alter, table_of
 from airflow_delta.commands.earlier import stage_id
 from airflow_delta.commands.staged import StageActions
 from airflow_delta.exceptions import StageConflictException

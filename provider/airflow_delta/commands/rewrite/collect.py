@@ -13,7 +13,7 @@ from airflow_delta.commands.collect import check_report
 from airflow_delta.commands.data_files import DataFiles, Footers
 from airflow_delta.commands.earlier import AFTER, earlier_of, handle_after
 from airflow_delta.commands.planned import rewritten_files
-from airflow_delta.commands.row_vectors import MarkedFiles, mark_rows
+from airflow_delta.commands.rewrite.vectors import MarkedFiles, mark_rows
 from airflow_delta.commands.staged_write import staged_write
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions import AddCDCFile, AddFile, RemoveFile

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.columns import schema_of_columns
-from airflow_delta.commands.definition import OPERATIONS, define_table
+from airflow_delta.commands.create.columns import schema_of_columns
+from airflow_delta.commands.create.definition import OPERATIONS, define_table
 from airflow_delta.commands.staged_write import staged_write
 from airflow_delta.exceptions import (
     AppendOnlyException,
@@ -45,7 +45,8 @@ def plan_create(
 
     Stages planned on top of it (``after=``) write into the new table; the commit is one version.
 
-    :param schema: columns as SQL words them (:func:`airflow_delta.commands.columns.schema_of_columns`), or Spark's JSON form.
+    :param schema: columns as SQL words them (:func:`airflow_delta.commands.create.columns.schema_of_columns`), or Spark's JSON
+        form.
     :param cluster_by: up to four columns, those of structs with dots.
     :param properties: table properties; those of a table that is replaced are gone.
     :param mode: ``create``, ``create_or_replace``, ``replace`` or ``create_if_not_exists``.

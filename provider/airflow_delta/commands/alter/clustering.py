@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from airflow_delta.commands.alter_table import AlteredTable, protocol_with
-from airflow_delta.commands.definition import MAX_CLUSTERING_COLUMNS
+from airflow_delta.commands.alter.table import AlteredTable, protocol_with
+from airflow_delta.commands.create.definition import MAX_CLUSTERING_COLUMNS
 from airflow_delta.log import clustering
 from airflow_delta.log import protocol as table_protocol
 from airflow_delta.log.actions import DomainMetadata

@@ -18,7 +18,7 @@ from airflow_delta.staging.paths import stage_key
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.optimize_files import Rewrite
+    from airflow_delta.commands.optimize.files import Rewrite
     from airflow_delta.log import DeltaLog
 
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.earlier import load_earlier
-from airflow_delta.commands.optimize import PARALLEL, stage_of, target_of
-from airflow_delta.commands.optimize_checks import partition_predicate, target_file_size
-from airflow_delta.commands.optimize_files import (
+from airflow_delta.commands.optimize.checks import partition_predicate, target_file_size
+from airflow_delta.commands.optimize.files import (
     DEFAULT_FILE_SIZE,
     Rewrite,
     bins_of,
     files_with_dropped_columns,
     has_deleted_rows,
 )
+from airflow_delta.commands.optimize.plan import PARALLEL, stage_of, target_of
 from airflow_delta.commands.scan import candidate_files
 from airflow_delta.exceptions import DeltaUnsupportedOperationException
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle

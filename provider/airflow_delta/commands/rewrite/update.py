@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.rewrite_plan import RewriteTarget, rewrite_target
+from airflow_delta.commands.rewrite.plan import RewriteTarget, rewrite_target
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
 from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageRequest

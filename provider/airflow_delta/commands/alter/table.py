@@ -145,8 +145,8 @@ def apply_change(table: AlteredTable, change: Change) -> AlteredTable:
 
     :raises DeltaError: it cannot be made; names table and version.
     """
-    from airflow_delta.commands.alter_columns import COLUMN_CHANGES
-    from airflow_delta.commands.alter_properties import PROPERTY_CHANGES
+    from airflow_delta.commands.alter.columns import COLUMN_CHANGES
+    from airflow_delta.commands.alter.properties import PROPERTY_CHANGES
 
     try:
         return {**COLUMN_CHANGES, **PROPERTY_CHANGES}[type(change)](table, change)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.collect_rewrite import Rewritten, collect_rewrite
 from airflow_delta.commands.committed import live_records
+from airflow_delta.commands.rewrite.collect import Rewritten, collect_rewrite
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.merge import INSERTED, SCRATCH
 from airflow_delta.staging.report import StageReport, StageRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from airflow_delta.commands.alter_table import AlteredTable
+from airflow_delta.commands.alter.table import AlteredTable
 from airflow_delta.log.schema import ArrayType, DataType, MapType, StructField, StructType
 from airflow_delta.log.schema_walk import Path, dotted
 from airflow_delta.staging.sql_types import parse_column_path

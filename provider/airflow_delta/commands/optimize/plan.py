@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.earlier import handle_after, load_earlier, stage_id
-from airflow_delta.commands.optimize_checks import partition_predicate, refuse_clustered, target_file_size, z_order_columns
-from airflow_delta.commands.optimize_files import (
+from airflow_delta.commands.optimize.checks import partition_predicate, refuse_clustered, target_file_size, z_order_columns
+from airflow_delta.commands.optimize.files import (
     DEFAULT_FILE_SIZE,
     MAX_DELETED_ROWS_RATIO,
     Bin,
@@ -154,7 +154,7 @@ def stage_of(
     :param identity: ``task_id``, ``map_index`` and ``attempt``.
     """
     if not rewrite.bins:
-        from airflow_delta.commands.optimize_collect import nothing_to_rewrite
+        from airflow_delta.commands.optimize.collect import nothing_to_rewrite
 
         return nothing_to_rewrite(log, handle, rewrite, identity, [stage_id(stage.write) for stage in earlier])
     target = target_of(handle, earlier)

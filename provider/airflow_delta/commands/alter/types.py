@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_delta.commands.alter_table import AlteredTable
+from airflow_delta.commands.alter.table import AlteredTable
 from airflow_delta.log.properties import TableProperties
 from airflow_delta.log.schema import ArrayType, DataType, MapType, StructType
 from airflow_delta.log.schema_changes import dependents

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.commands.alter_paths import edited, in_container, is_not_null, missing_column, position_of, struct_at
-from airflow_delta.commands.alter_table import AlteredTable
-from airflow_delta.commands.alter_types import check_no_dependents, replaced_type
+from airflow_delta.commands.alter.paths import edited, in_container, is_not_null, missing_column, position_of, struct_at
+from airflow_delta.commands.alter.table import AlteredTable
+from airflow_delta.commands.alter.types import check_no_dependents, replaced_type
 from airflow_delta.log.column_mapping import mode
 from airflow_delta.log.constraints import CURRENT_DEFAULT
 from airflow_delta.log.schema import (

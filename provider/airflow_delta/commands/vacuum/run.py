@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.table_paths import forget_links
-from airflow_delta.commands.vacuum_listing import Listing, all_parents, hidden_names, list_table, parents
-from airflow_delta.commands.vacuum_staged import StagedTransactions, staged_transactions
-from airflow_delta.commands.vacuum_valid import (
+from airflow_delta.commands.vacuum.listing import Listing, all_parents, hidden_names, list_table, parents
+from airflow_delta.commands.vacuum.staged import StagedTransactions, staged_transactions
+from airflow_delta.commands.vacuum.valid import (
     committed_within,
     last_version_before,
     needs_commits,
@@ -115,7 +115,7 @@ def vacuum(
     """Delete files that no version within the retention needs, and directories that are empty.
 
     Files of a staged transaction that may still be published stay, whatever the retention: see
-    :func:`airflow_delta.commands.vacuum_staged.staged_transactions`.
+    :func:`airflow_delta.commands.vacuum.staged.staged_transactions`.
 
     :param retention_hours: age that files must have; default: the property ``delta.deletedFileRetentionDuration``.
     :param retention_check: refuse a retention below that property (Delta's ``retentionDurationCheck.enabled``).

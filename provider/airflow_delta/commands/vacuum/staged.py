@@ -11,7 +11,7 @@ from airflow_delta.commands.committed import newest_first
 from airflow_delta.staging.paths import ABORT_MARKER, COMMIT_MARKER_PREFIX, STAGING_DIRECTORY
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.vacuum_listing import Listing
+    from airflow_delta.commands.vacuum.listing import Listing
     from airflow_delta.log import DeltaLog
     from airflow_delta.log.store import FileStatus
 

@@ -1,0 +1,1 @@
+"""CREATE and REPLACE TABLE."""

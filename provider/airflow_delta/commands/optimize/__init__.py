@@ -1,0 +1,1 @@
+"""OPTIMIZE, ZORDER BY, REORG and auto compaction."""

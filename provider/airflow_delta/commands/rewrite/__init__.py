@@ -1,0 +1,1 @@
+"""DELETE, UPDATE and TRUNCATE, and what every rewrite of rows shares."""
