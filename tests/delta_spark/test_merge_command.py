@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,6 @@ ROWS = """SELECT id, CAST(id * 2 AS INT) AS v, CASE WHEN id % 7 <> 3 THEN concat
 
 TABLES: dict[str, Mapping[str, str]] = {
     "cow": {"delta.enableDeletionVectors": "false"},
-    "dv": {"delta.enableDeletionVectors": "true"},
     "cow, cdf": {"delta.enableDeletionVectors": "false", "delta.enableChangeDataFeed": "true"},
     "dv, cdf, mapped": {
         "delta.enableDeletionVectors": "true",
@@ -152,13 +152,17 @@ WRITING = {"numTargetFilesAdded", "numTargetBytesAdded", "numTargetBytesRemoved"
 
 
 def tables(delta: SparkSession, tmp_path: Path, properties: Mapping[str, str]) -> tuple[Table, Path]:
-    ours, theirs = Table(tmp_path / "ours", delta), tmp_path / "theirs"
+    theirs = tmp_path / "theirs"
     given = ", ".join(f"'{key}'='{value}'" for key, value in properties.items())
     delta.sql(f"CREATE TABLE {sql_name(theirs)} ({COLUMNS}) USING DELTA PARTITIONED BY (p) TBLPROPERTIES ({given})")
     for first in (0, 10, 20):
         delta.sql(f"INSERT INTO {sql_name(theirs)} {ROWS.format(first, first + 10)}")
-    shutil.copytree(theirs, ours.path)
-    return ours, theirs
+    return copied(delta, theirs), theirs
+
+
+def copied(delta: SparkSession, theirs: Path) -> Table:
+    """Return a copy of Delta Spark's table, in a place that no session has seen before."""
+    return Table(shutil.copytree(theirs, theirs.parent / f"ours-{uuid.uuid4()}"), delta)
 
 
 def run_ours(table: Table, merge: Merge) -> None:
@@ -179,7 +183,7 @@ def run_theirs(delta: SparkSession, path: Path, merge: Merge) -> None:
     delta.sql(f"MERGE {evolution}INTO {sql_name(path)} t USING ({text}) s ON {merge.on} {merge.sql}")
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", ["cow, cdf", "dv, cdf, mapped"])  # without the feed: test_random_commands.py
 def test_merges(delta: SparkSession, tmp_path: Path, name: str) -> None:
     ours, theirs = tables(delta, tmp_path, TABLES[name])
     failures = []
@@ -190,6 +194,7 @@ def test_merges(delta: SparkSession, tmp_path: Path, name: str) -> None:
         if max(delta_history(delta, theirs, 1)) == before:
             # Delta leaves no trace of a MERGE that changes nothing; our `txn` action tells a rerun that it is done.
             assert delta_rows(delta, ours.path) == delta_rows(delta, theirs)
+            ours = copied(delta, theirs)
             continue
         lines = [f"{name}: {merge.sql}"]
         lines += differing("rows", delta_rows(delta, ours.path), delta_rows(delta, theirs))
@@ -200,6 +205,8 @@ def test_merges(delta: SparkSession, tmp_path: Path, name: str) -> None:
             lines += differing("changes", changes(delta, ours.path), changes(delta, theirs))
         if len(lines) > 1:
             failures.append("\n   ".join(lines))
+        # The next one finds the same rows in the same files: what is copied depends on it.
+        ours = copied(delta, theirs)
     assert not failures, "\n".join(failures)
 
 
@@ -217,12 +224,12 @@ def test_several_source_rows_for_one_row_of_the_table(delta: SparkSession, tmp_p
 
 
 def test_update_star_keeps_fields_that_the_source_lacks(delta: SparkSession, tmp_path: Path) -> None:
-    ours, theirs = Table(tmp_path / "ours", delta), tmp_path / "theirs"
+    theirs = tmp_path / "theirs"
     inner = "STRUCT<a: INT, b: INT>"
     delta.sql(f"CREATE TABLE {sql_name(theirs)} (id BIGINT, s {inner}, d STRUCT<x: {inner}, y: INT>) USING DELTA")
     old = "(0, named_struct('a', 1, 'b', 2)), (1, NULL), (2, named_struct('a', 1, 'b', NULL)), (3, named_struct('a', 1, 'b', 4))"
     delta.sql(f"INSERT INTO {sql_name(theirs)} SELECT id, s, named_struct('x', s, 'y', 3) FROM VALUES {old} AS t(id, s)")
-    shutil.copytree(theirs, ours.path)
+    ours = copied(delta, theirs)
     rows = (
         "SELECT id, s, IF(id = 3, NULL, named_struct('x', s)) AS d "
         "FROM (SELECT id, IF(id < 3, NULL, named_struct('a', 7, 'c', 9)) AS s FROM range(5))"

@@ -198,6 +198,7 @@ def plan(path: Path, predicate: str | None = None) -> ScanPlan:
         read_version=snapshot.version,
         schema_string=snapshot.metadata.schema_string,
         partition_columns=tuple(snapshot.metadata.partition_columns),
+        configuration=dict(snapshot.metadata.configuration),
         staging_path=f"{path}/staged/t",
         app_id="a",
         txn_version=0,
