@@ -64,7 +64,12 @@ class _Merge:
         self._how = "left" if self.by_source else "inner"
         files = work.plan.files
         self.files = list(files) if self.by_source else self.source.possible_files(files)
+        conditions = [self._condition, *self.clauses.conditions(MATCHED, NOT_MATCHED_BY_SOURCE)]
+        self._pairs_small = self.source.is_small(conditions)
+        values = self.clauses.values_of(self.updates)
+        self._rows_small = self.source.is_small(None if values is None else [*conditions, *values])
         self._words: DataFrame
+        self._words_written = False
         self._paired: DataFrame | None = None
         self._duplicates = False
         self._check()
@@ -96,13 +101,18 @@ class _Merge:
         rows = read_files(self.work.spark, self.work.plan, files, file_column=positions, row_column=positions)
         return rows.alias(self._target_alias)
 
-    def _joined(self, rows: DataFrame) -> DataFrame:
-        """Return rows of the table with the rows of the source that match, and the clause that decides each."""
+    def _joined(self, rows: DataFrame, *, small: bool, how: str | None = None) -> DataFrame:
+        """Return rows of the table with the rows of the source that match, and the clause that decides each.
+
+        :param small: send the columns of the source that are needed to every executor: no row of the table is shuffled.
+        :param how: join; by default ``left`` where rows without a match count, and ``inner`` among possible ones elsewhere.
+        """
         from pyspark.sql import functions as sf
 
-        if not self.by_source:
+        if how is None and not self.by_source:
             rows = self.source.possible(rows)
-        joined = rows.join(self.source.hinted(), sf.expr(self._condition), self._how)
+        source = sf.broadcast(self.source.rows) if small else self.source.rows
+        joined = rows.join(source, sf.expr(self._condition), how or self._how)
         return joined.select("*", self._decided().alias(CLAUSE))
 
     def _decided(self) -> Column:
@@ -118,11 +128,14 @@ class _Merge:
         work = self.work
         if not self.files or not (self.source.count or self.by_source):
             return []
-        pairs = self._joined(self._target(self.files, positions=True)).select(FILE_COLUMN, ROW_COLUMN, SOURCE_ROW, CLAUSE)
+        joined = self._joined(self._target(self.files, positions=True), small=self._pairs_small)
+        pairs = joined.select(FILE_COLUMN, ROW_COLUMN, SOURCE_ROW, CLAUSE)
         if self.inserts:  # which also ask for the rows of the source that are paired
             pairs = work.write_scratch(pairs.where(f"{SOURCE_ROW} IS NOT NULL OR {CLAUSE} IS NOT NULL"), "pairs")
             self._paired = pairs.where(sf.col(SOURCE_ROW).isNotNull())
-        self._words = work.write_scratch(self._words_of(pairs), "words")
+        self._words = self._words_of(pairs)
+        if self._needs_words:
+            self._write_words()
         counts = self._words.groupBy(FILE).agg(
             sf.sum(sf.bit_count(WORD)),
             sf.sum(sf.bit_count(_UPDATED)),
@@ -135,6 +148,15 @@ class _Merge:
         self._note_rows(found)
         known = files_by_uri(work.plan)
         return [TouchedFile(file_of(known, row[0]), row[1], row[2], row[7]) for row in found if row[1]]
+
+    @property
+    def _needs_words(self) -> bool:
+        """Whether more than the counts of the words is certainly asked for."""
+        return self.work.request.deletion_vectors or self.work.request.rules.change_data or not self._rows_small
+
+    def _write_words(self) -> None:
+        if not self._words_written:
+            self._words, self._words_written = self.work.write_scratch(self._words, "words"), True
 
     def _words_of(self, pairs: DataFrame) -> DataFrame:
         """Return pairs as words of 64 rows: those that a clause decides, those that are updated, those that match."""
@@ -195,18 +217,19 @@ class _Merge:
             work.write_words(self._words.select(FILE, NUMBER, WORD).where(sf.col(WORD) != 0))
         elif self._in_one_pass(touched):
             rows = self._target([item.file for item in touched if not item.deleted])
-            joined = rows.join(self.source.hinted(), sf.expr(self._condition), "left").select("*", self._decided().alias(CLAUSE))
+            joined = self._joined(rows, small=self._rows_small, how="left")
             stays = sf.col(CLAUSE).isNull() | sf.col(CLAUSE).isin(self.updates)
             if any(not item.deleted for item in touched):
                 work.write(work.aligned(self.clauses.updated(joined.where(stays))), "new")
             return None
+        self._write_words()
         updated = None
         changed = [item for item in touched if item.updated]
         if changed:
-            rows = self._target([item.file for item in changed], positions=not self.source.is_small)
-            if not self.source.is_small:  # only rows that change are worth a shuffle
+            rows = self._target([item.file for item in changed], positions=not self._rows_small)
+            if not self._rows_small:  # only rows that change are worth a shuffle
                 rows = self._marked(rows, changed, sf.col(_UPDATED)).alias(self._target_alias)
-            joined = self._joined(rows).where(sf.col(CLAUSE).isin(self.updates))
+            joined = self._joined(rows, small=self._rows_small).where(sf.col(CLAUSE).isin(self.updates))
             updated = work.write(work.aligned(self.clauses.updated(joined)), "new")
         partly = [item for item in touched if not item.gone]
         if partly and not request.deletion_vectors:
@@ -224,7 +247,7 @@ class _Merge:
         if self.work.request.rules.change_data or self._duplicates:
             return False
         live = sum(item.file.num_records or 2 * item.rows for item in touched)
-        return self.source.is_small or 2 * sum(item.rows for item in touched) > live
+        return self._rows_small or 2 * sum(item.rows for item in touched) > live
 
     def _insert(self) -> str | None:
         """Write the rows of the source that match nothing, as far as a clause takes them."""
@@ -241,7 +264,7 @@ class _Merge:
             paired = self._paired
         elif not self.files:
             return rows
-        elif self.source.is_small:  # one look at the table without a shuffle
+        elif self._pairs_small:  # one look at the table without a shuffle
             target = self.source.possible(self._target(self.files))
             paired = target.join(sf.broadcast(rows), sf.expr(self._condition))
         else:

@@ -43,6 +43,20 @@ class MergeClauses:
         """Return the numbers of the clauses of some kinds, in order."""
         return [i for i, c in enumerate(self.all) if c.kind in kinds and (action is None or c.action == action)]
 
+    def conditions(self, *kinds: str) -> list[str]:
+        """Return the conditions of the clauses of some kinds."""
+        return [text for i in self.of(*kinds) if (text := self.all[i].condition) is not None]
+
+    def values_of(self, numbers: Iterable[int]) -> list[str] | None:
+        """Return what clauses set columns to, ``None`` where one of them takes all columns of the source."""
+        texts: list[str] = []
+        for i in numbers:
+            given = self.all[i].set
+            if given is None:
+                return None
+            texts += given.values()
+        return texts
+
     def deciding(self, *kinds: str) -> Column:
         """Return the number of the first clause of some kinds whose condition is true for the row."""
         from pyspark.sql import functions as sf

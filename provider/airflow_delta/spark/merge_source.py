@@ -7,7 +7,8 @@ can match at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -27,10 +28,15 @@ if TYPE_CHECKING:
 SOURCE_ROW = "__airflow_delta_source_row"
 """Name of the column that numbers the rows of the source; null where a row of the table has no match."""
 
-SMALL_CELLS = 2_000_000
-"""A source with up to so many values goes to every executor, and no row of the table is shuffled for it."""
+SMALL_CELLS = 4_000_000
+"""Columns of a source with up to so many values go to every executor, and no row of the table is shuffled for them."""
+
+_WIDE = 4
+"""A value without a fixed size counts as so many."""
 
 _ORDERED = {"date", "string", "timestamp", "timestamp_ntz", "double", "float"}
+_FIXED = {*INTEGRAL, "float", "double", "boolean", "date", "timestamp", "timestamp_ntz"}
+
 _AS_TEXT = ("date", "timestamp_ntz")
 """Types of which Python has not every value, and takes local times for those of its own time zone."""
 
@@ -82,16 +88,17 @@ class MergeSource:
         self._keys = [key for key in keys if self._is_comparable(key)]
         self.count, self._bounds = self._measure()
 
-    @property
-    def is_small(self) -> bool:
-        """Return whether the rows can go to every executor."""
-        return self.count * max(len(self.schema["fields"]), 1) <= SMALL_CELLS
+    def is_small(self, texts: Iterable[str] | None) -> bool:
+        """Return whether the columns that expressions name can go to every executor.
 
-    def hinted(self) -> DataFrame:
-        """Return the rows for the right side of a join."""
-        from pyspark.sql import functions as sf
-
-        return sf.broadcast(self.rows) if self.is_small else self.rows
+        :param texts: ``None`` means all columns. A name that is no column of the source counts as well: it is an estimate.
+        """
+        fields = self.schema["fields"]
+        if texts is not None:
+            words = {word for text in texts for word in re.findall(r"\w+", text.lower())}
+            fields = [f for f in fields if words.issuperset(re.findall(r"\w+", f["name"].lower()))]
+        cells = 1 + sum(1 if isinstance(f["type"], str) and f["type"] in _FIXED else _WIDE for f in fields)
+        return self.count * cells <= SMALL_CELLS
 
     def possible(self, rows: DataFrame) -> DataFrame:
         """Return the rows of the table that may match, by the bounds of the columns that are compared."""
