@@ -22,7 +22,7 @@ help:
 	@echo "make coverage   branches of log/ and transaction/ that their tests reach; fails under 95 %"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     what ruff can repair"
-	@echo "make bench      the benchmarks (about half an hour)"
+	@echo "make bench      the benchmarks (about an hour and a half)"
 	@echo "make dist       sdist and wheel in dist/"
 	@echo "make lock       requirements.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)"
 	@echo "make clean      remove what the targets made"

@@ -21,7 +21,7 @@ import tables
 
 HERE = Path(__file__).parent
 ENGINES = ("delta-rs", "ours")
-PARTS = ["loads", "json", "checkpoints", "spark", "commits", "contention", "winners", "stage"]
+PARTS = ["loads", "json", "checkpoints", "spark", "commits", "contention", "winners", "stage", "operations"]
 ROWS: list[dict[str, Any]] = []
 
 
@@ -282,6 +282,12 @@ def winners(work: Path, size: int, counts: list[int], peer_limit: int) -> None:
             report(f"{label}, k = {k:,}", found["delta-rs"], found["ours"])
 
 
+def operations(work: Path, *, quick: bool) -> None:
+    """Both engines work in one session of Delta Spark, which wants a JVM of its own."""
+    rows, repeats = ("1000000", "1") if quick else ("10000000", "3")
+    subprocess.run([sys.executable, str(HERE / "operations.py"), str(work / "operations"), rows, repeats], check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="up to 100,000 files and 100 winners")
@@ -292,7 +298,7 @@ def main() -> None:
     sizes = [1_000, 100_000] if options.quick else [1_000, 100_000, 1_000_000]
     work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
     try:
-        if set(wanted) - {"contention", "stage"}:
+        if set(wanted) - {"contention", "stage", "operations"}:
             build(work, sizes)
         if "loads" in wanted:
             loads(work, sizes)
@@ -310,6 +316,8 @@ def main() -> None:
             winners(work, 100_000, [1, 10, 100] if options.quick else [1, 10, 100, 1000], 10 if options.quick else 100)
         if "stage" in wanted:
             stage.main(work)
+        if "operations" in wanted:
+            operations(work, quick=options.quick)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     if options.json:
