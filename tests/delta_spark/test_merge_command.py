@@ -183,11 +183,12 @@ def run_theirs(delta: SparkSession, path: Path, merge: Merge) -> None:
     delta.sql(f"MERGE {evolution}INTO {sql_name(path)} t USING ({text}) s ON {merge.on} {merge.sql}")
 
 
-@pytest.mark.parametrize("name", ["cow, cdf", "dv, cdf, mapped"])  # without the feed: test_random_commands.py
-def test_merges(delta: SparkSession, tmp_path: Path, name: str) -> None:
+# Copy on write, without the feed and with it: also in test_random_commands.py.
+@pytest.mark.parametrize(("name", "merges"), [("cow, cdf", MERGES[1::2]), ("dv, cdf, mapped", MERGES)], ids=["cow", "dv"])
+def test_merges(delta: SparkSession, tmp_path: Path, name: str, merges: list[Merge]) -> None:
     ours, theirs = tables(delta, tmp_path, TABLES[name])
     failures = []
-    for merge in MERGES:
+    for merge in merges:
         before = max(delta_history(delta, theirs, 1))
         run_theirs(delta, theirs, merge)
         run_ours(ours, merge)

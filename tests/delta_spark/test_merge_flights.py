@@ -61,7 +61,7 @@ def test_merge_into_flights(delta: SparkSession, flights: Any, tmp_path: Path, s
     # Every hundredth, every tenth, every flight; in 50 one is gone; as many new ones as there are hundredths.
     changed = (
         f"SELECT * EXCEPT (arr_delay, tailnum), coalesce(arr_delay, 0) + 1 AS arr_delay, concat('N-', tailnum) AS tailnum, "
-        f"id % 50 = 0 AS gone FROM parquet.`{path}` WHERE id % {100 // share} = 0"
+        f"id DIV 100 % 50 = 0 AS gone FROM parquet.`{path}` WHERE id % {100 // share} = 0"
     )
     new = f"SELECT * EXCEPT (id, arr_delay, tailnum), id + 1000000, 0, 'new', false FROM parquet.`{path}` WHERE id % 100 = 1"
     names = [name for name in columns if name not in ("id", "arr_delay", "tailnum")]

@@ -8,6 +8,7 @@ without a shuffle (with deletion vectors they stay where they are), and new rows
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -81,8 +82,11 @@ class _Merge:
         metrics["numSourceRows"] = self.source.count
         work.note({item.file.path: item.rows for item in touched})
         work.lap("scanTimeMs")
-        updated = self._rewrite(touched) if touched else None
-        inserted = self._insert() if self.inserts and self.source.count else None
+        new = self._inserted() if self.inserts and self.source.count else None
+        with ThreadPoolExecutor(max_workers=1) as pool:  # two jobs that do not depend on each other share the cluster
+            inserting = None if new is None else pool.submit(work.write_inserted, new)
+            updated = self._rewrite(touched) if touched else None
+            inserted = None if inserting is None else inserting.result()
         if touched and work.request.rules.change_data:
             self._write_changes(touched, updated, inserted)
         work.lap("rewriteTimeMs")
@@ -249,12 +253,12 @@ class _Merge:
         live = sum(item.file.num_records or 2 * item.rows for item in touched)
         return self._rows_small or 2 * sum(item.rows for item in touched) > live
 
-    def _insert(self) -> str | None:
-        """Write the rows of the source that match nothing, as far as a clause takes them."""
+    def _inserted(self) -> DataFrame:
+        """Return the rows of the source that match nothing as rows of the table, as far as a clause takes them."""
         from pyspark.sql import functions as sf
 
         rows = self._unmatched().select("*", self.clauses.deciding(NOT_MATCHED).alias(CLAUSE)).where(sf.col(CLAUSE).isNotNull())
-        return self.work.write_inserted(self.work.aligned(self.clauses.inserted(rows)))
+        return self.work.aligned(self.clauses.inserted(rows))
 
     def _unmatched(self) -> DataFrame:
         from pyspark.sql import functions as sf
@@ -271,7 +275,7 @@ class _Merge:
             target = self.source.possible(self._target(self.files))
             return rows.join(target, sf.expr(self._condition), "left_anti")
         known = "__airflow_delta_paired_row"
-        paired = paired.select(sf.col(SOURCE_ROW).alias(known)).distinct()
+        paired = paired.select(sf.col(SOURCE_ROW).alias(known))
         return rows.join(paired, sf.col(SOURCE_ROW) == sf.col(known), "left_anti")
 
     # -- change data ----------------------------------------------------------------------------------------------------------
