@@ -292,7 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="up to 100,000 files and 100 winners")
     parser.add_argument("--only", nargs="*", choices=PARTS)
-    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    parser.add_argument("--json", type=Path, help="write the figures to this file, but for those of stage and operations")
     options = parser.parse_args()
     wanted = options.only or PARTS
     sizes = [1_000, 100_000] if options.quick else [1_000, 100_000, 1_000_000]

@@ -183,7 +183,7 @@ def run_theirs(delta: SparkSession, path: Path, merge: Merge) -> None:
     delta.sql(f"MERGE {evolution}INTO {sql_name(path)} t USING ({text}) s ON {merge.on} {merge.sql}")
 
 
-# Copy on write, without the feed and with it: also in test_random_commands.py.
+# Half of them for copy on write, which test_random_commands.py judges as well.
 @pytest.mark.parametrize(("name", "merges"), [("cow, cdf", MERGES[1::2]), ("dv, cdf, mapped", MERGES)], ids=["cow", "dv"])
 def test_merges(delta: SparkSession, tmp_path: Path, name: str, merges: list[Merge]) -> None:
     ours, theirs = tables(delta, tmp_path, TABLES[name])

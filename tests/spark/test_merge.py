@@ -61,15 +61,23 @@ def metrics(table: Table) -> dict[str, int]:
     return {name: int(value) for name, value in info["operationMetrics"].items()}
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["broadcast", "shuffled"])
+@pytest.mark.parametrize(
+    ("cells", "small"), [(100, [True, True]), (6, [True, False]), (5, [False, False])], ids=["sent", "keys sent", "shuffled"]
+)
 @pytest.mark.parametrize("vectors", ["false", "true"])
-def test_only_files_with_changed_rows_are_rewritten(table, monkeypatch, large, vectors):
-    if large:
-        monkeypatch.setattr(merge_source, "SMALL_CELLS", -1)
+def test_only_files_with_changed_rows_are_rewritten(table, monkeypatch, cells, small, vectors):
+    """Three rows: the keys and the number of the row are 6 values, with the other column there are 9."""
+    monkeypatch.setattr(merge_source, "SMALL_CELLS", cells)
+    decided = []
+    is_small = merge_source.MergeSource.is_small
+    monkeypatch.setattr(
+        merge_source.MergeSource, "is_small", lambda source, texts: decided.append(is_small(source, texts)) or decided[-1]
+    )
     made(table, **{"delta.enableDeletionVectors": vectors})
     merge(table, "SELECT id, CAST(-1 AS INT) AS v FROM VALUES (5L), (6L), (300L) AS t(id)")
     changed = {5: -1, 6: -1, 300: -1}
     assert rows(table) == sorted([(i, changed.get(i, i)) for i in [*range(200), 300]], key=repr)
+    assert decided[:2] == small
     found = metrics(table)
     assert (found["numTargetRowsUpdated"], found["numTargetRowsInserted"], found["numSourceRows"]) == (2, 1, 3)
     assert found["numTargetRowsCopied"] == (0 if vectors == "true" else 98)
@@ -134,6 +142,15 @@ def test_refusals(table):
     with pytest.raises(SchemaMismatchException, match="v"):
         merge(table, "SELECT 1L AS id, array(1) AS v")
     assert table.versions() == 3
+
+
+@pytest.mark.parametrize("more", [[], [when_not_matched_insert()]], ids=["alone", "with an insert"])
+def test_a_row_that_is_deleted_twice(table, more):
+    made(table)
+    merge(table, "SELECT id, 0 AS v FROM VALUES (5L), (5L), (7L), (300L) AS t(id)", [when_matched_delete(), *more])
+    assert rows(table) == sorted([(i, i) for i in range(200) if i not in (5, 7)] + [(300, 0)] * len(more), key=repr)
+    found = metrics(table)
+    assert (found["numTargetRowsDeleted"], found["numTargetRowsCopied"]) == (2, 98)
 
 
 def test_conflicts_with_what_the_condition_reads(table):

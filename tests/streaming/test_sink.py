@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,11 @@ spark.stop()
 
 def put(source: Path, name: str, ids: list[int]) -> None:
     source.mkdir(exist_ok=True)
-    pq.write_table(pa.table({"id": ids, "p": [f"p{i % 2}" for i in ids]}), source / f"{name}.parquet")
+    path = source / f"{name}.parquet"
+    # Spark takes files by their time, in milliseconds: two of the same one come in any order.
+    at = time.time() - 1000 + len(list(source.iterdir()))
+    pq.write_table(pa.table({"id": ids, "p": [f"p{i % 2}" for i in ids]}), path)
+    os.utime(path, (at, at))
 
 
 def drive(tmp_path: Path, when: str = "never", at: int = -1) -> subprocess.CompletedProcess[str]:

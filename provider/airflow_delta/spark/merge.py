@@ -19,6 +19,7 @@ from airflow_delta.spark.merge_rewrite import MergeRewrite, TouchedFile
 from airflow_delta.spark.merge_source import SOURCE_ROW, MergeSource
 from airflow_delta.spark.read import FILE_COLUMN, MAX_BROADCAST_WORDS, ROW_COLUMN, read_files
 from airflow_delta.spark.rewrite import errors_of
+from airflow_delta.spark.threads import in_thread
 from airflow_delta.spark.vectors import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.staging.contract import ScanFile
 from airflow_delta.staging.merge import DELETE, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE
@@ -84,7 +85,7 @@ class _Merge:
         work.lap("scanTimeMs")
         new = self._inserted() if self.inserts and self.source.count else None
         with ThreadPoolExecutor(max_workers=1) as pool:  # two jobs that do not depend on each other share the cluster
-            inserting = None if new is None else pool.submit(work.write_inserted, new)
+            inserting = None if new is None else pool.submit(in_thread(work.spark, work.write_inserted), new)
             updated = self._rewrite(touched) if touched else None
             inserted = None if inserting is None else inserting.result()
         if touched and work.request.rules.change_data:
@@ -270,7 +271,7 @@ class _Merge:
             return rows
         elif self._pairs_small:  # one look at the table without a shuffle
             target = self.source.possible(self._target(self.files))
-            paired = target.join(sf.broadcast(rows), sf.expr(self._condition))
+            paired = target.join(sf.broadcast(rows), sf.expr(self._condition)).select(SOURCE_ROW).distinct()
         else:
             target = self.source.possible(self._target(self.files))
             return rows.join(target, sf.expr(self._condition), "left_anti")

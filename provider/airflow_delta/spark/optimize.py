@@ -14,6 +14,7 @@ from airflow_delta.spark.align import quoted
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.paths import data_file_uri, normal_form
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_files
+from airflow_delta.spark.threads import in_thread
 from airflow_delta.spark.write import write_files
 from airflow_delta.spark.zorder import ordered
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
@@ -50,7 +51,7 @@ def stage_optimize(spark: SparkSession, request: StageRequest) -> StageReport:
         else:
             # Spark runs jobs of several threads side by side: a bin that becomes one file keeps one core busy.
             with ThreadPoolExecutor(parallel, thread_name_prefix="optimize") as pool:
-                futures = [pool.submit(work, number) for number in range(len(bins))]
+                futures = [pool.submit(in_thread(spark, work), number) for number in range(len(bins))]
                 try:
                     for future in futures:
                         future.result()
