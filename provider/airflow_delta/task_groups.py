@@ -11,6 +11,7 @@ from airflow.sdk import Asset, TaskGroup, XComArg
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.operators.transactional import DeltaTransactionalOperator
 
@@ -52,12 +53,15 @@ class DeltaTransactionGroup(TaskGroup):
             super().__exit__(exc_type, exc, traceback)  # type: ignore[no-untyped-call]
 
     def _close(self) -> None:
-        stages: list[Any] = [task for task in self.iter_tasks() if self._take(task)]
+        stages: list[Any] = [task for task in self.iter_tasks() if self._takes_part(task, DeltaTransactionalOperator)]
         if not stages:
             raise DeltaIllegalArgumentException(
                 f"The transaction {self.group_id!r} holds no stage. Write a @task.delta_stage function (and call it), or a task "
                 "that stages, such as DeltaMergeOperator or DeltaStageSparkSubmitOperator, inside the with block."
             )
+        audits = [task for task in self.iter_tasks() if self._takes_part(task, DeltaAuditOperator)]
+        for audit in audits:
+            self._give_stages(audit, stages)
         roots = [task for task in self.get_roots() if task is not self.start]
         leaves = [task for task in self.get_leaves() if task is not self.start]
         for root in roots:
@@ -69,23 +73,35 @@ class DeltaTransactionGroup(TaskGroup):
             leaf.set_downstream(self.commit)
         self.abort = DeltaAbortOperator(task_id="abort", transaction=self.transaction).as_teardown()
         # Every stage, not only the commit: the commit fails with the first stage while others may still write.
-        self.abort.set_upstream([self.commit, *stages])
+        self.abort.set_upstream([self.commit, *stages, *audits])
 
-    def _take(self, task: Any) -> bool:
-        """Say whether a task is a stage of this transaction, after the handle was given to one that has none yet."""
-        operator_class = getattr(task, "operator_class", None) or type(task)
-        if not issubclass(operator_class, DeltaTransactionalOperator):
+    def _takes_part(self, task: Any, kind: type) -> bool:
+        """Say whether a task of a kind is one of this transaction, after the handle was given to one that has none yet."""
+        if not issubclass(getattr(task, "operator_class", None) or type(task), kind):
             return False
-        mapped = task.is_mapped
-        given = task.partial_kwargs.get("transaction") if mapped else task.transaction
-        if given is None and not (mapped and _maps_over(task, "transaction")):
-            if mapped:
-                task.partial_kwargs["transaction"] = self.transaction
-                task.set_upstream(self.start)
-            else:
-                task.transaction = self.transaction
+        given = _argument(task, "transaction")
+        if given is None and not _maps_over(task, "transaction"):
+            self._give(task, "transaction", self.transaction)
             return True
         return any(source is self.start for source, _ in XComArg.iter_xcom_references(given))
+
+    def _give_stages(self, audit: Any, stages: list[Any]) -> None:
+        """Let an audit that does not say what it audits audit every stage that does not come after it."""
+        if _argument(audit, "staged") is None and not _maps_over(audit, "staged"):
+            later = audit.get_flat_relative_ids(upstream=False)
+            self._give(audit, "staged", [XComArg(stage) for stage in stages if stage.task_id not in later])
+
+    def _give(self, task: Any, name: str, value: Any) -> None:
+        if not task.is_mapped:
+            setattr(task, name, value)
+            return
+        task.partial_kwargs[name] = value
+        for source, _ in XComArg.iter_xcom_references(value):
+            task.set_upstream(source)
+
+
+def _argument(task: Any, name: str) -> Any:
+    return task.partial_kwargs.get(name) if task.is_mapped else getattr(task, name)
 
 
 def _maps_over(task: Any, name: str) -> bool:
@@ -108,6 +124,9 @@ def delta_transaction(
     description: str | None = None,
     isolation_level: str | None = None,
     create: bool = True,
+    on_conflict: str = "fail",
+    max_restarts: int | str = 3,
+    restart_conn_id: str | None = None,
     outlets: Sequence[Any] | None = None,
     stage_kwargs: Mapping[str, Any] | None = None,
     commit_kwargs: Mapping[str, Any] | None = None,
@@ -121,6 +140,11 @@ def delta_transaction(
 
     :param group_id: name of the group, prefix of its task ids and part of the default transaction key.
     :param table: URI, absolute path, or name below the connection's base path. (templated)
+    :param on_conflict: ``fail`` (default), or ``restart``: after a conflict with another commit, everything from the start task
+        on runs again. (templated)
+    :param max_restarts: how often, until the commit succeeds. (templated)
+    :param restart_conn_id: connection to Airflow's REST API, needed by ``restart`` where the Dag has tasks that do not come after
+        the start task. (templated)
     :param outlets: assets that the commit emits; default: the table's own, unless its name is templated.
     :param stage_kwargs: defaults for the stages inside, such as ``{"mode": "overwrite", "spark_conn_id": "cluster"}``.
     :param commit_kwargs: parameters of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`, such as
@@ -146,10 +170,16 @@ def delta_transaction(
         "isolation_level": isolation_level,
         "create": create,
     }
+    own_commit_kwargs = {
+        "outlets": _outlets(table, delta_conn_id) if outlets is None else list(outlets),
+        "on_conflict": on_conflict,
+        "max_restarts": max_restarts,
+        "restart_conn_id": restart_conn_id,
+    }
     return DeltaTransactionGroup(
         group_id=group_id,
         start_kwargs=start_kwargs,
-        commit_kwargs={"outlets": _outlets(table, delta_conn_id) if outlets is None else list(outlets), **(commit_kwargs or {})},
+        commit_kwargs={**own_commit_kwargs, **(commit_kwargs or {})},
         default_args={**(default_args or {}), **(stage_kwargs or {})},  # type: ignore[arg-type]
         **group_kwargs,
     )

@@ -45,7 +45,7 @@ class TestKilledCommit:
     def test_the_asset_event_is_emitted_once_with_what_was_committed(self, run, tables):
         ((uri, extra),) = run.events()
         handle = run.xcom("txn.start")
-        assert uri == f"file://{tables}/killed_commit"
+        assert uri == f"delta://file{tables}/killed_commit"
         expected = {
             "version": 0,
             "read_version": -1,
@@ -99,7 +99,7 @@ def test_the_same_key_again(run_dag, tables, day, policy, state, version, rows):
         assert second.tries_of("txn.start") == 1
     # A templated table has no static asset; the alias names the table when it is known.
     events = second.events()
-    assert {uri for uri, _ in events} == {f"file://{tables}/rerun_{policy}"}
+    assert {uri for uri, _ in events} == {f"delta://file{tables}/rerun_{policy}"}
     assert [extra["version"] for _, extra in events] == ([0] if policy == "fail" else [0, version])
     assert {extra["app_id"] for _, extra in events} == {"the-key"}
 

@@ -42,14 +42,27 @@ def test_package_name_is_the_distribution_name():
     assert entry_point.load()() == INFO
 
 
-@pytest.mark.parametrize("module", [m for kind in ("operators", "hooks") for e in INFO[kind] for m in e["python-modules"]])
-def test_modules_can_be_imported(module):
+SUFFIXES = {"operators": "Operator", "sensors": "Sensor", "triggers": "Trigger", "hooks": "Hook"}
+
+
+@pytest.mark.parametrize(
+    ("module", "suffix"), [(m, suffix) for kind, suffix in SUFFIXES.items() for e in INFO[kind] for m in e["python-modules"]]
+)
+def test_modules_can_be_imported(module, suffix):
     found = importlib.import_module(module)
-    suffix = "Hook" if ".hooks." in module else "Operator"
     assert [n for n, c in vars(found).items() if inspect.isclass(c) and c.__module__ == module and n.endswith(suffix)]
 
 
-@pytest.mark.parametrize("path", [CONNECTION_TYPE["hook-class-name"], INFO["task-decorators"][0]["class-name"]])
+@pytest.mark.parametrize(
+    "path",
+    [
+        CONNECTION_TYPE["hook-class-name"],
+        *(decorator["class-name"] for decorator in INFO["task-decorators"]),
+        *(INFO["asset-uris"][0][name] for name in ("handler", "factory", "to_openlineage_converter")),
+        *INFO["extra-links"],
+        *INFO["cli"],
+    ],
+)
 def test_classes_can_be_imported(path):
     module, _, name = path.rpartition(".")
     assert callable(getattr(importlib.import_module(module), name))

@@ -133,9 +133,9 @@ def test_arguments_reach_the_tasks(dag):
 
 OUTLETS = [
     # table, connection, URIs of the assets of the commit
-    ("s3a://lake/t/", "delta_default", ["s3://lake/t"]),
-    ("/lake/a b", "delta_default", ["file:///lake/a%20b"]),
-    ("t", "lake", ["x-delta://lake/t"]),
+    ("s3a://lake/t/", "delta_default", ["delta://s3/lake/t"]),
+    ("/lake/a b", "delta_default", ["delta://file/lake/a%20b"]),
+    ("t", "lake", ["delta://connection/lake/t"]),
     ("s3://lake/{{ params.t }}", "delta_default", []),
 ]
 

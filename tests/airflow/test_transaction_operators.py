@@ -39,6 +39,9 @@ class TaskInstance(SimpleNamespace):
         mine = (name for name in self.states if name == task_id or name.removeprefix(f"{task_id}_").isdigit())
         return {run_ids[0]: {name: self.states[name] for name in mine}}
 
+    def xcom_push(self, *, key, value):
+        self.__dict__.setdefault("pushed", {})[key] = value
+
 
 def context(operator, *, map_index=-1, try_number=1, **states):
     ti = TaskInstance(
@@ -263,10 +266,10 @@ ERRORS = [
     (exceptions.MissingStageException("m"), RetryAction.FAIL),
     (exceptions.TransactionAbortedException("m"), RetryAction.FAIL),
     (exceptions.DeltaUnsupportedTableFeatureException("m"), RetryAction.FAIL),
-    (exceptions.CommitStateUnknownException("m"), RetryAction.DEFAULT),
-    (exceptions.MaxCommitRetriesExceededException("m"), RetryAction.DEFAULT),
+    (exceptions.CommitStateUnknownException("m"), RetryAction.RETRY),
+    (exceptions.MaxCommitRetriesExceededException("m"), RetryAction.RETRY),
     (exceptions.CommitCancelledException("m"), RetryAction.DEFAULT),
-    (OSError("the store is down"), RetryAction.DEFAULT),
+    (OSError("the store is down"), RetryAction.RETRY),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -15,12 +16,16 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 import airflow_delta
 
+HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 PROVIDER = ROOT / "provider"
+DATA = ("plugins/templates", "plugins/static")  # folders of the package whose files are shipped as they are
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -44,6 +49,10 @@ def dist_info(wheel: zipfile.ZipFile, name: str) -> str:
     return wheel.read(f"airflow_provider_delta-{PROJECT['version']}.dist-info/{name}").decode()
 
 
+def package_data() -> list[Path]:
+    return [path for folder in DATA for path in (PROVIDER / "airflow_delta" / folder).rglob("*") if path.is_file()]
+
+
 def test_the_wheel_is_pure_and_named_after_the_project(built):
     (path,) = built.glob("*.whl")
     assert path.name == f"airflow_provider_delta-{PROJECT['version']}-py3-none-any.whl"
@@ -51,13 +60,17 @@ def test_the_wheel_is_pure_and_named_after_the_project(built):
 
 def test_the_wheel_holds_every_module_of_the_package_and_nothing_else(wheel):
     sources = {str(path.relative_to(PROVIDER)) for path in (PROVIDER / "airflow_delta").rglob("*.py")}
+    data = {str(path.relative_to(PROVIDER)) for path in package_data()}
     files = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert files == sources | {"airflow_delta/py.typed"}
+    assert files == sources | data | {"airflow_delta/py.typed"}
 
 
 def test_the_wheel_carries_the_licence_and_the_entry_point(wheel):
     assert "Apache License" in dist_info(wheel, "licenses/LICENSE")
-    expected = "[apache_airflow_provider]\nprovider_info = airflow_delta.get_provider_info:get_provider_info"
+    expected = (
+        "[airflow.plugins]\ndelta_tables = airflow_delta.plugins.delta_tables:DeltaTablesPlugin\n\n"
+        "[apache_airflow_provider]\nprovider_info = airflow_delta.get_provider_info:get_provider_info"
+    )
     assert dist_info(wheel, "entry_points.txt").strip() == expected
 
 
@@ -69,6 +82,16 @@ def test_the_metadata_name_what_is_needed(wheel):
     assert metadata["Description-Content-Type"] == "text/markdown"
     declared = {Requirement(line) for line in PROJECT["dependencies"]}
     assert {found for line in metadata.get_all("Requires-Dist") if (found := Requirement(line)).marker is None} == declared
+    assert set(metadata.get_all("Provides-Extra")) == {"spark", "connect", "openlineage"}
+
+
+def test_pyspark_and_its_client_are_held_together():
+    """Both wheels install the same files: whoever installs an extra gets versions of one range."""
+    extras = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
+    ranges = {str(item.specifier) for lines in extras.values() for item in lines if item.name.startswith("pyspark")}
+    assert len(ranges) == 1
+    assert {item.name for item in extras["spark"]} == {"pyspark", "pyspark-client"}
+    assert {item.name for item in extras["connect"]} == {"pyspark-client"}
 
 
 def test_the_sdist_holds_what_building_needs_and_no_tests(built):
@@ -76,6 +99,7 @@ def test_the_sdist_holds_what_building_needs_and_no_tests(built):
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "setup.cfg", "README.md", "LICENSE", "CHANGELOG.md", "provider/airflow_delta/__init__.py"} <= names
+    assert {str(path.relative_to(ROOT)) for path in package_data()} | {"provider/airflow_delta/py.typed"} <= names
     strangers = {name.split("/")[0] for name in names} & {"tests", "dags_examples", "benchmarks", "docs", ".ci", "Makefile"}
     assert not strangers
 
@@ -113,3 +137,164 @@ print("answer " + json.dumps([
     file, version, hook, decorator = json.loads(answer.removeprefix("answer "))
     assert Path(file).is_relative_to(environment)
     assert (version, hook, decorator) == (PROJECT["version"], True, True)
+
+
+# -- what registries read -----------------------------------------------------------------------------------------------------
+
+REGISTRY_KEYS = {"package-name", "display-name", "description", "logo", "docs-url", "source-url"}
+REGISTRY_LISTS = {"operators", "sensors", "triggers", "hooks", "transfers", "notifiers", "task-decorators", "other"}
+
+
+def test_the_registry_file_keeps_to_its_form():
+    registry = yaml.safe_load((ROOT / ".airflow-registry.yaml").read_text(encoding="utf-8"))
+    assert set(registry) <= REGISTRY_KEYS | REGISTRY_LISTS
+    assert {"package-name", "display-name", "description", "docs-url", "source-url"} <= set(registry)
+    assert registry["package-name"] == PROJECT["name"]
+    assert registry["docs-url"] == PROJECT["urls"]["Documentation"]
+    for name in REGISTRY_LISTS & set(registry):
+        for entry in registry[name]:
+            assert set(entry) == {"module", "description"}, f"{name}: {entry}"
+            assert re.fullmatch(r"airflow_delta(\.\w+)+", entry["module"])
+            assert entry["description"].endswith(".")
+            assert len(entry["description"]) < 120
+        modules = [entry["module"] for entry in registry[name]]
+        assert len(modules) == len(set(modules)), f"{name} names something twice"
+
+
+# -- the lowest versions ------------------------------------------------------------------------------------------------------
+
+
+def test_the_lowest_lock_has_the_lowest_versions():
+    """`make test-lowest` runs on what the metadata claim: of each direct dependency the version that its bound names."""
+    lock = (ROOT / "requirements-lowest.lock").read_text(encoding="utf-8").splitlines()
+    pinned = {line.partition("==")[0]: line.partition("==")[2].partition(" ;")[0] for line in lock}
+    wanted = [Requirement(line) for line in PROJECT["dependencies"]]
+    wanted += [Requirement(line) for lines in PROJECT["optional-dependencies"].values() for line in lines]
+    for requirement in wanted:
+        (bound,) = [item.version for item in requirement.specifier if item.operator == ">="]
+        assert Version(pinned[requirement.name]) == Version(bound), requirement
+
+
+# -- in an environment of its own ---------------------------------------------------------------------------------------------
+
+
+class PlainAirflow:
+    """A virtual environment with the wheel and what it needs, and nothing of this one."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.folder = folder
+        self.python = folder / "venv" / "bin" / "python"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON", "VIRTUAL_ENV"))}
+        self.env = kept | {"AIRFLOW_HOME": str(folder / "home"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+        venv.create(folder / "venv", with_pip=True)
+        # Versions as this project locks them: what is tested is the wheel, not what was published somewhere this morning.
+        self.run("-m", "pip", "install", "-q", "--constraint", str(ROOT / "requirements.lock"), str(wheel), timeout=1500)
+
+    def run(self, *arguments: str, timeout: int = 240) -> str:
+        command = [str(self.python), *arguments]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def airflow(self, *arguments: str) -> list[dict[str, str]]:
+        """Return what a command of Airflow lists."""
+        output = self.run("-W", "ignore", "-m", "airflow", *arguments, "-o", "json")
+        answer: list[dict[str, str]] = json.loads(output[output.index("[") :])
+        return answer
+
+    def ask(self, code: str) -> object:
+        """Return what ``answer`` is after the code."""
+        output = self.run("-W", "ignore", "-c", f"{code}\nimport json\nprint('answer ' + json.dumps(answer))")
+        (line,) = [line for line in output.splitlines() if line.startswith("answer ")]
+        return json.loads(line.removeprefix("answer "))
+
+
+@pytest.fixture(scope="session")
+def plain(built, tmp_path_factory) -> PlainAirflow:
+    (path,) = built.glob("*.whl")
+    return PlainAirflow(tmp_path_factory.mktemp("plain"), path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_plain_airflow_lists_the_provider(plain):
+    (info,) = plain.airflow("providers", "get", "airflow-provider-delta")
+    assert PROJECT["version"] in info.values()
+    assert "delta_tables" in {plugin["name"] for plugin in plain.airflow("plugins")}
+    hooks = {hook["connection_type"]: hook for hook in plain.airflow("providers", "hooks")}
+    assert hooks["delta"]["class"] == "airflow_delta.hooks.delta.DeltaHook"
+    assert hooks["delta"]["conn_id_attribute_name"] == "delta_conn_id"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_connection_form_is_complete(plain):
+    """Fields and labels come from the description alone: the API server imports no hook for them."""
+    behaviour, fields, imported = plain.ask(
+        """
+import sys
+from airflow.providers_manager import ProvidersManager
+manager = ProvidersManager()
+manager.initialize_providers_hooks()
+behaviour = manager._field_behaviours["delta"]  # the public property imports the hooks of all providers
+fields = sorted(name for name in manager._connection_form_widgets if name.startswith("extra__delta__"))
+answer = [behaviour, fields, "airflow_delta.hooks.delta" in sys.modules]
+"""
+    )
+    assert set(behaviour["relabeling"]) == {"host", "login", "password"}
+    assert {"port", "schema"} <= set(behaviour["hidden_fields"])
+    assert fields == ["extra__delta__base_path", "extra__delta__storage_options"]
+    assert not imported
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+import airflow_delta
+failed = {}
+for module in pkgutil.walk_packages(airflow_delta.__path__, "airflow_delta."):
+    try:
+        importlib.import_module(module.name)
+    except Exception as error:
+        failed[module.name] = repr(error)
+answer = [failed, len([name for name in sys.modules if name.startswith("airflow_delta.")])]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_module_can_be_imported_without_pyspark(plain):
+    """Airflow's Spark provider brings PySpark's client; who has taken it away can still import everything.
+
+    Only the facets need a package that the wheel does not: they are imported by Airflow's OpenLineage provider.
+    """
+    plain.run("-m", "pip", "uninstall", "-q", "-y", "pyspark-client")
+    try:
+        failed, imported = plain.ask(IMPORT_ALL)
+    finally:
+        plain.run("-m", "pip", "install", "-q", "--constraint", str(ROOT / "requirements.lock"), "pyspark-client", timeout=600)
+    assert {name: error for name, error in failed.items() if "openlineage" not in error} == {}
+    assert all(name.startswith("airflow_delta.openlineage") for name in failed)
+    assert imported > 250
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_typed_dag_passes_the_strict_check(plain):
+    """As a user's project has it: mypy --strict over their own Dag, types of this package from its wheel."""
+    (plain.folder / "user_dag.py").write_text((HERE / "user_dag.py").read_text())
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(plain.python), "user_dag.py"]
+    done = subprocess.run(command, cwd=plain.folder, env=plain.env, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    # The check is one: what is wrong is found.
+    wrong = (
+        (HERE / "user_dag.py")
+        .read_text()
+        .replace('table="orders"', "table_name='orders'")
+        .replace("version: int", "version: str")
+    )
+    (plain.folder / "user_dag.py").write_text(wrong)
+    done = subprocess.run(command, cwd=plain.folder, env=plain.env, capture_output=True, text=True, timeout=900, check=False)
+    assert "call-arg" in done.stdout
+    assert "assignment" in done.stdout

@@ -187,3 +187,32 @@ def test_a_listener_that_fails_harms_nobody(table: Table, recorded: Recorded, ca
         events.remove_listener(fail)
     assert stats_of(recorded)["commitVersion"] == 1
     assert any("listener failed" in record.getMessage() for record in caplog.records)
+
+
+def test_a_listener_of_some_events(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hears those that it asks for, and what nobody asks for is not even put together."""
+    seen: list[str] = []
+
+    def listen(name: str, _uri: str, _data: Mapping[str, Any]) -> None:
+        seen.append(name)
+
+    logging.getLogger("airflow_delta.transaction.events").setLevel(logging.INFO)
+    monkeypatch.setattr("airflow_delta.transaction.stats.CommitStats.of", lambda *_a, **_k: pytest.fail("counted for nobody"))
+    events.add_listener(listen, only=("delta.commit.conflict.", "delta.commit.retry"))
+    try:
+        assert events.enabled(name="delta.commit.retry")
+        assert not events.enabled(name="delta.commit.stats")
+        transaction = table.open().start_transaction()
+        table.commit(add("a", part=1))
+        transaction.filter_files("part = 2")
+        transaction.commit([add("b", part=2)], Operation.write())
+        late = table.open().start_transaction()
+        late.read_whole_table()
+        table.commit(add("c", part=1))
+        with pytest.raises(ConcurrentAppendException):
+            late.commit([add("d", part=1)], Operation.update())
+    finally:
+        events.remove_listener(listen)
+        logging.getLogger("airflow_delta.transaction.events").setLevel(logging.NOTSET)
+    assert set(seen) <= {"delta.commit.conflict.ConcurrentAppend", "delta.commit.retry"}
+    assert seen.count("delta.commit.conflict.ConcurrentAppend") == 1

@@ -1,32 +1,135 @@
-"""The asset that stands for a Delta table, and what its events say."""
+"""The asset that stands for a Delta table, what its events say, and what a consumer makes of them.
+
+The URI is ``delta://<storage>/<location>``: ``delta://s3/bucket/path``, ``delta://abfs/container@account.dfs.core.windows.net/path``,
+``delta://file/absolute/path``, and ``delta://connection/<conn id>/<name>`` for a name below the base path of a connection. The
+storage is the authority, not the bucket: Airflow takes what stands before an ``@`` there for credentials.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow.sdk import Asset
 
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.openlineage.naming import dataset_name
+
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.openlineage.facet import Dataset as OpenLineageDataset
+    from airflow.sdk.lineage import LineageContext
+
+    from airflow_delta.commands.watch import Match
     from airflow_delta.staging.contract import CommitResult
 
+SCHEME = "delta"
+
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
+_FILE = "file"
+_CONNECTION = "connection"
+_DEFAULT_CONN_ID = "delta_default"
+_SAFE = "@:=+,!$&'()*;~"
 _MAX_PARTITIONS_IN_EVENT = 100
+_MAX_PARTITIONS_OF_COMMITS = 1000
+_WAYS = "delta://s3/bucket/path, delta://file/absolute/path or delta://connection/<conn id>/<name>"
+
+
+# -- URIs ---------------------------------------------------------------------------------------------------------------------
 
 
 def delta_asset_uri(table: str, delta_conn_id: str | None = None) -> str:
-    """Return the asset URI of a table; the same for every spelling of its location that Airflow cannot tell apart.
+    """Return the asset URI of a table; the same for every spelling of its location that can be told to be the same.
+
+    A name below a connection's base path stays a name: no connection is looked up while a Dag file is parsed. Refer to one table
+    in one way.
 
     :param table: URI, absolute path, or a name below the connection's base path.
     :param delta_conn_id: connection that a relative name belongs to.
+    :raises DeltaIllegalArgumentException: the table is empty.
     """
-    head, separator, tail = table.rstrip("/").partition("://")
+    head, separator, tail = table.strip().partition("://")
+    scheme = head.lower() if separator else ""
+    if scheme == SCHEME:
+        return _text(_normalised(urlsplit(table.strip())))
+    if scheme == _FILE or table[:6].lower() == "file:/":
+        return f"{SCHEME}://{_FILE}{_local(unquote(urlsplit(table.strip()).path))}"
     if separator:
-        return f"{_ALIASES.get(head.lower(), head.lower())}://{tail}"
+        return f"{SCHEME}://{_ALIASES.get(scheme, scheme)}/{_quoted(_object_location(scheme, tail.rstrip('/')))}"
     if os.path.isabs(table):
-        return f"file://{quote(os.path.normpath(table))}"
-    return f"x-delta://{delta_conn_id or 'delta_default'}/{table.strip('/')}"
+        return f"{SCHEME}://{_FILE}{_local(table)}"
+    if not table.strip("/ "):
+        raise DeltaIllegalArgumentException("The table of an asset is empty. Give a URI, an absolute path or a name.")
+    return f"{SCHEME}://{_CONNECTION}/{quote(delta_conn_id or _DEFAULT_CONN_ID, safe=_SAFE)}/{_quoted(table.strip('/'))}"
+
+
+def table_of_asset_uri(uri: str) -> tuple[str, str | None]:
+    """Return the table that an asset URI stands for: its location (or name), and the connection when it is a name.
+
+    :raises DeltaIllegalArgumentException: it is no URI of a Delta table.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme.lower() != SCHEME:
+        raise DeltaIllegalArgumentException(f"{uri!r} is no asset URI of a Delta table. It looks like {_WAYS}.")
+    parts = _normalised(parts)
+    storage, location = parts.netloc, unquote(parts.path)
+    if storage == _FILE:
+        return location, None
+    if storage == _CONNECTION:
+        conn_id, _, name = parts.path[1:].partition("/")
+        return unquote(name), unquote(conn_id)
+    return f"{'abfss' if storage == 'abfs' else storage}:/{location}", None
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """Normalise an asset URI of the scheme ``delta``; Airflow calls it for each asset (provider info, ``asset-uris``).
+
+    :raises DeltaIllegalArgumentException: a ``ValueError``: the URI does not name a table.
+    """
+    return _normalised(uri)
+
+
+def _normalised(uri: SplitResult) -> SplitResult:
+    if uri.query or uri.fragment:
+        raise DeltaIllegalArgumentException(
+            f"The asset URI {uri.geturl()!r} has a query or a fragment. An asset is the table, not a version or a part of it; a "
+            "question mark or a hash in its location is written %3F or %23."
+        )
+    storage = _ALIASES.get(uri.netloc.lower(), uri.netloc.lower())
+    path = uri.path.rstrip("/")
+    if storage == _FILE and path:
+        return SplitResult(SCHEME, storage, _local(unquote(path)), "", "")
+    first, _, rest = path[1:].partition("/")
+    if not storage or not first or (storage == _CONNECTION and not rest.strip("/")):
+        raise DeltaIllegalArgumentException(f"The asset URI {uri.geturl()!r} does not name a Delta table. It looks like {_WAYS}.")
+    # A slash that is written %2F is part of a name (of a connection), not a separator.
+    segments = "/".join(quote(unquote(segment), safe=_SAFE) for segment in path[1:].split("/"))
+    return SplitResult(SCHEME, storage, f"/{_object_location(storage, segments)}", "", "")
+
+
+def _object_location(scheme: str, location: str) -> str:
+    """Return a location on an object store as it is, but for the host of an Azure account: upper case means nothing there."""
+    authority, slash, path = location.partition("/")
+    if scheme in ("abfs", "abfss"):
+        container, at, host = authority.rpartition("@")
+        authority = f"{container}{at}{host.lower()}" if at else authority
+    return f"{authority}{slash}{path}"
+
+
+def _local(path: str) -> str:
+    return quote("/" + os.path.normpath(path).lstrip("/"), safe=f"/{_SAFE}")
+
+
+def _quoted(location: str) -> str:
+    return quote(location, safe=f"/{_SAFE}")
+
+
+def _text(uri: SplitResult) -> str:
+    return f"{uri.scheme}://{uri.netloc}{uri.path}"
+
+
+# -- assets -------------------------------------------------------------------------------------------------------------------
 
 
 def delta_asset(table: str, delta_conn_id: str | None = None) -> Asset:
@@ -38,6 +141,40 @@ def delta_asset(table: str, delta_conn_id: str | None = None) -> Asset:
     return Asset(uri=delta_asset_uri(table, delta_conn_id))
 
 
+def create_asset(*, table: str, delta_conn_id: str | None = None, extra: dict[str, Any] | None = None) -> Asset:
+    """Return the asset of a table for Airflow's hook lineage (provider info, ``asset-uris``)."""
+    return Asset(uri=delta_asset_uri(table, delta_conn_id), extra=extra)
+
+
+def convert_asset_to_openlineage(asset: Asset, lineage_context: LineageContext) -> OpenLineageDataset | None:  # noqa: ARG001
+    """Return the dataset of a table, named as OpenLineage names one by its location (provider info, ``asset-uris``).
+
+    :return: ``None`` when the table is a name below a connection that cannot be looked up here.
+    """
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+
+    table, conn_id = table_of_asset_uri(asset.uri)
+    if conn_id is not None:
+        from airflow.sdk.exceptions import AirflowException
+
+        from airflow_delta.hooks.delta import DeltaHook
+
+        try:
+            table = DeltaHook(conn_id).table_uri(table)
+        except (AirflowException, DeltaIllegalArgumentException):
+            return None
+    namespace, name = dataset_name(table)
+    return Dataset(namespace=namespace, name=name)
+
+
+# -- events -------------------------------------------------------------------------------------------------------------------
+
+
+def dedupe_key(table_id: str | None, version: int) -> str:
+    """Return what makes two events be about the same commit: the table's id (not its location) and the version."""
+    return f"{table_id}/{version}"
+
+
 def event_extra(result: CommitResult) -> dict[str, Any]:
     """Return the ``extra`` of the asset event of a commit. At most 100 partitions are listed."""
     return {
@@ -46,9 +183,14 @@ def event_extra(result: CommitResult) -> dict[str, Any]:
         "operation": result.operation,
         "timestamp": result.timestamp,
         "table": result.table,
+        "table_id": result.table_id,
         "transaction_id": result.transaction_id,
         "app_id": result.app_id,
         "txn_version": result.txn_version,
+        "attempts": result.attempts,
+        "versions_checked": result.versions_checked,
+        "isolation_level": result.isolation_level,
+        "is_blind_append": result.is_blind_append,
         "num_files": result.num_files,
         "num_removed_files": result.num_removed_files,
         "num_records": result.num_records,
@@ -56,4 +198,65 @@ def event_extra(result: CommitResult) -> dict[str, Any]:
         "num_partitions": len(result.partitions),
         "partitions": [dict(partition) for partition in result.partitions[:_MAX_PARTITIONS_IN_EVENT]],
         "committed_before": result.committed_before,
+        "dedupe_key": dedupe_key(result.table_id, result.version),
     }
+
+
+def events_extra(results: Sequence[CommitResult]) -> dict[str, Any]:
+    """Return the ``extra`` of the asset event of a task that made several commits of one table.
+
+    The keys of :func:`event_extra` are about the last one; ``commits`` has all of them, oldest first. Where they touched very
+    many partitions together, only their number is told of each.
+
+    :param results: one commit or more, in the order of the versions.
+    """
+    extra = event_extra(results[-1])
+    if len(results) == 1:
+        return extra
+    commits = [event_extra(result) for result in results]
+    if sum(len(commit["partitions"]) for commit in commits) > _MAX_PARTITIONS_OF_COMMITS:
+        for commit in commits:
+            commit["partitions"] = []
+    return {**extra, "commits": commits}
+
+
+def watched_extra(match: Match) -> dict[str, Any]:
+    """Return what the event of a watcher says about a commit, whoever made it. At most 100 partitions are listed."""
+    summary = match.summary
+    return {
+        "version": summary.version,
+        "observed_version": match.observed_version,
+        "table": match.table,
+        "table_identity": match.table_id,
+        "operation": summary.operation,
+        "timestamp": summary.timestamp,
+        "transaction_id": summary.txn_id,
+        "num_files": summary.num_added_files,
+        "num_removed_files": summary.num_removed_files,
+        "num_records": summary.num_records,
+        "num_bytes": summary.bytes_added,
+        "num_partitions": summary.num_partitions,
+        "partitions": [dict(partition) for partition in summary.partitions],
+        "data_change": summary.data_change,
+        "dedupe_key": dedupe_key(match.table_id, summary.version),
+    }
+
+
+def commits_of_events(events: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return what asset events say about commits: each commit once, in the order of the versions.
+
+    Takes events of tasks that committed, once or often, and of watchers alike, in any order, and leaves out those that say
+    nothing about a commit (an event made by hand). What an earlier run of the consumer has seen is not known here: compare
+    ``dedupe_key``.
+
+    :param events: for example ``triggering_asset_events[asset]``.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        extra = getattr(event, "extra", None) or {}
+        told = extra.get("payload") if extra.get("from_trigger") else extra
+        several = told.get("commits") if isinstance(told, dict) else None
+        for said in several if isinstance(several, list) and several else [told]:
+            if isinstance(said, dict) and isinstance(said.get("version"), int) and said.get("dedupe_key"):
+                found.setdefault(str(said["dedupe_key"]), dict(said))
+    return sorted(found.values(), key=lambda commit: int(commit["version"]))

@@ -59,7 +59,12 @@ def run_transaction(
                 raise
             restarts += 1
             logger.warning(
-                "Begin again on the newest version of %s (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message
+                "Transaction %s: given up after a conflict; a new one begins on the newest version of %s (%s of %s): %s",
+                handle.transaction_id,
+                log.uri,
+                restarts,
+                max_restarts,
+                conflict.message,
             )
         except BaseException:
             _give_up(log, handle)

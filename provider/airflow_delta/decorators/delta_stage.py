@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator, without_injected
 
 if TYPE_CHECKING:
-    from airflow.sdk.bases.decorator import TaskDecorator
+    from airflow.sdk.bases.decorator import Task
 
 
 class _DeltaStageDecoratedOperator(DecoratedOperator, DeltaStagePySparkOperator):
@@ -35,7 +35,12 @@ class _DeltaStageDecoratedOperator(DecoratedOperator, DeltaStagePySparkOperator)
         )
 
 
-def delta_stage_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+# Task[..., Any], whatever the function's own parameters: some of them are filled in by the task, not by who calls it.
+@overload
+def delta_stage_task(python_callable: Callable[..., Any], **kwargs: Any) -> Task[..., Any]: ...
+@overload
+def delta_stage_task(python_callable: None = None, **kwargs: Any) -> Callable[[Callable[..., Any]], Task[..., Any]]: ...
+def delta_stage_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     """Turn a function that returns a DataFrame into a stage; ``@task.delta_stage`` is this function.
 
     :param python_callable: the function; it may name ``spark``, ``table`` and ``transaction`` among its parameters.

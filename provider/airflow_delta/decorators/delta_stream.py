@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
@@ -11,7 +11,7 @@ from airflow_delta.operators.pyspark import without_injected
 from airflow_delta.operators.stream import DeltaStreamOperator
 
 if TYPE_CHECKING:
-    from airflow.sdk.bases.decorator import TaskDecorator
+    from airflow.sdk.bases.decorator import Task
 
 
 class _DeltaStreamDecoratedOperator(DecoratedOperator, DeltaStreamOperator):
@@ -36,7 +36,12 @@ class _DeltaStreamDecoratedOperator(DecoratedOperator, DeltaStreamOperator):
         )
 
 
-def delta_stream_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+# Task[..., Any], whatever the function's own parameters: some of them are filled in by the task, not by who calls it.
+@overload
+def delta_stream_task(python_callable: Callable[..., Any], **kwargs: Any) -> Task[..., Any]: ...
+@overload
+def delta_stream_task(python_callable: None = None, **kwargs: Any) -> Callable[[Callable[..., Any]], Task[..., Any]]: ...
+def delta_stream_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     """Turn a function that returns a streaming DataFrame into a task that writes it; ``@task.delta_stream`` is this function.
 
     :param python_callable: the function; it may name ``spark`` among its parameters.

@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, AssetAlias, BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk import Asset, AssetAlias
 
 from airflow_delta import exceptions
 from airflow_delta.assets.delta import delta_asset, event_extra
+from airflow_delta.links.delta import FAILURE_KEY, DeltaCommitLink, DeltaTableLink, failure_note
+from airflow_delta.observability import Stopwatch, TaskMetrics
+from airflow_delta.operators.lineage import DeltaLineageOperator
+from airflow_delta.operators.observing import watched_commit
+from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.staging.contract import CommitResult
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import CommitResult, StagedWrite
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
-_REFUSED: list[type[BaseException] | str] = [
-    exceptions.DeltaAnalysisException,
-    exceptions.DeltaIllegalArgumentException,
-    exceptions.DeltaUnsupportedOperationException,
-    exceptions.InvariantViolationException,
-    exceptions.AppendOnlyException,
-    exceptions.InvalidProtocolVersionException,
-    exceptions.DeltaUnsupportedTableFeatureException,
-    exceptions.ProtocolDowngradeException,
-    exceptions.StagingException,
-    exceptions.TransactionAlreadyCommittedException,
-]
-
-FINAL_ERRORS = ExceptionRetryPolicy(
-    rules=[
-        RetryRule(
-            exception=[exceptions.DeltaConcurrentModificationException, *_REFUSED],
-            action=RetryAction.FAIL,
-            reason="The same transaction would fail again: clear the start task to begin a new one.",
-        )
-    ]
-)
-"""Retry policy of start and commit: what a retry cannot change fails at once; lost races and store errors are retried."""
-
-REFUSALS = ExceptionRetryPolicy(
-    rules=[RetryRule(exception=_REFUSED, action=RetryAction.FAIL, reason="What the task asks for is not possible on this table.")]
-)
-"""Retry policy of an operation that may be a transaction of its own: after a conflict, a retry begins a new one."""
+__all__ = ["FINAL_ERRORS", "REFUSALS", "DeltaCommittingOperator", "is_nothing"]
 
 
-class DeltaCommittingOperator(BaseOperator):
+class DeltaCommittingOperator(DeltaLineageOperator):
     """Base of the tasks that commit.
 
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
@@ -58,6 +38,7 @@ class DeltaCommittingOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("user_metadata",)
+    operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
 
     def __init__(
         self,
@@ -78,6 +59,8 @@ class DeltaCommittingOperator(BaseOperator):
         self.post_commit_hooks = post_commit_hooks
         self.fail_on_hook_error = fail_on_hook_error
         self._cancelled = False
+        self._commit_clock: Stopwatch | None = None
+        self._delta_log: DeltaLog | None = None
 
     def on_kill(self) -> None:
         """Keep a commit that has not put its log entry yet from doing so; it reads this flag right before the put."""
@@ -95,24 +78,85 @@ class DeltaCommittingOperator(BaseOperator):
             **{name: value for name, value in limits.items() if value is not None},
         )
 
-    def _finish(self, context: Context, result: CommitResult) -> dict[str, Any]:
-        """Log what was committed, fill in the asset events of the outlets, and return the result's JSON form."""
-        self.log.info(
-            "%s version %s of %s: %s rows in %s files added, %s files removed; read version %s, %s attempts, %s winners checked.",
-            "Found the earlier commit of this transaction in" if result.committed_before else "Committed",
-            result.version,
-            result.table,
-            result.num_records,
-            result.num_files,
-            result.num_removed_files,
-            result.read_version,
-            result.attempts,
-            result.versions_checked,
-        )
+    @contextmanager
+    def _watched(self, context: Context, log: DeltaLog) -> Iterator[None]:
+        """Count the conflicts of the commits in the block, log the races that they lose, and note when they begin.
+
+        An error is left in short under :data:`~airflow_delta.links.delta.FAILURE_KEY`.
+        """
+        self._delta_log = log
+        self._commit_clock = Stopwatch()
+        try:
+            with watched_commit(TaskMetrics(context["ti"]), self.log, log.uri):
+                yield
+        except exceptions.DeltaError as error:
+            context["ti"].xcom_push(key=FAILURE_KEY, value=failure_note(error))
+            raise
+
+    def _finish(
+        self, context: Context, result: CommitResult, writes: Sequence[StagedWrite] = (), *, measured: bool = False
+    ) -> dict[str, Any]:
+        """Log what was committed, fill in the asset events of the outlets, and return the result's JSON form.
+
+        :param writes: what the commit consists of.
+        :param measured: the metrics of this commit have been sent.
+        """
+        seconds = None if self._commit_clock is None else self._commit_clock.seconds
+        self._tell_committed(result, seconds)
+        if not is_nothing(result):
+            if not measured:
+                TaskMetrics(context["ti"]).committed(result, seconds)
+            self._note_commit(self._delta_log, result, writes)
         extra = event_extra(result)
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra.update(extra)
             elif isinstance(outlet, AssetAlias):
-                context["outlet_events"][outlet].add(delta_asset(result.table), extra=extra)
+                context["outlet_events"][outlet].add(self._asset(result), extra=extra)
         return result.to_dict()
+
+    def _asset(self, result: CommitResult) -> Asset:
+        """Return the table's asset under the name that the Dag gave it, as a static outlet of the same name would be."""
+        given = self._given_table()
+        if given is None or (self._delta_log is not None and self._delta_log.uri != result.table):
+            return delta_asset(result.table)
+        return delta_asset(*given)
+
+    def _given_table(self) -> tuple[str, str | None] | None:
+        """Return the table as it was given to the task, and its connection."""
+        table = getattr(self, "table", None)
+        return (table, getattr(self, "delta_conn_id", None)) if isinstance(table, str) and table.strip() else None
+
+    def _tell_committed(self, result: CommitResult, seconds: float | None) -> None:
+        if is_nothing(result):
+            self.log.info("%s of %s: nothing has changed, nothing is committed.", result.operation, result.table)
+            return
+        if result.committed_before:
+            self.log.info(
+                "Transaction %s: found its commit in version %s of %s; nothing is written again. The same result is returned.",
+                result.transaction_id,
+                result.version,
+                result.table,
+            )
+            return
+        self.log.info(
+            "Transaction %s: committed version %s of %s (%s): %s rows and %s bytes in %s files added, %s files removed; read "
+            "version %s, %s attempts, %s versions of others checked%s.",
+            result.transaction_id,
+            result.version,
+            result.table,
+            result.operation,
+            result.num_records,
+            result.num_bytes,
+            result.num_files,
+            result.num_removed_files,
+            result.read_version,
+            result.attempts,
+            result.versions_checked,
+            "" if seconds is None else f", {seconds:.1f} s",
+        )
+
+
+def is_nothing(result: CommitResult) -> bool:
+    """Tell whether an operation found nothing to do and committed nothing (COMPUTE STATS of a table that has them)."""
+    return not (result.attempts or result.committed_before or result.num_files or result.num_removed_files)

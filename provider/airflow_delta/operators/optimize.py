@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryPolicy, RetryRule
 
 from airflow_delta import exceptions
+from airflow_delta.observability import Stopwatch, TaskMetrics
+from airflow_delta.operators.committing import DeltaCommittingOperator
 from airflow_delta.operators.identity import commit_tags, whole_number
+from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.table import DeltaMaintenanceBase, DeltaSparkTableOperator
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
@@ -95,7 +98,8 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
         from airflow_delta.commands.optimize.run import run_rewrite
 
         log = self._log_of_table(self.delta_conn_id)
-        with ExitStack() as stack:
+        clock = Stopwatch()
+        with self._watched(context, log), ExitStack() as stack:
             result = run_rewrite(
                 log,
                 self.select,
@@ -109,16 +113,14 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
                 user_metadata=self.user_metadata,
                 hooks=tuple(self.post_commit_hooks),
             )
-        if result.commits:
-            self._finish(context, result.commits[-1])
-        _tell(self.log, result)
+        _finish_commits(self, context, result, clock)
         return result.to_dict()
 
     def _worker(self, log: DeltaLog, stack: ExitStack) -> Any:
         """Return what does the Spark part; one session serves all batches, and none is made when there is nothing to do."""
         if self.application is not None or self.spark_submit is not None:
             return lambda request: self._run_on_spark(log, request)
-        return _in_session(self, stack)
+        return in_session(self, log, stack)
 
     def _plan_options(self, identity: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -243,7 +245,7 @@ class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
         """Return what was done, ``None`` when nothing was due."""
         if self.committed is not None and self.table is None:
             self.table = CommitResult.from_dict(self.committed).table
-        return self.run(self._log_of_table(self.delta_conn_id), context) or None
+        return super().execute(context) or None
 
     def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
         """Compact what is due; an empty result when nothing is.
@@ -268,11 +270,12 @@ class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
             "map_index": -1 if ti.map_index is None else ti.map_index,
             "attempt": new_attempt(ti.try_number),
         }
+        clock = Stopwatch()
         with ExitStack() as stack:
             result = run_auto_compaction(
                 log,
                 request,
-                _in_session(self, stack),
+                in_session(self, log, stack),
                 identity=identity,
                 spark_table_uri=self.spark_table_uri,
                 policy=self._policy(),
@@ -282,13 +285,23 @@ class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
             )
         if result is None:
             return {}
-        if result.commits:
-            self._finish(context, result.commits[-1])
-        _tell(self.log, result)
+        _finish_commits(self, context, result, clock)
         return result.to_dict()
 
 
-def _in_session(task: SparkSessionOperator, stack: ExitStack) -> Any:
+def _finish_commits(task: DeltaCommittingOperator, context: Context, result: OptimizeResult, clock: Stopwatch) -> None:
+    """Tell what was committed, batch after batch; the asset event is that of the last."""
+    TaskMetrics(context["ti"]).optimized(result, clock.seconds)
+    task._commit_clock = None  # several commits: none of them took all of that
+    for commit in result.commits[:-1]:
+        task._tell_committed(commit, None)
+        task._note_commit(task._delta_log, commit)
+    if result.commits:
+        task._finish(context, result.commits[-1], measured=True)
+    _tell(task.log, result)
+
+
+def in_session(task: SparkSessionOperator, log: DeltaLog, stack: ExitStack) -> Any:
     """Return what does the Spark part in a session of the task, which begins with the first request."""
     sessions: list[Any] = []
 
@@ -297,7 +310,8 @@ def _in_session(task: SparkSessionOperator, stack: ExitStack) -> Any:
 
         if not sessions:
             sessions.append(stack.enter_context(task._spark_session()))
-        return run_operation(sessions[0], request)
+        with spark_work(task.log, log, request, session=sessions[0]):
+            return run_operation(sessions[0], request)
 
     return work
 

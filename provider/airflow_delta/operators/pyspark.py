@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.stage_base import DeltaStageBaseOperator
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
@@ -169,12 +170,14 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
             options={key: str(value) for key, value in (self.write_options or {}).items()},
             spark_table_uri=self.spark_table_uri,
         )
+        self._tell_plan(request)
         with self._spark_session() as spark:
             table = TableReader(spark, log, handle, self.spark_table_uri, self._earlier())
             injected = {"spark": spark, "table": table, "transaction": handle}
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
-            report = stage_dataframe(spark, self._dataframe(result), request)
-        return self._report(table.add_reads(collect_stage(log, handle, request, report)))
+            with spark_work(self.log, log, request, session=spark):
+                report = stage_dataframe(spark, self._dataframe(result), request)
+        return self._report(table.add_reads(self._collected(lambda: collect_stage(log, handle, request, report))))
 
     def _dataframe(self, result: Any) -> DataFrame:
         from pyspark.sql import DataFrame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.operators.kill import SessionKiller
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,13 +44,14 @@ class SparkSessionOperator(BaseOperator):
         self.spark_conn_id = spark_conn_id
         self.config_kwargs = config_kwargs
         self.spark_table_uri = spark_table_uri
-        self._session: SparkSession | None = None
+        self._killer: SessionKiller | None = None
+        self._kill_asked = False
 
     def on_kill(self) -> None:
-        """Interrupt the running Spark jobs of this session."""
-        if self._session is not None:
-            # This runs in a signal handler, in the thread that waits for Spark: its connection to the gateway is in use.
-            threading.Thread(target=self._session.interruptAll, daemon=True).start()
+        """Interrupt the running Spark jobs of this session; a driver of this process that goes on is killed 3 seconds later."""
+        self._kill_asked = True
+        if self._killer is not None:
+            self._killer.kill()
         super().on_kill()
 
     @contextmanager
@@ -58,13 +62,28 @@ class SparkSessionOperator(BaseOperator):
         builder = SparkSession.builder
         for key, value in self._spark_properties().items():
             builder = builder.config(key, value)
-        self._session = spark = builder.getOrCreate()
+        spark = builder.getOrCreate()
+        self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.log)
         try:
+            if self._kill_asked:  # while the session was being made, there was nothing to interrupt
+                raise DeltaIllegalStateException(f"The task {self.task_id!r} was told to stop before its Spark work began.")
             yield spark
         finally:
-            self._session = None
+            killer.done()
+            self._killer = None
             if active is None:
+                self._stop(spark)
+
+    def _stop(self, spark: SparkSession) -> None:
+        """Stop the session that this task made; where its driver was killed, there is nothing left to stop."""
+        if not self._kill_asked:
+            spark.stop()
+            return
+        try:
+            with warnings.catch_warnings(action="ignore"):
                 spark.stop()
+        except Exception as error:  # noqa: BLE001 - the error that ended the work says more
+            self.log.info("The Spark session of a task that was told to stop did not stop by itself: %s", error)
 
     def _spark_properties(self) -> dict[str, str]:
         """Return the session's properties, as ``@task.pyspark`` finds them: connection, its extra, then ``config_kwargs``."""

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
+from airflow_delta.operators.kill import WAIT, within
+from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.stage_base import DeltaStageBaseOperator
 from airflow_delta.staging.report import StageRequest
 
@@ -14,8 +18,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
 
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.report import StageReport
 
-_REQUEST_KEY = "delta_stage_request"  # whose work the driver in the state store does: transaction and directory of the attempt
 _K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator remembers a finished driver pod
 
 
@@ -23,8 +28,10 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
     """Submit a Spark application that stages its result, and collect what it staged.
 
     The application calls ``airflow_delta.spark.stage.delta_stage(spark).write(df)``; the cluster needs neither Airflow nor this
-    provider: the few modules for it travel along with ``--py-files``. A durable task (Airflow's default, in cluster mode) that is
-    retried reconnects to the driver of the earlier try and collects what that one was asked to stage.
+    provider: the few modules for it travel along with ``--py-files``. A durable task (Airflow's default) that is retried after
+    its worker was lost collects what the earlier try had submitted: in cluster mode it reconnects to the driver; in client mode
+    it takes the report that the application left, and waits for one that still runs on this machine. What does not show is done
+    anew.
 
     :param spark_conn_id: connection of type ``spark``.
     :param read: plan a scan of the table for the application's ``read()``: ``True`` for all of it, or a predicate. (templated)
@@ -63,6 +70,9 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         self.spark_table_uri = spark_table_uri
         self.package_uri = package_uri
         self._request: StageRequest | None = None
+        self._inputs = ""
+        self._waiting: EarlierTry | None = None
+        self._kill_asked = False
         self._submitted = False
         self._resumed = False
 
@@ -72,13 +82,14 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         :raises StagingException: the application ended without staging.
         :raises DeltaError: what the stage itself ran into on the cluster, under its own type.
         """
-        from airflow_delta.commands.write import collect_stage, plan_stage, put_request, read_report, read_request, reported_error
-        from airflow_delta.spark.job import REQUEST_PROPERTY
-        from airflow_delta.spark.package import build_package
+        from airflow_delta.commands.write import collect_stage, plan_stage
 
         log, handle = self._open()
         if (skipped := self._skip_if_committed(handle, context)) is not None:
             return skipped
+        # Not the name: it may tell of the try.
+        submitted = {name: getattr(self, name, None) for name in SparkSubmitOperator.template_fields if name != "name"}
+        self._inputs = inputs_of({**submitted, "conn_id": self._conn_id})
         earlier = self._earlier_job(context, handle.transaction_id)
         request = plan_stage(
             log,
@@ -90,28 +101,82 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
             spark_table_uri=self.spark_table_uri,
         )
         self._request = request
+        self._tell_plan(request)
+
+        asked, report = self._taken_over(log, context, earlier, request) or self._submit(log, context, earlier, request)
+        staged = self._collected(lambda: collect_stage(log, handle, asked, report))
+        self._forget_job(context)
+        return self._report(staged)
+
+    def on_kill(self) -> None:
+        """End the application; what takes longer than Airflow waits for this task goes on beside."""
+        self._kill_asked = True
+        if self._waiting is not None:
+            self._waiting.kill()
+        if self._hook is not None:
+            # The hook waits for the commands that end a driver on the cluster.
+            within(WAIT, super().on_kill, what="Ending the submitted application", logger=self.log)
+
+    def _taken_over(
+        self, log: DeltaLog, context: Context, earlier: str | None, request: StageRequest
+    ) -> tuple[StageRequest, StageReport] | None:
+        """Return what the application of an earlier try has staged, where Airflow does not track that application."""
+        store = self._store(context)
+        if store is None or earlier is None or store.get(self.external_id_key):
+            return None
+        self._waiting = earlier_try(log, earlier, request, self.log)
+        if self._waiting is None:
+            return None
+        try:
+            report = self._waiting.report()
+            return None if report is None else (self._waiting.request, report)
+        finally:
+            self._waiting = None
+
+    def _submit(
+        self, log: DeltaLog, context: Context, earlier: str | None, request: StageRequest
+    ) -> tuple[StageRequest, StageReport]:
+        """Submit the application, or reconnect to a driver that Airflow tracks; return what it was asked for and its report."""
+        from airflow_delta.commands.write import put_request, read_report, read_request, reported_error
+        from airflow_delta.spark.job import REQUEST_PROPERTY
+        from airflow_delta.spark.package import build_package
+
+        def resumed() -> str | None:
+            return earlier if self._resumed else None
+
+        own = request.directory
+
+        def directory() -> str:
+            return resumed() or own
+
         # The hook takes both when it is built, at the beginning of the base class's execute.
         self.conf = {**(self.conf or {}), REQUEST_PROPERTY: put_request(log, request)}
         self.py_files = ",".join(part for part in (self.py_files, self.package_uri or build_package()) if part)
+        if self._kill_asked:
+            raise DeltaIllegalStateException(f"The task {self.task_id!r} was told to stop before it submitted its application.")
+        store = self._store(context)
+        if store is not None and not store.get(self.external_id_key):  # in client mode submit_job is not called
+            note_request(store, request, self._inputs)
         try:
-            super().execute(context)
+            with spark_work(self.log, log, request, directory=directory):
+                super().execute(context)
         except Exception as failure:
-            worked_on = read_request(log, earlier) if self._resumed and earlier else request
+            worked_on = request if (found := resumed()) is None else read_request(log, found)
             if (reported := reported_error(log, worked_on)) is None:
                 raise
             raise reported from failure
-        if self._resumed and earlier:
-            request = read_request(log, earlier)
-            self.log.info("Collecting what attempt %s was asked to stage.", request.attempt)
-        staged = collect_stage(log, handle, request, read_report(log, request))
-        self._forget_job(context)
-        return self._report(staged)
+        if (found := resumed()) is not None:
+            request = read_request(log, found)
+            self.log.info(
+                "Transaction %s: collecting what attempt %s was asked to stage.", request.transaction_id, request.attempt
+            )
+        return request, read_report(log, request)
 
     def submit_job(self, context: Context) -> str | None:
         """Submit the driver, after its request was stored for a later try that reconnects to it."""
         self._submitted = True
-        if self.durable and (store := context.get("task_state_store")) is not None and self._request is not None:
-            store.set(_REQUEST_KEY, {"transactionId": self._request.transaction_id, "directory": self._request.directory})
+        if (store := self._store(context)) is not None and self._request is not None:
+            note_request(store, self._request, self._inputs)
         return super().submit_job(context)
 
     def poll_until_complete(self, external_id: JsonValue, context: Context) -> None:
@@ -125,26 +190,25 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         super().get_job_result(external_id, context)
 
     def _earlier_job(self, context: Context, transaction_id: str) -> str | None:
-        """Return the directory that the driver in the state store works on, after one of another transaction was dropped.
+        """Return the directory that the earlier try's application works on, after what is about other work was dropped.
 
-        Airflow keeps the driver's id over a clear, and would take that driver's success for the new transaction's.
+        Airflow keeps the driver's id over a clear, and would take that driver's success for the new transaction's, or for that of
+        an application that was given something else since.
         """
-        store = context.get("task_state_store")
-        if store is None or not self.durable:
-            return None
-        stored = store.get(_REQUEST_KEY)
-        if isinstance(stored, Mapping) and stored.get("transactionId") == transaction_id:
-            return str(stored["directory"])
-        self._forget_job(context)
-        return None
+        directory = noted_directory(self._store(context), transaction_id, self._inputs)
+        if directory is None:
+            self._forget_job(context)
+        return directory
 
     def _forget_job(self, context: Context) -> None:
         """Drop the driver's id, so that clearing this task runs the job again."""
-        store = context.get("task_state_store")
-        if store is not None and self.durable:
-            for key in (self.external_id_key, _K8S_STATUS_KEY, _REQUEST_KEY):
+        if (store := self._store(context)) is not None:
+            for key in (self.external_id_key, _K8S_STATUS_KEY, REQUEST_KEY):
                 if store.get(key) is not None:
                     store.delete(key)
+
+    def _store(self, context: Context) -> Any:
+        return context.get("task_state_store") if self.durable else None
 
 
 class DeltaStageFilesOperator(DeltaStageBaseOperator):
@@ -179,13 +243,15 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
         log, handle = self._open()
         if (skipped := self._skip_if_committed(handle, context)) is not None:
             return skipped
-        staged = collect_files(
-            log,
-            handle,
-            **self._identity(context),
-            **self._write_options(),
-            path=self.path,
-            time_zone=self.time_zone,
-            rows_checked=self.rows_checked,
+        staged = self._collected(
+            lambda: collect_files(
+                log,
+                handle,
+                **self._identity(context),
+                **self._write_options(),
+                path=self.path,
+                time_zone=self.time_zone,
+                rows_checked=self.rows_checked,
+            )
         )
         return self._report(staged)

@@ -59,14 +59,16 @@ class DeltaComputeStatisticsOperator(DeltaCommittingOperator):
         """
         from airflow_delta.commands.compute_statistics import compute_statistics
 
-        result = compute_statistics(
-            DeltaHook(self.delta_conn_id).get_log(self.table),
-            predicate=self.predicate,
-            only_missing=self.only_missing,
-            max_restarts=self.max_restarts,
-            policy=self._policy(),
-            tags=commit_tags(context),
-            user_metadata=self.user_metadata,
-            hooks=tuple(self.post_commit_hooks),
-        )
+        log = DeltaHook(self.delta_conn_id).get_log(self.table)
+        with self._watched(context, log):
+            result = compute_statistics(
+                log,
+                predicate=self.predicate,
+                only_missing=self.only_missing,
+                max_restarts=self.max_restarts,
+                policy=self._policy(),
+                tags=commit_tags(context),
+                user_metadata=self.user_metadata,
+                hooks=tuple(self.post_commit_hooks),
+            )
         return self._finish(context, result)

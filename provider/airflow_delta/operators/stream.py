@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_delta.assets.delta import delta_asset, event_extra
+from airflow_delta.assets.delta import delta_asset, events_extra
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.identity import column_names, commit_tags
+from airflow_delta.operators.kill import within
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
 from airflow_delta.operators.spark_session import SparkSessionOperator
 
@@ -132,8 +132,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
     def on_kill(self) -> None:
         """Stop the query; a batch that has been committed stays."""
         if self._query is not None:
-            # As in the base class: this thread waits for Spark.
-            threading.Thread(target=self._query.stop, daemon=True).start()
+            within(1.0, self._query.stop, what="Stopping the query", logger=self.log)  # the base class ends what is left
         super().on_kill()
 
     def _sink(self, hook: DeltaHook, context: Context) -> DeltaBatchSink:
@@ -191,7 +190,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
             "nothing had arrived" if last is None else f"the last one is version {last.version}",
         )
         if last is not None:
-            self._emit(context, last)
+            self._emit(context, batches)
         return {
             "table": table,
             "queryId": query_id,
@@ -208,10 +207,11 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
             ],
         }
 
-    def _emit(self, context: Context, last: CommitResult) -> None:
-        """Say in the events of the outlets which version the last batch made."""
+    def _emit(self, context: Context, batches: Sequence[CommitResult]) -> None:
+        """Say in the events of the outlets which versions the batches made: an event has room for one run, not for each batch."""
+        extra = events_extra(batches)
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra.update(event_extra(last))
+                context["outlet_events"][outlet].extra.update(extra)
             elif isinstance(outlet, AssetAlias):
-                context["outlet_events"][outlet].add(delta_asset(last.table), extra=event_extra(last))
+                context["outlet_events"][outlet].add(delta_asset(self.table, self.delta_conn_id), extra=extra)

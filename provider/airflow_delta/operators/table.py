@@ -10,9 +10,11 @@ from airflow.sdk import RetryPolicy
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.committing import FINAL_ERRORS, REFUSALS, DeltaCommittingOperator
 from airflow_delta.operators.identity import commit_tags, default_transaction_key, whole_number
-from airflow_delta.operators.spark_session import SparkSessionOperator
+from airflow_delta.operators.lineage import absolute_table
+from airflow_delta.operators.spark_request import SparkRequestOperator
 from airflow_delta.operators.transactional import DeltaTransactionalOperator
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
@@ -20,7 +22,6 @@ from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.log import DeltaLog
 
@@ -137,23 +138,49 @@ class DeltaTableOperator(DeltaTaskIdentity, DeltaTransactionalOperator):
         from airflow_delta.commands.run import run_transaction
 
         log = self._log_of_table(self.delta_conn_id)
+        writes: list[StagedWrite] = []
 
         def stage(handle: TransactionHandle) -> list[StagedWrite]:
-            return [self._stage(log, handle, context)]
+            writes[:] = [self._stage_alone(log, handle, context)]
+            return writes
 
-        result = run_transaction(
-            log,
-            stage,
-            attempt=new_attempt(context["ti"].try_number),
-            max_restarts=self.max_restarts,
-            policy=self._policy(),
-            tags=commit_tags(context),
-            user_metadata=self.user_metadata,
-            hooks=tuple(self.post_commit_hooks),
-            **self._begin_options(context),
-            **self.begin_options(),
+        with self._watched(context, log):
+            result = run_transaction(
+                log,
+                stage,
+                attempt=new_attempt(context["ti"].try_number),
+                max_restarts=self.max_restarts,
+                policy=self._policy(),
+                tags=commit_tags(context),
+                user_metadata=self.user_metadata,
+                hooks=tuple(self.post_commit_hooks),
+                **self._begin_options(context),
+                **self.begin_options(),
+            )
+        return self._finish(context, result, writes)
+
+    def _stage_alone(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> StagedWrite:
+        """Stage the operation of a transaction that this task begins and commits; the clock of the commit starts after it."""
+        self.log.info(
+            "Transaction %s: begins on version %s of %s; key %s.",
+            handle.transaction_id,
+            handle.read_version,
+            handle.table,
+            handle.app_id,
         )
-        return self._finish(context, result)
+        metrics = TaskMetrics(context["ti"])
+        metrics.started(handle)
+        clock = Stopwatch()
+        staged = self._stage(log, handle, context)
+        metrics.staged(staged, handle.table, clock.seconds)
+        self._note_reads(handle, [staged])
+        if self._commit_clock is not None:
+            self._commit_clock.restart()
+        return staged
+
+    def _table_of_arguments(self) -> str | None:
+        # A stage writes nothing that anybody could read: the table is what the commit task has written.
+        return None if self.transaction is not None else absolute_table(self.table)
 
     def _check_same_table(self, handle: TransactionHandle) -> None:
         if self.table and (other := self._log_of_table(self.delta_conn_id or handle.delta_conn_id).uri) != handle.table:
@@ -170,77 +197,26 @@ class DeltaTableOperator(DeltaTaskIdentity, DeltaTransactionalOperator):
             return planned
         from airflow_delta.commands.operations import collect_operation
 
-        return collect_operation(log, handle, planned, self._run_on_spark(log, planned))
+        self._tell_plan(planned)
+        asked, report = self._work_on_spark(log, planned)
+        return self._collected(lambda: collect_operation(log, handle, asked, report))
+
+    def _work_on_spark(self, log: DeltaLog, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Have Spark work on a request; return the request that was worked on, and the report."""
+        return request, self._run_on_spark(log, request)
 
     def _run_on_spark(self, log: DeltaLog, request: StageRequest) -> StageReport:
         raise NotImplementedError(f"{type(self).__name__} does no work on Spark, {request.operation} asks for it")
 
 
-class DeltaSparkTableOperator(SparkSessionOperator, DeltaTableOperator):
+class DeltaSparkTableOperator(SparkRequestOperator, DeltaTableOperator):
     """Base of the operations whose data work is Spark's: in a session of this task, or in an application that it submits.
 
-    :param application: Spark application that does the work: it calls ``airflow_delta.spark.delta_stage(spark).run()``, with a
-        source if the operation wants one. Default, where ``spark_submit`` is given: the one that the provider ships. (templated)
-    :param spark_submit: parameters of Airflow's ``SparkSubmitHook`` (``conf``, ``num_executors``, ``packages``, ...): the work is
-        submitted to ``spark_conn_id`` instead of done in a session. (templated)
-
-    The other parameters are those of :class:`DeltaTableOperator` and
-    :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    The parameters are those of :class:`DeltaTableOperator` and
+    :class:`~airflow_delta.operators.spark_request.SparkRequestOperator`.
     """
 
-    template_fields: Sequence[str] = (
-        *DeltaTableOperator.template_fields,
-        *SparkSessionOperator.template_fields,
-        "application",
-        "spark_submit",
-    )
-    template_fields_renderers = {"spark_submit": "json", "config_kwargs": "json"}
-
-    def __init__(self, *, application: str | None = None, spark_submit: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.application = application
-        self.spark_submit = spark_submit
-        self._submitting: Any = None
-
-    def source(self, spark: SparkSession) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
-        """Return the rows that the operation works with, beside those of the table."""
-        return None
-
-    def on_kill(self) -> None:
-        """End the submitted application, or interrupt the jobs of this session; the commit reads that it must not go on."""
-        if self._submitting is not None:
-            self._submitting.on_kill()
-        super().on_kill()
-
-    def _run_on_spark(self, log: DeltaLog, request: StageRequest) -> StageReport:
-        if self.application is not None or self.spark_submit is not None:
-            return self._submit(log, request)
-        from airflow_delta.spark.operations import run_operation
-
-        with self._spark_session() as spark:
-            return run_operation(spark, request, self.source(spark))
-
-    def _submit(self, log: DeltaLog, request: StageRequest) -> StageReport:
-        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
-        from airflow_delta.commands.write import put_request, read_report, reported_error
-        from airflow_delta.spark.job import REQUEST_PROPERTY
-        from airflow_delta.spark.package import application_path, build_package
-
-        options = dict(self.spark_submit or {})
-        conf = {**(self.config_kwargs or {}), **options.pop("conf", {}), REQUEST_PROPERTY: put_request(log, request)}
-        py_files = ",".join(part for part in (options.pop("py_files", None), build_package()) if part)
-        options.setdefault("name", f"{self.dag_id}-{self.task_id}")
-        self._submitting = SparkSubmitHook(conn_id=self.spark_conn_id, conf=conf, py_files=py_files, **options)
-        try:
-            self._submitting.submit(self.application or application_path())
-        except Exception as failure:
-            if (reported := reported_error(log, request)) is None:
-                raise
-            raise reported from failure
-        finally:
-            self._submitting = None
-        return read_report(log, request)
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, *SparkRequestOperator.template_fields)
 
 
 class DeltaMaintenanceBase(DeltaTaskIdentity):
@@ -264,7 +240,12 @@ class DeltaMaintenanceBase(DeltaTaskIdentity):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was done."""
-        return self.run(self._log_of_table(self.delta_conn_id), context)
+        log = self._log_of_table(self.delta_conn_id)
+        with self._watched(context, log):
+            return self.run(log, context)
+
+    def _table_of_arguments(self) -> str | None:
+        return absolute_table(self.table)
 
     def _commit_options(self, context: Context) -> dict[str, Any]:
         """Return identity and commit options as :func:`airflow_delta.commands.run.run_transaction` and its like take them."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, RetryPolicy
 
+from airflow_delta.exceptions import DeltaConcurrentModificationException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.committing import FINAL_ERRORS, DeltaCommittingOperator
+from airflow_delta.links.delta import DeltaTableLink
+from airflow_delta.observability import TaskMetrics
+from airflow_delta.operators.committing import DeltaCommittingOperator
 from airflow_delta.operators.expected_stages import check_all_reported
 from airflow_delta.operators.identity import (
     column_names,
@@ -19,11 +23,16 @@ from airflow_delta.operators.identity import (
     parse_handle,
     whole_number,
 )
-from airflow_delta.staging.contract import StagedWrite
+from airflow_delta.operators.lineage import table_of_handle
+from airflow_delta.operators.restart import ON_CONFLICT, Restart
+from airflow_delta.retry_policies import FINAL_ERRORS
+from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_delta.log import DeltaLog
 
 
 class DeltaStartTransactionOperator(BaseOperator):
@@ -60,6 +69,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         "isolation_level",
     )
     template_fields_renderers = {"properties": "json", "schema": "json"}
+    operator_extra_links = (DeltaTableLink(),)
     ui_color = "#d5e8d4"
 
     def __init__(
@@ -120,16 +130,18 @@ class DeltaStartTransactionOperator(BaseOperator):
             create=self.create,
             delta_conn_id=self.delta_conn_id,
         )
+        handle = replace(handle, given_table=self.table)
         self.log.info(
-            "Transaction %s reads version %s of %s; key %s, txnVersion %s, rerun_policy %s%s.",
+            "Transaction %s: begins on version %s of %s; key %s, txnVersion %s, rerun_policy %s%s.",
             handle.transaction_id,
             handle.read_version,
             handle.table,
             handle.app_id,
             handle.txn_version,
             handle.rerun_policy,
-            f"; committed before in version {handle.committed.version}" if handle.committed else "",
+            f"; the key is committed in version {handle.committed.version}: stages will do nothing" if handle.committed else "",
         )
+        TaskMetrics(context["ti"]).started(handle)
         return handle.to_dict()
 
 
@@ -142,12 +154,26 @@ class DeltaCommitOperator(DeltaCommittingOperator):
     :param transaction: the handle: output of the start task. (templated)
     :param staged: outputs of the stages: one, several, mapped. Every instance of these tasks must have reported. (templated)
     :param allow_skipped: publish without stages that ended as *skipped* (needs a trigger rule that lets the commit run then).
+    :param on_conflict: what a logical conflict means: ``fail`` (default), or ``restart``: the transaction is aborted, and the
+        start task with everything after it is cleared, so that all of it runs again on the newest version. (templated)
+    :param max_restarts: how often, until the commit succeeds. (templated)
+    :param restart_conn_id: connection to Airflow's REST API for ``restart``: the URL of the API server as host, login and
+        password of a user who may edit this Dag's task instances. Not needed where every task of the Dag is the start task or
+        comes after it: then the run is cleared as a whole. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`.
     """
 
-    template_fields: Sequence[str] = ("transaction", "staged", "delta_conn_id", *DeltaCommittingOperator.template_fields)
+    template_fields: Sequence[str] = (
+        "transaction",
+        "staged",
+        "on_conflict",
+        "max_restarts",
+        "restart_conn_id",
+        "delta_conn_id",
+        *DeltaCommittingOperator.template_fields,
+    )
     ui_color = "#dae8fc"
 
     def __init__(
@@ -156,6 +182,9 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         transaction: Any,
         staged: Any,
         allow_skipped: bool = False,
+        on_conflict: str = "fail",
+        max_restarts: int | str = 3,
+        restart_conn_id: str | None = None,
         delta_conn_id: str | None = None,
         retry_policy: RetryPolicy | None = FINAL_ERRORS,
         **kwargs: Any,
@@ -164,33 +193,78 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         self.transaction = transaction
         self.staged = staged
         self.allow_skipped = allow_skipped
+        self.on_conflict = on_conflict
+        self.max_restarts = max_restarts
+        self.restart_conn_id = restart_conn_id
         self.delta_conn_id = delta_conn_id
+        self._given: tuple[str, str | None] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the commit's result, after the asset events of the outlets were filled in.
 
         :raises MissingStageException: an instance of a stage did not report.
-        :raises DeltaConcurrentModificationException: another commit conflicts with what the stages read.
+        :raises DeltaConcurrentModificationException: another commit conflicts with what the stages read, and no restart is left.
         :raises CommitStateUnknownException: the store did not say whether the entry was written; a retry settles it.
+        :raises DeltaIllegalArgumentException: there is no way to restart this transaction, or no such choice.
         """
-        from airflow_delta.commands.publish import publish
-
+        restart = self._restart(context)
         handle = parse_handle(self.transaction, task_id=self.task_id)
+        if handle.given_table is not None:
+            self._given = handle.given_table, handle.delta_conn_id
         staged = [StagedWrite.from_dict(report) for report in flatten_reports(self.staged) if report is not None]
         if handle.committed is None:
             check_all_reported(self, context, handle, staged)
         log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
-        result = publish(
-            log,
-            handle,
-            staged,
-            attempt=new_attempt(context["ti"].try_number),
-            policy=self._policy(),
-            tags=commit_tags(context),
-            user_metadata=self.user_metadata,
-            hooks=tuple(self.post_commit_hooks),
+        self.log.info(
+            "Transaction %s: commit of %s staged writes (%s files, %s bytes) to %s begins; version %s was read.",
+            handle.transaction_id,
+            len(staged),
+            sum(write.num_files for write in staged),
+            sum(write.num_bytes for write in staged),
+            handle.table,
+            handle.read_version,
         )
-        return self._finish(context, result)
+        self._note_reads(handle, staged)
+        try:
+            result = self._publish(context, log, handle, staged)
+        except DeltaConcurrentModificationException as conflict:
+            if restart is None or not restart.after(conflict, log, handle):
+                raise
+            result = self._publish(context, log, handle, staged)
+        if restart is not None:
+            restart.committed()
+        return self._finish(context, result, staged)
+
+    def _publish(self, context: Context, log: DeltaLog, handle: TransactionHandle, staged: Sequence[StagedWrite]) -> CommitResult:
+        from airflow_delta.commands.publish import publish
+
+        with self._watched(context, log):
+            return publish(
+                log,
+                handle,
+                staged,
+                attempt=new_attempt(context["ti"].try_number),
+                policy=self._policy(),
+                tags=commit_tags(context),
+                user_metadata=self.user_metadata,
+                hooks=tuple(self.post_commit_hooks),
+            )
+
+    def _restart(self, context: Context) -> Restart | None:
+        if self.on_conflict not in ON_CONFLICT:
+            raise DeltaIllegalArgumentException(
+                f"on_conflict of {self.task_id!r} must be one of {', '.join(ON_CONFLICT)}, got {self.on_conflict!r}."
+            )
+        if self.on_conflict != "restart":
+            return None
+        limit = whole_number("max_restarts", self.max_restarts)
+        return Restart(context, self, max_restarts=3 if limit is None else limit, conn_id=self.restart_conn_id)
+
+    def _given_table(self) -> tuple[str, str | None] | None:
+        return self._given
+
+    def _table_of_arguments(self) -> str | None:
+        return table_of_handle(self.transaction)
 
 
 class DeltaAbortOperator(BaseOperator):
@@ -210,7 +284,7 @@ class DeltaAbortOperator(BaseOperator):
         self.transaction = transaction
         self.delta_conn_id = delta_conn_id
 
-    def execute(self, context: Context) -> dict[str, Any] | None:  # noqa: ARG002 - Airflow's signature
+    def execute(self, context: Context) -> dict[str, Any] | None:
         """Return what was done; ``None`` when there is no transaction."""
         from airflow_delta.commands.abort import abort
 
@@ -220,5 +294,6 @@ class DeltaAbortOperator(BaseOperator):
         handle = parse_handle(self.transaction, task_id=self.task_id)
         log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
         result = abort(log, handle)
-        self.log.info("Abort of transaction %s: %s. %s", handle.transaction_id, result.outcome, result.reason)
+        self.log.info("Transaction %s: abort: %s. %s", handle.transaction_id, result.outcome, result.reason)
+        TaskMetrics(context["ti"]).aborted(result)
         return result.to_dict()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.identity import flatten_reports, parse_handle
+from airflow_delta.operators.lineage import DeltaLineageOperator
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
+from airflow_delta.staging.report import StageRequest
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 
-class DeltaTransactionalOperator(BaseOperator):
+class DeltaTransactionalOperator(DeltaLineageOperator):
     """Base of the tasks that stage something for a transaction. Readers of the table see nothing until the commit.
 
     :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
@@ -36,6 +37,7 @@ class DeltaTransactionalOperator(BaseOperator):
         self.transaction = transaction
         self.after = after
         self.delta_conn_id = delta_conn_id
+        self._stage_of: tuple[TransactionHandle, TaskMetrics, Stopwatch] | None = None
 
     def _open(self) -> tuple[DeltaLog, TransactionHandle]:
         handle = parse_handle(self.transaction, task_id=self.task_id)
@@ -60,9 +62,11 @@ class DeltaTransactionalOperator(BaseOperator):
         from airflow_delta.commands.write import skip_stage
 
         if handle.committed is None:
+            self._stage_of = handle, TaskMetrics(context["ti"]), Stopwatch()
             return None
         self.log.info(
-            "Transaction key %s is in version %s of %s already: nothing is staged (rerun_policy=%s).",
+            "Transaction %s: its key %s is in version %s of %s already: nothing is staged (rerun_policy=%s).",
+            handle.transaction_id,
             handle.app_id,
             handle.committed.version,
             handle.table,
@@ -74,12 +78,42 @@ class DeltaTransactionalOperator(BaseOperator):
         """Return the ``mode`` of this task's staged writes."""
         return "rewrite"
 
+    def _tell_plan(self, request: StageRequest) -> None:
+        """Log what Spark is asked to do."""
+        files = [*(request.scan.files if request.scan else ()), *(request.rewrite.files if request.rewrite else ())]
+        self.log.info(
+            "Transaction %s: planned %s of stage %s at version %s: %s files (%s bytes) of the table to read.",
+            request.transaction_id,
+            request.mode if request.operation == "WRITE" else request.operation,
+            request.stage,
+            request.read_version,
+            len(files),
+            sum(file.size for file in files),
+        )
+
+    def _collected(self, collect: Callable[[], StagedWrite]) -> StagedWrite:
+        """Turn files into staged actions, and log what their footers say."""
+        clock = Stopwatch()
+        staged = collect()
+        self.log.info(
+            "Transaction %s: read the footers of %s files of stage %s: %s rows, %s bytes; %.1f s.",
+            staged.transaction_id,
+            staged.num_files,
+            staged.stage,
+            staged.num_records,
+            staged.num_bytes,
+            clock.seconds,
+        )
+        return staged
+
     def _report(self, staged: StagedWrite) -> Mapping[str, Any]:
         """Log what was staged and return its JSON form."""
         if (earlier := self._earlier()) and not staged.after:
             staged = replace(staged, after=tuple(f"{write.stage}/{write.attempt}" for write in earlier))
         self.log.info(
-            "Staged %s of %s: %s rows, %s files added, %s removed, %s bytes; attempt %s. Nothing is visible before the commit.",
+            "Transaction %s: staged %s of stage %s: %s rows in %s files added, %s files removed, %s bytes; attempt %s. "
+            "Nothing is visible before the commit.",
+            staged.transaction_id,
             staged.mode if staged.operation == "WRITE" else staged.operation,
             staged.stage,
             staged.num_records,
@@ -88,4 +122,8 @@ class DeltaTransactionalOperator(BaseOperator):
             staged.num_bytes,
             staged.attempt,
         )
+        if self._stage_of is not None:
+            handle, metrics, clock = self._stage_of
+            metrics.staged(staged, handle.table, clock.seconds)
+            self._note_reads(handle, [staged])
         return staged.to_dict()

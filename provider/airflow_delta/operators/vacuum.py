@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.identity import commit_tags
 from airflow_delta.operators.table import DeltaMaintenanceBase
 
@@ -60,9 +61,10 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         """Delete the files."""
         from airflow_delta.commands.vacuum.run import vacuum
 
+        clock = Stopwatch()
         result = vacuum(
             log,
-            retention_hours=_hours(self.retention_hours),
+            retention_hours=hours(self.retention_hours),
             retention_check=self.retention_check,
             lite=self.lite,
             dry_run=self.only_list,
@@ -72,9 +74,17 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
             tags=commit_tags(context),
             user_metadata=self.user_metadata,
         )
+        if not result.dry_run:
+            TaskMetrics(context["ti"]).vacuumed(
+                result.table,
+                files=result.num_files,
+                directories=result.num_directories,
+                size=result.num_bytes,
+                seconds=clock.seconds,
+            )
         self.log.info(
-            "%s %s files and %s directories (%s bytes) of %s; %s transactions are staged.",
-            "Would delete" if result.dry_run else "Deleted",
+            "VACUUM: %s %s files and %s directories (%s bytes) of %s; %s transactions are staged.",
+            "would delete" if result.dry_run else "deleted",
             result.num_files,
             result.num_directories,
             result.num_bytes,
@@ -84,10 +94,14 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         return result.to_dict(max_paths=self.max_paths)
 
 
-def _hours(value: float | str | None) -> float | None:
+def hours(value: float | str | None, name: str = "retention_hours") -> float | None:
+    """Return a number of hours that a template may have turned into text.
+
+    :raises DeltaIllegalArgumentException: it is no number.
+    """
     if value is None or value == "":
         return None
     try:
         return float(value)
     except ValueError:
-        raise DeltaIllegalArgumentException(f"retention_hours must be a number, got {value!r}") from None
+        raise DeltaIllegalArgumentException(f"{name} must be a number, got {value!r}") from None

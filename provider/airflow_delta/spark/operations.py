@@ -18,6 +18,7 @@ OPERATIONS = {
     "OPTIMIZE": "optimize:stage_optimize",
     "REORG": "optimize:stage_optimize",
     "ADD CONSTRAINT": "constraint_check:check_constraint",
+    "AUDIT": "audit:run_checks",
 }
 """Module and function by operation."""
 

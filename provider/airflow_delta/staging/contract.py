@@ -149,6 +149,7 @@ class TransactionHandle(Payload):
     :param committed: the commit that already holds this key, under ``skip``; stages then do nothing.
     :param delta_conn_id: connection that the other tasks reach the table with.
     :param timestamp: milliseconds since the epoch of the version that was read.
+    :param given_table: the table as the start task was given it: with ``delta_conn_id`` the name of its asset.
     """
 
     contract: int = CONTRACT
@@ -171,6 +172,7 @@ class TransactionHandle(Payload):
     delta_conn_id: str | None = None
     timestamp: int | None = None
     committed: CommitResult | None = None
+    given_table: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,6 +77,7 @@ class StageReport(Payload):
     :param identities: identity columns whose values the stage generated.
     :param schema_string: Spark's JSON form of what was written, data and partition columns, under their logical names.
     :param time_zone: time zone of timestamps in the names of partition directories.
+    :param answers: of an ``AUDIT``: JSON forms of :class:`~airflow_delta.staging.audit.SqlAnswer`.
     :param error_class: class name of the error when the stage failed.
     """
 
@@ -94,6 +95,7 @@ class StageReport(Payload):
     schema_string: str = ""
     partition_columns: tuple[str, ...] = ()
     time_zone: str = "UTC"
+    answers: tuple[dict, ...] = ()  # type: ignore[type-arg]
     error_class: str | None = None
     error_message: str | None = None
 

@@ -221,6 +221,16 @@ class CommitLoop:
             current = self._checker.current
             self.entry = replace(self.entry, data=current.encode(), num_actions=len(current.actions) + 1)
         logger.info("No logical conflicts with deltas [%s, %s), retrying.", winners[0].version, next_version)
+        self._record_lost_race(winners[0].version, winners[-1].version)
+
+    def _record_lost_race(self, first: int, last: int) -> None:
+        """Record that others were faster (``delta.commit.retry``, ours): who waits for a commit wants to know why it takes long.
+
+        Commits that were there before the first put are no lost race.
+        """
+        if self.attempts and events.enabled(name="delta.commit.retry"):
+            data = {"txnId": self.entry.txn_id, "attempts": self.attempts, "firstWinner": first, "lastWinner": last}
+            events.record_event("delta.commit.retry", self.log.uri, data)
 
     def _record_conflict(self, error: DeltaConcurrentModificationException) -> None:
         """Record the event that Delta records: ``delta.commit.conflict.<Type>``."""

@@ -21,7 +21,7 @@ from airflow_delta.log import protocol as table_protocol
 from airflow_delta.log.actions import AddFile, Metadata, Protocol, RemoveFile
 from airflow_delta.transaction import in_commit_timestamps, row_tracking
 from airflow_delta.transaction.conflict_domains import check_domains
-from airflow_delta.transaction.conflict_errors import BEGIN_AGAIN, conflict, partition_hint
+from airflow_delta.transaction.conflict_errors import BEGIN_AGAIN, conflict, keep_apart, partition_hint
 from airflow_delta.transaction.conflict_metadata import check_metadata
 from airflow_delta.transaction.conflict_protocol import check_own_drop, check_protocol
 from airflow_delta.transaction.conflict_state import CurrentTransaction
@@ -39,11 +39,6 @@ from airflow_delta.transaction.winning_commit import (
 __all__ = ["ConflictChecker", "CurrentTransaction"]
 
 _BACKFILLS = (row_tracking.BACKFILL, row_tracking.UNBACKFILL)
-
-_NARROW = (
-    "Transactions on disjoint partitions do not conflict: let the predicate of an overwrite, a delete or a read name the "
-    "partition columns."
-)
 
 
 class ConflictChecker:
@@ -206,7 +201,7 @@ class ConflictChecker:
                     winner,
                     f"Files were added to {where} by a concurrent update, and this transaction should have read them (it read "
                     f"{current.reads.describe()})",
-                    f"{BEGIN_AGAIN} {_NARROW}",
+                    f"{BEGIN_AGAIN}\n{keep_apart(current)}",
                     partition=values,
                 )
 
@@ -232,7 +227,9 @@ class ConflictChecker:
                 if hint
                 else f"A file that this transaction read ({path or 'it read the whole table'}) was removed by a concurrent update"
             )
-            raise self._fail(ConcurrentDeleteReadException, winner, what, f"{BEGIN_AGAIN} {_NARROW}", partition=values)
+            raise self._fail(
+                ConcurrentDeleteReadException, winner, what, f"{BEGIN_AGAIN}\n{keep_apart(current)}", partition=values
+            )
         both = min(self._removes.keys() & values_of.keys(), default=None)
         if both is not None:
             values = self._values_of(both, values_of)
@@ -242,7 +239,7 @@ class ConflictChecker:
                 ConcurrentDeleteDeleteException,
                 winner,
                 f"A file{where} that this transaction removes ({both}) was removed by a concurrent update",
-                f"{BEGIN_AGAIN} {_NARROW}",
+                f"{BEGIN_AGAIN}\n{keep_apart(current)}",
                 partition=values,
             )
 

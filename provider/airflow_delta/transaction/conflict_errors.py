@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.winning_commit import WinningCommit
 
 BEGIN_AGAIN = (
-    "What to do: begin a new transaction, which reads the latest version, and do its work again "
-    "(in a Dag: clear the start task with everything after it)."
+    "What to do: begin a new transaction, which reads the latest version, and do its work again. In a Dag: clear the start task "
+    "with everything after it, or have the commit do that with on_conflict='restart'; a task that is a transaction of its own "
+    "begins anew when it is retried or cleared, and by itself with max_restarts."
 )
 
 _NULL = "null"
@@ -69,6 +70,21 @@ def describe_winner(winner: WinningCommit) -> str:
     return f"version {winner.version} ({info.get('operation') or 'TRANSACTION'}), committed by {by}{when}{note}"
 
 
+def keep_apart(current: CurrentTransaction) -> str:
+    """Return how such a conflict is kept from happening, for a transaction on this table that read what it read."""
+    columns = ", ".join(current.partition_columns)
+    if not columns:
+        return (
+            "To keep it from happening: the table has no partitions, so whatever another transaction adds conflicts with each "
+            "that read something. Partition it by what its writers keep apart."
+        )
+    return (
+        "To keep it from happening: transactions on disjoint partitions do not conflict. Let the predicate of an overwrite, a "
+        f"delete or a read name the partition columns ({columns}), and no more partitions than needed; what needs the same ones "
+        "runs one after the other (max_active_runs, a pool)."
+    )
+
+
 def conflict(
     kind: type[E],
     winner: WinningCommit,
@@ -85,9 +101,11 @@ def conflict(
     """
     info: dict[str, Any] = winner.commit_info
     named = named_partition(partition, current)
+    read = current.reads.describe()
+    of_that = "" if read == "nothing" or read in what else f" ({read})"
     return kind(
-        f"{what} on table {winner.table}: {describe_winner(winner)}. This transaction read version {current.read_version} and "
-        f"committed nothing. {advice}",
+        f"{what} on table {winner.table}: {describe_winner(winner)}. This transaction ({current.operation or 'TRANSACTION'}) "
+        f"read version {current.read_version}{of_that} and committed nothing.\n{advice}",
         table=winner.table,
         winning_version=winner.version,
         winning_commit=info or None,

@@ -14,27 +14,32 @@ logger = logging.getLogger(__name__)
 
 Listener = Callable[[str, str, Mapping[str, Any]], None]
 
-_listeners: list[Listener] = []
+_listeners: dict[Listener, tuple[str, ...]] = {}
 
 
-def add_listener(listener: Listener) -> None:
-    """Call ``listener(name, table, data)`` for every event of this process, in the thread that records it.
+def add_listener(listener: Listener, *, only: tuple[str, ...] = ("",)) -> None:
+    """Call ``listener(name, table, data)`` for the events of this process, in the thread that records them.
 
     One that is registered already is not registered twice. What it raises is logged and goes no further.
+
+    :param only: beginnings of the names that it is called for; default: every event. Events whose data is costly are not put
+        together for a listener that does not ask for them.
     """
-    if listener not in _listeners:
-        _listeners.append(listener)
+    _listeners.setdefault(listener, only)
 
 
 def remove_listener(listener: Listener) -> None:
     """Call ``listener`` no more; one that is not registered is no error."""
-    if listener in _listeners:
-        _listeners.remove(listener)
+    _listeners.pop(listener, None)
 
 
-def enabled(level: int = logging.DEBUG) -> bool:
-    """Tell whether anybody would see an event, for callers whose ``data`` is costly to put together."""
-    return bool(_listeners) or logger.isEnabledFor(level)
+def enabled(level: int = logging.DEBUG, *, name: str = "") -> bool:
+    """Tell whether anybody would see an event, for callers whose ``data`` is costly to put together.
+
+    :param name: of the event; default: any event at all.
+    """
+    heard = any(name.startswith(only) for only in _listeners.values()) if name else bool(_listeners)
+    return heard or logger.isEnabledFor(level)
 
 
 def record_event(name: str, table: str, data: Mapping[str, Any] | None = None, *, level: int = logging.DEBUG) -> None:
@@ -49,7 +54,9 @@ def record_event(name: str, table: str, data: Mapping[str, Any] | None = None, *
     if logger.isEnabledFor(level):
         fields = {"delta_event": name, "delta_table": table, "delta_data": facts}
         logger.log(level, "%s on %s %s", name, table, facts, extra=fields)
-    for listener in tuple(_listeners):
+    for listener, only in tuple(_listeners.items()):
+        if not name.startswith(only):
+            continue
         try:
             listener(name, table, facts)
         except Exception:

@@ -148,7 +148,7 @@ class CommitStats:
     @staticmethod
     def enabled() -> bool:
         """Tell whether anybody listens."""
-        return events.enabled()
+        return events.enabled(name=EVENT)
 
     def as_event(self) -> dict[str, Any]:
         """Return the facts under Delta's names, as JSON knows them."""

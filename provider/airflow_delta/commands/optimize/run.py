@@ -159,7 +159,13 @@ def _commit(
             if not isinstance(failure, DeltaConcurrentModificationException) or not _still_valid(read, snapshot, removes):
                 _give_up(log, handle)
                 raise
-            logger.info("Commit again on version %s of %s: %s", snapshot.version, log.uri, failure.message)
+            logger.info(
+                "Transaction %s: commit again on version %s of %s: %s",
+                handle.transaction_id,
+                snapshot.version,
+                log.uri,
+                failure.message,
+            )
             continue
         return _result(log, handle, txn, operation.name, adds, removes)
 

@@ -1,0 +1,265 @@
+"""What the commands of ``airflow delta`` do."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow.cli.simple_table import AirflowConsole
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.utils import cli as cli_utils
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+from airflow_delta.cli.output import print_data, print_line, print_rows, size, span, utc
+from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
+
+if TYPE_CHECKING:
+    from airflow_delta.commands.observe import CommitSummary
+    from airflow_delta.commands.transactions import TransactionState
+    from airflow_delta.log import DeltaLog
+
+_Command = Callable[[Namespace], None]
+
+_MAX_PATHS = 20
+
+
+def _command(*, audited: bool = False) -> Callable[[_Command], _Command]:
+    """Make a function a command of Airflow: quiet but for its output unless ``-v`` is given, one line for an error.
+
+    :param audited: note it in Airflow's audit log, where there is a metadata database.
+    """
+
+    def decorate(function: _Command) -> _Command:
+        action_cli: Any = cli_utils.action_cli
+        run: _Command = action_cli(check_db=False)(function) if audited else function
+        run = cli_utils.suppress_logs_and_warning(providers_configuration_loaded(run))
+
+        @functools.wraps(function)
+        def command(args: Namespace) -> None:
+            # As Airflow's own commands for connections do: else the Task SDK would not look into the metadata database.
+            os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+            try:
+                run(args)
+            except Exception as error:
+                if args.verbose:
+                    raise
+                raise SystemExit(_readable(error)) from None
+
+        return command
+
+    return decorate
+
+
+def _readable(error: Exception) -> str:
+    if isinstance(error, VacuumRetentionPeriodTooShortException):
+        return f"{error} On the command line that is --no-retention-check."
+    if isinstance(error, DeltaError):
+        return str(error)
+    if isinstance(error, AirflowNotFoundException):
+        return (
+            f"{error}. Add it ('airflow connections add', a variable AIRFLOW_CONN_<ID>, a secrets backend), or name another one "
+            "with --conn-id."
+        )
+    return f"{type(error).__name__}: {error} (-v shows where it came from)"
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------------
+
+
+@_command()
+def delta_history(args: Namespace) -> None:
+    """Show the versions of a table, newest first."""
+    from airflow_delta.commands.observe import recent_commits
+
+    commits = recent_commits(_table(args), args.limit, before=args.before)
+    if not print_data([commit.to_dict() for commit in commits], args.output):
+        print_rows(map(_commit_row, commits), args.output, fold=("operation", "by"), only_wide=("rows", "size", "read"))
+
+
+def _commit_row(commit: CommitSummary) -> dict[str, Any]:
+    tags = commit.tags
+    run = [tags[key] for key in ("airflow.dagId", "airflow.runId") if key in tags]
+    return {
+        "version": commit.version,
+        "time (UTC)": utc(commit.timestamp),
+        "operation": commit.operation,
+        "files": f"+{commit.num_added_files} -{commit.num_removed_files}",
+        "rows": commit.num_records if commit.num_added_files else None,
+        "size": size(commit.bytes_added) if commit.num_added_files else None,
+        "read": commit.read_version,
+        "by": " ".join(run) or commit.engine_info,
+    }
+
+
+@_command()
+def delta_describe(args: Namespace) -> None:
+    """Show what a table is."""
+    from airflow_delta.commands.describe import describe
+
+    detail = describe(_log(args))
+    if print_data(detail, args.output):
+        return
+    schema = detail.pop("schema")
+    shown = {
+        **detail,
+        "created_at": f"{utc(detail['created_at'])} UTC" if detail["created_at"] is not None else None,
+        "last_modified": f"{utc(detail['last_modified'])} UTC",
+        "size_in_bytes": f"{size(detail['size_in_bytes'])} ({detail['size_in_bytes']:,} bytes)",
+    }
+    empty: tuple[Any, ...] = (None, "", [], {})
+    rows = ({"property": name, "value": value} for name, value in shown.items() if value not in empty)
+    print_rows(rows, args.output, fold=("value",))
+    print_line()
+    commented = any(column["comment"] for column in schema)
+    columns = [{"column": column.pop("name"), **column} for column in schema]
+    rows = ({key: value for key, value in column.items() if commented or key != "comment"} for column in columns)
+    print_rows(rows, args.output, fold=("column", "type", "comment"))
+
+
+@_command()
+def delta_transactions(args: Namespace) -> None:
+    """Show the transactions that have staged files."""
+    from airflow_delta.commands.transactions import STATES, transactions
+
+    log = _log(args)
+    found = transactions(log, states=args.state or STATES)
+    if not found:
+        _refuse_missing(log)
+    if not print_data([transaction.to_dict() for transaction in found], args.output):
+        now = int(time.time() * 1000)
+        rows = (_transaction_row(transaction, now) for transaction in found)
+        print_rows(rows, args.output, fold=("stages",), only_wide=("version", "attempts", "files"))
+
+
+def _transaction_row(transaction: TransactionState, now: int) -> dict[str, Any]:
+    last = transaction.last_modified
+    return {
+        "transaction": transaction.transaction_id,
+        "state": transaction.state,
+        "version": transaction.version,
+        "attempts": transaction.attempts,
+        "files": transaction.num_files,
+        "size": size(transaction.num_bytes),
+        "idle": None if last is None else span(now - last),
+        "stages": transaction.stages,
+    }
+
+
+# -- changing -----------------------------------------------------------------------------------------------------------------
+
+
+@_command(audited=True)
+def delta_abort(args: Namespace) -> None:
+    """Give up a transaction and delete its staged files."""
+    from airflow_delta.commands.abort import abort_transaction
+    from airflow_delta.commands.transactions import transaction_state
+
+    log = _log(args)
+    found = transaction_state(log, args.transaction_id)
+    goes = found is not None and found.state != "committed" and (args.force or found.state != "open")
+    if found is not None and goes and not args.yes:
+        _confirm(
+            f"Transaction {found.transaction_id} of {log.uri} is {found.state}: {found.reason} Delete what it has "
+            f"staged ({found.num_files} files, {size(found.num_bytes)})?"
+        )
+    result = abort_transaction(log, args.transaction_id, force=args.force)
+    data = asdict(result)
+    del data["contract"]
+    if print_data(data, args.output):
+        return
+    row = {"transaction": result.transaction_id, "outcome": result.outcome, "version": result.version}
+    print_rows([{**row, "deleted files": result.num_deleted_files}], args.output)
+    print_line(result.reason)
+
+
+@_command(audited=True)
+def delta_vacuum(args: Namespace) -> None:
+    """Delete files that no version within the retention needs, or say which."""
+    from airflow_delta.commands.vacuum.run import vacuum
+
+    result = vacuum(
+        _log(args),
+        retention_hours=args.retention_hours,
+        retention_check=args.retention_check,
+        lite=args.lite,
+        dry_run=args.dry_run,
+    )
+    # A name that is no UTF-8 cannot be printed everywhere.
+    data = {**asdict(result), "paths": [path.encode(errors="backslashreplace").decode() for path in result.paths]}
+    if print_data(data, args.output):
+        return
+    row = {
+        "mode": result.mode,
+        "would delete" if result.dry_run else "deleted": f"{result.num_files} files",
+        "directories": result.num_directories,
+        "size": size(result.num_bytes),
+        "open transactions": result.num_live_transactions,
+        "version": result.version,
+    }
+    print_rows([row], args.output)
+    for path in data["paths"][:_MAX_PATHS]:
+        print_line(path)
+    if len(data["paths"]) > _MAX_PATHS:
+        print_line(f"... and {len(data['paths']) - _MAX_PATHS} more; -o json names all of them.")
+    if result.dry_run and data["paths"]:
+        print_line("Nothing was deleted. --no-dry-run deletes them.")
+
+
+@_command(audited=True)
+def delta_checkpoint(args: Namespace) -> None:
+    """Write a checkpoint of the latest version."""
+    from airflow_delta.log import protocol
+
+    log = _table(args)
+    snapshot = log.update()
+    protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
+    log.checkpoint(snapshot)
+    data = {"table": log.uri, "version": snapshot.version, "num_files": snapshot.num_files}
+    if not print_data(data, args.output):
+        row = {"table": log.uri, "checkpoint of version": snapshot.version, "files": snapshot.num_files}
+        print_rows([row], args.output, fold=("table",))
+
+
+# -- arguments ----------------------------------------------------------------------------------------------------------------
+
+
+def _log(args: Namespace) -> DeltaLog:
+    """Return the log of the table that the arguments name."""
+    from airflow_delta.hooks.delta import DeltaHook
+
+    table, conn_id = args.table, args.conn_id
+    if table.lower().startswith("delta://"):
+        from airflow_delta.assets.delta import table_of_asset_uri
+
+        table, its_conn_id = table_of_asset_uri(table)
+        conn_id = conn_id or its_conn_id
+    return DeltaHook(conn_id or DeltaHook.default_conn_name).get_log(table)
+
+
+def _table(args: Namespace) -> DeltaLog:
+    """Return the log of a table that is there."""
+    log = _log(args)
+    _refuse_missing(log)
+    return log
+
+
+def _refuse_missing(log: DeltaLog) -> None:
+    if not log.table_exists():
+        raise DeltaTableNotFoundException(
+            f"There is no Delta table at {log.uri}. Check the location and the connection's base path.", table=log.uri
+        )
+
+
+def _confirm(question: str) -> None:
+    """Ask on stderr, so that the output can be piped, and leave unless the answer is yes."""
+    try:
+        answer = AirflowConsole(stderr=True).input(f"{question} (y/N) ", markup=False, emoji=False)
+    except EOFError:
+        raise SystemExit("Cancelled: nobody answered. Pass --yes where no one can.") from None
+    if answer.strip().lower() not in ("y", "yes"):
+        raise SystemExit("Cancelled")

@@ -1,0 +1,126 @@
+"""The commands of ``airflow delta``: names and arguments only. What they do is loaded when one of them is run.
+
+Airflow imports this module at the start of every ``airflow`` command (provider info, ``cli``), so it imports nothing else.
+"""
+
+from __future__ import annotations
+
+from argparse import BooleanOptionalAction
+from typing import Any
+
+from airflow.cli.cli_config import (
+    ARG_OUTPUT,
+    ARG_VERBOSE,
+    ARG_YES,
+    ActionCommand,
+    Arg,
+    CLICommand,
+    GroupCommand,
+    lazy_load_command,
+    positive_int,
+)
+
+_COMMANDS = "airflow_delta.cli.commands"
+
+
+def _argument(flag: str, **options: Any) -> Arg:
+    argument: Any = Arg  # which has no types
+    made: Arg = argument((flag,), **options)
+    return made
+
+
+_whole_number: Any = positive_int
+
+ARG_TABLE = _argument(
+    "table",
+    metavar="TABLE",
+    help="URI or absolute path of the table, its name below the base path of the connection, or its asset URI (delta://...)",
+)
+ARG_CONN_ID = _argument(
+    "--conn-id",
+    help="Connection of type Delta Lake to reach the table with (default: that of the asset URI, else delta_default)",
+)
+ARG_LIMIT = _argument("--limit", type=_whole_number(allow_zero=False), default=20, help="Show so many versions (default: 20)")
+ARG_BEFORE = _argument("--before", type=_whole_number(allow_zero=True), help="Show only versions below this one")
+ARG_STATE = _argument(
+    "--state",
+    choices=("open", "committed", "aborted", "abandoned"),
+    action="append",
+    help="Show only transactions in this state; may be given several times",
+)
+ARG_TRANSACTION_ID = _argument(
+    "transaction_id", metavar="TRANSACTION_ID", help="Id of the transaction, as 'airflow delta transactions' shows it"
+)
+ARG_FORCE = _argument(
+    "--force", action="store_true", help="Also abort a transaction that may still be at work; its commit is refused then"
+)
+ARG_DRY_RUN = _argument(
+    "--dry-run", action=BooleanOptionalAction, default=True, help="Only say what would be deleted, which is the default"
+)
+ARG_RETENTION_HOURS = _argument(
+    "--retention-hours",
+    type=float,
+    help="Age in hours of the files to delete (default: the property delta.deletedFileRetentionDuration of the table)",
+)
+ARG_RETENTION_CHECK = _argument(
+    "--retention-check", action=BooleanOptionalAction, default=True, help="Refuse a retention below that property"
+)
+ARG_LITE = _argument(
+    "--lite", action="store_true", help="Delete only what commits since the last VACUUM removed, without listing the table"
+)
+
+_COMMON = (ARG_CONN_ID, ARG_OUTPUT, ARG_VERBOSE)
+
+DELTA_COMMANDS = (
+    ActionCommand(
+        name="history",
+        help="Show the versions of a table: who wrote what",
+        func=lazy_load_command(f"{_COMMANDS}.delta_history"),
+        args=(ARG_TABLE, ARG_LIMIT, ARG_BEFORE, *_COMMON),
+    ),
+    ActionCommand(
+        name="describe",
+        help="Show what a table is: schema, partitioning, features, properties, size",
+        func=lazy_load_command(f"{_COMMANDS}.delta_describe"),
+        args=(ARG_TABLE, *_COMMON),
+    ),
+    ActionCommand(
+        name="transactions",
+        help="Show the transactions that have staged files: open, committed, aborted, abandoned",
+        func=lazy_load_command(f"{_COMMANDS}.delta_transactions"),
+        args=(ARG_TABLE, ARG_STATE, *_COMMON),
+    ),
+    ActionCommand(
+        name="abort",
+        help="Give up a transaction and delete its staged files",
+        description=(
+            "Give up a transaction and delete its staged files. Files that the log references are never deleted, and a "
+            "transaction that may still be at work is only aborted with --force."
+        ),
+        func=lazy_load_command(f"{_COMMANDS}.delta_abort"),
+        args=(ARG_TABLE, ARG_TRANSACTION_ID, ARG_FORCE, ARG_YES, *_COMMON),
+    ),
+    ActionCommand(
+        name="vacuum",
+        help="Delete files that no version within the retention needs; only says which unless --no-dry-run is given",
+        func=lazy_load_command(f"{_COMMANDS}.delta_vacuum"),
+        args=(ARG_TABLE, ARG_DRY_RUN, ARG_RETENTION_HOURS, ARG_RETENTION_CHECK, ARG_LITE, *_COMMON),
+    ),
+    ActionCommand(
+        name="checkpoint",
+        help="Write a checkpoint of the latest version",
+        func=lazy_load_command(f"{_COMMANDS}.delta_checkpoint"),
+        args=(ARG_TABLE, *_COMMON),
+    ),
+)
+
+
+def get_delta_cli_commands() -> list[CLICommand]:
+    """Return the group ``airflow delta``."""
+    return [
+        GroupCommand(
+            name="delta",
+            help="Look at Delta tables and their transactions, and maintain them",
+            subcommands=DELTA_COMMANDS,
+        )
+    ]

@@ -1,0 +1,98 @@
+"""What the commands print: tables that fit a terminal, or everything there is as JSON or YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.cli.simple_table import AirflowConsole, SimpleTable
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_WIDE = 120
+
+
+def print_data(data: Any, output: str) -> bool:
+    """Print plain JSON data when that is what was asked for; return whether it was.
+
+    Numbers stay numbers, which ``AirflowConsole.print_as`` would turn into text.
+
+    :param output: ``json``, ``yaml``, ``table`` or ``plain``.
+    """
+    console: Any = AirflowConsole()
+    if output == "json":
+        console.print_as_json(data)
+    elif output == "yaml":
+        console.print_as_yaml(data)
+    return output in ("json", "yaml")
+
+
+def print_rows(
+    rows: Iterable[Mapping[str, Any]], output: str, *, fold: Collection[str] = (), only_wide: Collection[str] = ()
+) -> None:
+    """Print rows for people; an id or a time that is broken into two lines is of no use to them.
+
+    :param rows: all with the same columns.
+    :param output: ``table`` or ``plain``.
+    :param fold: columns whose texts may take several lines of a table.
+    :param only_wide: columns that a table in a narrow terminal leaves out.
+    """
+    console = AirflowConsole(markup=False, emoji=False)  # square brackets in an error or a predicate are themselves
+    hidden = only_wide if output == "table" and console.width < _WIDE else ()
+    texts: Any = [{name: text(value) for name, value in row.items() if name not in hidden} for row in rows]
+    if output == "plain":
+        console.print_as_plain_table(texts)
+        return
+    if not texts:
+        console.print_as_table([])  # says so in Airflow's words
+        return
+    new_table: Any = SimpleTable
+    table = new_table(show_header=True)
+    for name in texts[0]:
+        table.add_column(name, no_wrap=name not in fold, overflow="fold" if name in fold else None)
+    for row in texts:
+        table.add_row(*row.values())
+    console.print(table)
+
+
+def print_line(line: str = "") -> None:
+    """Print a line beside the tables."""
+    AirflowConsole(markup=False, emoji=False).print(line, highlight=False, soft_wrap=True)
+
+
+def text(value: Any) -> str:
+    """Return a value as a cell shows it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def size(num_bytes: int | None) -> str:
+    """Return a number of bytes in the unit that reads best: ``1.5 MiB``."""
+    if num_bytes is None:
+        return ""
+    value, unit = float(num_bytes), 0
+    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{num_bytes} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def span(milliseconds: int) -> str:
+    """Return a duration in its largest unit: ``9 d``."""
+    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if milliseconds >= length:
+            return f"{milliseconds // length} {unit}"
+    return f"{max(milliseconds, 0) // 1000} s"
+
+
+def utc(milliseconds: int | None) -> str:
+    """Return a time to the minute, in UTC."""
+    if milliseconds is None or milliseconds < 0:
+        return ""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,308 @@
+"""The transactions that have left files under ``staged/``, and which of them are over.
+
+Storage tells it all: one listing, the commits that may hold one of them, and the paths of the table's files. Start writes
+nothing to storage, so what an open transaction is called (its app id) is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.committed import newest_first
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.staging.paths import (
+    ABORT_MARKER,
+    COMMIT_MARKER_PREFIX,
+    REQUEST_NAME,
+    STAGING_DIRECTORY,
+    transaction_directory,
+)
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log.store import FileStatus
+
+STATES = ("open", "committed", "aborted", "abandoned")
+"""What a transaction can be: it may still be published, the log holds it, it is fenced off, or nobody has touched it for long."""
+
+ABANDONED_AFTER = timedelta(days=7)
+"""How long nothing of an open transaction may change until it counts as given up; VACUUM's grace time."""
+
+_CLOCKS_DIFFER_BY = 24 * 3_600_000
+_REQUEST_HEAD = 4096
+_ATTEMPT = re.compile(r"\d+-[0-9a-f]{8}")
+_READ_VERSION = re.compile(rb'"readVersion": ?(-?\d+)')
+_TRANSACTION_OF_PATH = rf"(?:^|/){STAGING_DIRECTORY}/(?P<id>[^/]+)/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionState:
+    """A transaction with files under ``staged/``.
+
+    :param state: one of :data:`STATES`.
+    :param app_id: its key; known of committed ones only, from the commit.
+    :param read_version: version that it read: from the commit, else from the request of a stage that ran on a cluster.
+    :param version: version that holds it, ``None`` also when the log no longer has that commit.
+    :param stages: directories below the transaction's: stages, or what other jobs wrote.
+    :param attempts: attempts of stages that left something.
+    :param num_files: files, without the markers of commit and abort.
+    :param num_bytes: their bytes.
+    :param first_modified: milliseconds since the epoch: when its oldest file was written.
+    :param last_modified: the same of its newest file, or marker.
+    :param reason: one sentence that says why it is in this state.
+    """
+
+    transaction_id: str
+    state: str
+    app_id: str | None
+    read_version: int | None
+    version: int | None
+    stages: tuple[str, ...]
+    attempts: int
+    num_files: int
+    num_bytes: int
+    first_modified: int | None
+    last_modified: int | None
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return {**asdict(self), "stages": list(self.stages)}
+
+
+@dataclass(slots=True)
+class _Staged:
+    """What a listing shows below ``staged/<transactionId>``."""
+
+    stages: set[str] = field(default_factory=set)
+    attempts: set[str] = field(default_factory=set)
+    num_files: int = 0
+    num_bytes: int = 0
+    first: int | None = None
+    last: int | None = None
+    commit_markers: int = 0
+    aborted: bool = False
+    request: str | None = None
+
+    def add(self, status: FileStatus, name: str) -> None:
+        time = status.modification_time
+        self.first = time if self.first is None else min(self.first, time)
+        self.last = time if self.last is None else max(self.last, time)
+        if name == ABORT_MARKER:
+            self.aborted = True
+            return
+        if name.startswith(COMMIT_MARKER_PREFIX):
+            self.commit_markers += 1
+            return
+        self.num_files += 1
+        self.num_bytes += max(status.size, 0)
+        stage, *below = name.split("/")
+        if below and not stage.startswith("_"):
+            self.stages.add(stage)
+            if len(below) > 1 and _ATTEMPT.fullmatch(below[0]):
+                self.attempts.add(f"{stage}/{below[0]}")
+                if below[1] == REQUEST_NAME:
+                    self.request = status.path
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCommit:
+    """What the log says about a committed transaction; ``None`` throughout where only the paths of its files tell.
+
+    :param version: version that holds it.
+    """
+
+    version: int | None = None
+    read_version: int | None = None
+    app_id: str | None = None
+
+
+def transactions(
+    log: DeltaLog, *, abandoned_after: timedelta = ABANDONED_AFTER, states: Collection[str] = STATES
+) -> list[TransactionState]:
+    """Return the transactions that have files under ``staged/``, the one that was touched last first.
+
+    Lists that directory once and reads the commits that are as new as the oldest file in question. Files of a committed
+    transaction stay where they were staged, so a table that is written by transactions is listed as a whole; leaving
+    ``committed`` out saves reading the commits of those.
+
+    :param abandoned_after: how long nothing of an open one may change until it counts as given up.
+    :param states: leave out the others.
+    :raises DeltaIllegalArgumentException: a state is none of :data:`STATES`.
+    """
+    unknown = sorted(set(states) - set(STATES))
+    if unknown:
+        raise DeltaIllegalArgumentException(
+            f"A transaction is {', '.join(STATES)}, got {', '.join(map(repr, unknown))}.", table=log.uri
+        )
+    found = _group(log.store.list_recursive(STAGING_DIRECTORY))
+    result = _states(log, found, abandoned_after=abandoned_after, with_committed="committed" in states)
+    wanted = [transaction for transaction in result if transaction.state in states]
+    return sorted(wanted, key=lambda transaction: (-(transaction.last_modified or 0), transaction.transaction_id))
+
+
+def transaction_state(
+    log: DeltaLog, transaction_id: str, *, abandoned_after: timedelta = ABANDONED_AFTER
+) -> TransactionState | None:
+    """Return the state of one transaction, ``None`` when nothing of it is under ``staged/``.
+
+    :raises StagingException: the id cannot be one.
+    """
+    found = _group(log.store.list_recursive(transaction_directory(transaction_id)))
+    return next(iter(_states(log, found, abandoned_after=abandoned_after)), None)
+
+
+def _group(listing: Iterable[FileStatus]) -> dict[str, _Staged]:
+    """Return what is below each ``staged/<transactionId>``."""
+    found: dict[str, _Staged] = {}
+    for status in listing:
+        _, _, rest = status.path.partition("/")
+        transaction, _, name = rest.partition("/")
+        if name:
+            found.setdefault(transaction, _Staged()).add(status, name)
+    return found
+
+
+def _states(
+    log: DeltaLog, found: dict[str, _Staged], *, abandoned_after: timedelta, with_committed: bool = True
+) -> list[TransactionState]:
+    """Tell the states; the listing must be older than what is read of the log now.
+
+    :param with_committed: else those whose files are in the table are left out before commits are read for them.
+    """
+    if not found:
+        return []
+    log.update()
+    in_table: set[str] | None = None
+    if not with_committed:
+        in_table = _in_table(log.snapshot)
+        found = {transaction: staged for transaction, staged in found.items() if transaction not in in_table}
+    commits = find_commits(log, {transaction: staged.first or 0 for transaction, staged in found.items()})
+    if in_table is None and found.keys() - commits.keys():
+        in_table = _in_table(log.snapshot)
+    for transaction in (found.keys() - commits.keys()) & (in_table or set()):
+        commits[transaction] = TransactionCommit()
+    now = int(time.time() * 1000)
+    return [
+        _state(log, transaction, staged, commits.get(transaction), now=now, grace=_milliseconds(abandoned_after))
+        for transaction, staged in found.items()
+    ]
+
+
+def _state(
+    log: DeltaLog, transaction_id: str, staged: _Staged, committed: TransactionCommit | None, *, now: int, grace: int
+) -> TransactionState:
+    idle = max(now - (staged.last or 0), 0)
+    markers = staged.commit_markers
+    if committed is not None:
+        state = "committed"
+        reason = (
+            f"Version {committed.version} of the table holds it."
+            if committed.version is not None
+            else "Files of it are in the table; the log no longer holds its commit."
+        )
+    elif staged.aborted:
+        state = "aborted"
+        reason = (
+            f"It was aborted while {markers} attempts of its commit may have been alive; its files stay until VACUUM's "
+            "grace time is over."
+            if markers
+            else "It was aborted: nothing of it can be published any more."
+        )
+    elif idle >= grace:
+        state, reason = "abandoned", f"Nothing of it has changed for {_span(idle)}."
+    else:
+        state = "open"
+        reason = (
+            f"It changed {_span(idle)} ago, and {markers} attempts of its commit are at work or ended in an unknown state."
+            if markers
+            else f"It changed {_span(idle)} ago and may still be published."
+        )
+    return TransactionState(
+        transaction_id=transaction_id,
+        state=state,
+        app_id=committed.app_id if committed is not None else None,
+        read_version=committed.read_version if committed is not None else _requested_version(log, staged.request),
+        version=committed.version if committed is not None else None,
+        stages=tuple(sorted(staged.stages)),
+        attempts=len(staged.attempts),
+        num_files=staged.num_files,
+        num_bytes=staged.num_bytes,
+        first_modified=staged.first,
+        last_modified=staged.last,
+        reason=reason,
+    )
+
+
+def find_commits(log: DeltaLog, transactions: Mapping[str, int]) -> dict[str, TransactionCommit]:
+    """Return the commits that carry one of these ids, reading the log back to the time of the oldest that is not found.
+
+    :param transactions: id, and when its oldest file was written.
+    """
+    from airflow_delta.log.commits import read_commit_info
+
+    remaining = dict(transactions)
+    found: dict[str, TransactionCommit] = {}
+    if not remaining:
+        return found
+    log.update()
+    oldest = min(remaining.values())
+    for commit in newest_first(log):
+        info: dict[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
+        transaction = str(info.get("txnId"))
+        if remaining.pop(transaction, None) is not None:
+            app_id = (info.get("tags") or {}).get("airflow.appId")
+            found[transaction] = TransactionCommit(
+                commit.version, info.get("readVersion"), None if app_id is None else str(app_id)
+            )
+            if not remaining:
+                break
+            oldest = min(remaining.values())
+        written = info.get("timestamp")
+        if isinstance(written, int) and written < oldest - _CLOCKS_DIFFER_BY:
+            break
+    return found
+
+
+def _in_table(snapshot: Snapshot) -> set[str]:
+    """Return the transactions that files, deletion vectors or tombstones of a version belong to, by their paths."""
+    if snapshot.version < 0:
+        return set()
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: set[str] = set()
+    for table in (snapshot.files(columns=["path", "deletion_vector"]), snapshot.tombstones()):
+        vectors = pc.struct_field(table.column("deletion_vector"), "path_or_inline_dv")
+        for paths in (table.column("path"), vectors):
+            ids = pc.struct_field(pc.extract_regex(paths.cast(pa.string()), _TRANSACTION_OF_PATH), "id")
+            found.update(ids.unique().drop_null().to_pylist())
+    return found
+
+
+def _requested_version(log: DeltaLog, path: str | None) -> int | None:
+    """Return the version that a stage's request reads; only its head is read, since a scan plan may be long."""
+    if path is None:
+        return None
+    try:
+        match = _READ_VERSION.search(log.store.read_range(path, 0, _REQUEST_HEAD))
+    except FileNotFoundError:  # cleaned up meanwhile
+        return None
+    return int(match[1]) if match is not None else None
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _span(milliseconds: int) -> str:
+    """Return a duration in its largest unit: ``9 days``."""
+    for unit, length in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000)):
+        if (count := milliseconds // length) > 0:
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "less than a second"

@@ -1,0 +1,1 @@
+"""Links from tasks to the pages of the tables that they wrote."""

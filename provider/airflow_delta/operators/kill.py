@@ -1,0 +1,82 @@
+"""Ending Spark work when Airflow ends a task: within the 5 seconds from SIGTERM to SIGKILL, whatever hangs.
+
+``on_kill`` runs in the handler of SIGTERM, in the thread that waits for Spark; ``execute`` goes on after it. So nothing here uses
+that thread's connection to a JVM, and nothing waits without a bound. What is not ended in time ends with the process: a driver
+JVM that PySpark started leaves when the pipe to its parent breaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+WAIT = 3.0
+"""Seconds that a request to end may take before the next, harder one; Airflow's SIGKILL comes 5 seconds after its SIGTERM."""
+
+
+def within(seconds: float, work: Callable[[], object], *, what: str, logger: Logger | Any) -> bool:
+    """Do something that may hang, in a thread of its own, and wait for it no longer than this.
+
+    What takes longer goes on beside, as long as the process lives.
+
+    :return: it is done, or has failed.
+    """
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the task ends whatever this does
+            logger.warning("%s failed: %s", what, error)
+
+    thread = threading.Thread(target=run, name="delta-on-kill", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        logger.warning("%s takes longer than %.1f s, the task does not wait for it.", what, seconds)
+        return False
+    return True
+
+
+class SessionKiller:
+    """Ends the work of a Spark session: its jobs are interrupted, and a JVM that does not heed that is killed.
+
+    :param session: the session.
+    :param owned: this task made it; else other code of this process may still want its JVM.
+    """
+
+    def __init__(self, session: Any, *, owned: bool, logger: Logger | Any) -> None:
+        self._session = session
+        self._process = _gateway_process(session) if owned else None
+        self._logger = logger
+        self._done = threading.Event()
+
+    def done(self) -> None:
+        """Say that the session's work has ended."""
+        self._done.set()
+
+    def kill(self) -> None:
+        """Begin to end the work; comes back at once."""
+        threading.Thread(target=self._kill, name="delta-on-kill", daemon=True).start()
+
+    def _kill(self) -> None:
+        end = time.monotonic() + WAIT
+        within(WAIT, self._session.interruptAll, what="Interrupting the Spark jobs", logger=self._logger)
+        if self._done.wait(max(end - time.monotonic(), 0)) or self._process is None or self._process.poll() is not None:
+            return
+        self._logger.warning(
+            "The Spark jobs did not end in %.0f s: their driver, process %s, is killed.", WAIT, self._process.pid
+        )
+        with contextlib.suppress(OSError):  # it may have ended meanwhile
+            self._process.kill()
+
+
+def _gateway_process(session: Any) -> Any:
+    """Return the driver JVM that PySpark started for this process; ``None`` for Spark Connect, or a JVM from elsewhere."""
+    gateway = getattr(getattr(session, "_sc", None), "_gateway", None)
+    return getattr(gateway, "proc", None)

@@ -1,0 +1,75 @@
+"""The methods that OpenLineage's provider calls on an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_delta.openlineage.lineage import Lineage, TableUse, output_of, wanted, with_symlink
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
+
+
+class DeltaLineageOperator(BaseOperator):
+    """Base of the tasks that tell which tables they read and wrote. Without OpenLineage's provider this does nothing."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._lineage = Lineage()
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the table that the task is to write, as far as its arguments alone tell."""
+        from airflow_delta.openlineage.facets import operator_lineage
+
+        lineage = Lineage()
+        if (table := self._table_of_arguments()) is not None:
+            lineage.wrote(TableUse(uri=table))
+        return operator_lineage(lineage)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:  # noqa: ARG002 - as it is called
+        """Return the versions that the task has read and written."""
+        from airflow_delta.openlineage.facets import operator_lineage
+
+        return operator_lineage(self._lineage)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the versions that the task had read, and those that it had committed before it failed."""
+        return self.get_openlineage_facets_on_complete(task_instance)
+
+    def _table_of_arguments(self) -> str | None:
+        """Return the table of a task that commits; ``None`` for a stage, and where a connection would have to be asked."""
+        return None
+
+    def _note_reads(self, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
+        if wanted():
+            self._lineage.read_by(handle, writes)
+
+    def _note_commit(self, log: DeltaLog | None, result: CommitResult, writes: Sequence[StagedWrite] = ()) -> None:
+        """Note what was committed, with the schema that the log has in memory by now."""
+        if not wanted():
+            return
+        schema_string = None
+        try:
+            if log is not None:
+                schema_string = log.snapshot.metadata.schema_string
+        except Exception:
+            self.log.debug("The schema of %s is not known for its lineage", result.table, exc_info=True)
+        use = output_of(result, schema_string=schema_string, writes=writes)
+        self._lineage.wrote(with_symlink(use, getattr(self, "table", None), getattr(self, "delta_conn_id", None)))
+
+
+def absolute_table(table: Any) -> str | None:
+    """Return a table that is named by an URI or an absolute path; ``None`` for any other, which only its connection tells."""
+    return table if isinstance(table, str) and ("://" in table or table.startswith("/")) else None
+
+
+def table_of_handle(transaction: Any) -> str | None:
+    """Return the table of a handle, before or after it was parsed."""
+    table = transaction.get("table") if isinstance(transaction, Mapping) else getattr(transaction, "table", None)
+    return absolute_table(table)

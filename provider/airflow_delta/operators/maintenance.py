@@ -1,0 +1,261 @@
+"""The nightly round of one or several tables: checkpoint, OPTIMIZE, VACUUM, cleanup of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.maintenance import (
+    CANCELLED,
+    CHECKPOINT,
+    FAILED,
+    LOG_CLEANUP,
+    OPTIMIZE,
+    VACUUM,
+    StepReport,
+    TableReport,
+    maintain,
+    ordered_steps,
+)
+from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.observability import Stopwatch, TaskMetrics
+from airflow_delta.operators.committing import DeltaCommittingOperator
+from airflow_delta.operators.identity import column_names, commit_tags, whole_number
+from airflow_delta.operators.lineage import absolute_table
+from airflow_delta.operators.optimize import in_session
+from airflow_delta.operators.spark_session import SparkSessionOperator
+from airflow_delta.operators.vacuum import hours
+from airflow_delta.staging.paths import new_attempt
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.commands.optimize.result import OptimizeResult
+    from airflow_delta.log import DeltaLog
+
+_RETURN_VALUE = "return_value"
+
+
+class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
+    """Do what a table needs from time to time, in one task: the steps that are asked for, in their order, table after table.
+
+    ``checkpoint`` writes a checkpoint when enough commits have come since the last one, ``optimize`` compacts small files,
+    ``vacuum`` deletes the files that no version within the retention needs, with the staged files of transactions that were given
+    up, and ``log_cleanup`` deletes the part of the log that is older than ``delta.logRetentionDuration``. Only ``optimize`` needs
+    Spark. A step that fails does not keep the others from being done; the task fails at the end. Run again, it does what is left.
+
+    Returns JSON, also in XCom when the task fails: ``tables`` with ``table``, ``versionBefore``, ``versionAfter`` and ``steps``
+    (``step``, ``status``, ``seconds``, and what was done), and ``numFailedSteps``.
+
+    :param tables: one or several: URIs, absolute paths, or names below the connection's base path. (templated)
+    :param delta_conn_id: connection of type ``delta``. (templated)
+    :param steps: some of ``checkpoint``, ``optimize``, ``vacuum`` and ``log_cleanup``; default: those without Spark. (templated)
+    :param min_commits: commits after the last checkpoint from which on another one is written; default:
+        ``delta.checkpointInterval`` of the table. (templated)
+    :param where: of OPTIMIZE: predicate on partition columns; default: the whole table. (templated)
+    :param z_order_by: of OPTIMIZE: columns to order the rows by (``ZORDER BY``). (templated)
+    :param min_file_size: of OPTIMIZE: bytes; smaller files are compacted. (templated)
+    :param max_file_size: of OPTIMIZE: bytes of the files that are written. (templated)
+    :param batch_size: of OPTIMIZE: bytes of input that are committed at a time. (templated)
+    :param parallel: of OPTIMIZE: bins that Spark writes at a time. (templated)
+    :param retention_hours: of VACUUM: age of the files to delete; default: ``delta.deletedFileRetentionDuration`` of the table.
+        (templated)
+    :param retention_check: of VACUUM: refuse a retention below that property.
+    :param lite: of VACUUM: delete only what commits since the last VACUUM removed; does not list the table, and so finds no
+        staged files that were given up.
+    :param transaction_timeout_hours: of VACUUM: age at which a staged transaction without commit or abort counts as given up.
+        (templated)
+    :param logging_enabled: of VACUUM: commit VACUUM START and VACUUM END.
+    :param max_paths: how many paths of deleted files a step names in the result.
+
+    The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`, for the commits of
+    OPTIMIZE and VACUUM (its ``checkpoint`` is not the step), and of
+    :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        "tables",
+        "delta_conn_id",
+        "steps",
+        "min_commits",
+        "where",
+        "z_order_by",
+        "min_file_size",
+        "max_file_size",
+        "batch_size",
+        "parallel",
+        "retention_hours",
+        "transaction_timeout_hours",
+        *SparkSessionOperator.template_fields,
+        *DeltaCommittingOperator.template_fields,
+    )
+    ui_color = "#dae8fc"
+
+    def __init__(
+        self,
+        *,
+        tables: str | Sequence[str],
+        delta_conn_id: str = DeltaHook.default_conn_name,
+        steps: str | Sequence[str] = (CHECKPOINT, VACUUM, LOG_CLEANUP),
+        min_commits: int | str | None = None,
+        where: str | None = None,
+        z_order_by: str | Sequence[str] = (),
+        min_file_size: int | str | None = None,
+        max_file_size: int | str | None = None,
+        batch_size: int | str | None = None,
+        parallel: int | str = 4,
+        retention_hours: float | str | None = None,
+        retention_check: bool = True,
+        lite: bool = False,
+        transaction_timeout_hours: float | str = 7 * 24.0,
+        logging_enabled: bool = True,
+        max_paths: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tables = tables
+        self.delta_conn_id = delta_conn_id
+        self.steps = steps
+        self.min_commits = min_commits
+        self.where = where
+        self.z_order_by = z_order_by
+        self.min_file_size = min_file_size
+        self.max_file_size = max_file_size
+        self.batch_size = batch_size
+        self.parallel = parallel
+        self.retention_hours = retention_hours
+        self.retention_check = retention_check
+        self.lite = lite
+        self.transaction_timeout_hours = transaction_timeout_hours
+        self.logging_enabled = logging_enabled
+        self.max_paths = max_paths
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return what was done.
+
+        :raises DeltaIllegalArgumentException: no table or an unknown step is named; nothing was done.
+        :raises ExceptionGroup: several steps failed; a single failure is raised as it is.
+        """
+        names = column_names(self.tables)
+        if not names:
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} names no table. Pass tables=<URI>, or a list of them."
+            )
+        steps = ordered_steps(column_names(self.steps))
+        vacuum = self._vacuum_options(context)
+        with ExitStack() as sessions:
+            reports = [self._maintain(name, steps, vacuum, context, sessions) for name in names]
+        errors = [error for report in reports for error in report.errors]
+        result = {"tables": [report.to_dict() for report in reports], "numFailedSteps": len(errors)}
+        if self._cancelled:
+            errors.append(CommitCancelledException(f"The maintenance task {self.task_id!r} was cancelled between two steps."))
+        if errors:
+            context["ti"].xcom_push(key=_RETURN_VALUE, value=result)  # a task that fails returns nothing
+            raise _one_error(errors, self.task_id)
+        return result
+
+    def _maintain(
+        self, name: str, steps: Sequence[str], vacuum: dict[str, Any], context: Context, sessions: ExitStack
+    ) -> TableReport:
+        """Do the steps for one table; what keeps all of them from being done is the failure of the first."""
+        try:
+            log = DeltaHook(self.delta_conn_id).get_log(name)
+            with self._watched(context, log):
+                return maintain(
+                    log,
+                    steps,
+                    min_commits=whole_number("min_commits", self.min_commits),
+                    optimize=lambda opened: self._optimize(opened, context, sessions),
+                    vacuum=vacuum,
+                    max_paths=self.max_paths,
+                    cancelled=lambda: self._cancelled,
+                    on_step=lambda table, report: self._tell_step(table, report, context),
+                )
+        except Exception as error:
+            self.log.exception("The maintenance of %s did not begin", name)
+            return TableReport(table=name, steps=(StepReport(step=steps[0], status=FAILED, error=error),))
+
+    def _vacuum_options(self, context: Context) -> dict[str, Any]:
+        timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
+        return {
+            "retention_hours": hours(self.retention_hours),
+            "retention_check": self.retention_check,
+            "lite": self.lite,
+            **({} if timeout is None else {"transaction_timeout_hours": timeout}),
+            "logging_enabled": self.logging_enabled,
+            "policy": self._policy(),
+            "tags": commit_tags(context),
+            "user_metadata": self.user_metadata,
+        }
+
+    def _optimize(self, log: DeltaLog, context: Context, sessions: ExitStack) -> OptimizeResult:
+        from airflow_delta.commands.optimize.plan import select_for_optimize
+        from airflow_delta.commands.optimize.run import run_rewrite
+
+        ti = context["ti"]
+        clock = Stopwatch()
+        result = run_rewrite(
+            log,
+            lambda opened, handle: select_for_optimize(
+                opened,
+                handle,
+                where=self.where,
+                z_order_by=list(column_names(self.z_order_by)),
+                min_file_size=whole_number("min_file_size", self.min_file_size),
+                max_file_size=whole_number("max_file_size", self.max_file_size),
+            ),
+            in_session(self, log, sessions),
+            identity={
+                "task_id": ti.task_id,
+                "map_index": -1 if ti.map_index is None else ti.map_index,
+                "attempt": new_attempt(ti.try_number),
+            },
+            batch_size=whole_number("batch_size", self.batch_size),
+            parallel=int(self.parallel),
+            spark_table_uri=self.spark_table_uri,
+            policy=self._policy(),
+            tags=commit_tags(context),
+            user_metadata=self.user_metadata,
+            hooks=tuple(self.post_commit_hooks),
+        )
+        TaskMetrics(ti).optimized(result, clock.seconds)
+        for commit in result.commits:
+            self._tell_committed(commit, None)
+            self._note_commit(log, commit)
+        return result
+
+    def _tell_step(self, table: str, report: StepReport, context: Context) -> None:
+        """Log a step, and send what it did as metrics."""
+        details = {name: value for name, value in report.details.items() if name != "paths"}
+        facts = ", ".join(f"{name}={value}" for name, value in details.items() if value is not None)
+        text = f"{report.status}{f' ({facts})' if facts else ''}, {report.seconds:.1f} s"
+        if report.error is not None:
+            text += f": {type(report.error).__name__}: {report.error}"
+        level = self.log.warning if report.status in (FAILED, CANCELLED) else self.log.info
+        level("Maintenance of %s: %s: %s", table, report.step, text)
+        metrics = TaskMetrics(context["ti"])
+        metrics.timing("maintenance.duration", report.seconds, table=table, step=report.step, status=report.status)
+        if report.status == FAILED:
+            metrics.count("maintenance.failed", table=table, step=report.step)
+        elif report.step == VACUUM and report.status != CANCELLED:
+            metrics.vacuumed(
+                table,
+                files=details["numFiles"],
+                directories=details["numDirectories"],
+                size=details["numBytes"],
+                seconds=report.seconds,
+            )
+        elif report.step == LOG_CLEANUP and report.status != CANCELLED:
+            metrics.count("log_cleanup.files", details["numFiles"], table=table)
+
+    def _table_of_arguments(self) -> str | None:
+        names = column_names(self.tables)
+        return absolute_table(names[0]) if len(names) == 1 and OPTIMIZE in column_names(self.steps) else None
+
+
+def _one_error(errors: Sequence[Exception], task_id: str) -> Exception:
+    if len(errors) == 1:
+        return errors[0]
+    return ExceptionGroup(f"{len(errors)} steps of the maintenance task {task_id!r} failed; the others are done", list(errors))

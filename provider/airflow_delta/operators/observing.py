@@ -1,0 +1,78 @@
+"""Watching a commit from the task that makes it: conflicts by kind, and lost races, each as one line of the task log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import CommitStateUnknownException, DeltaConcurrentModificationException
+from airflow_delta.observability import TaskMetrics
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+_CONFLICT = "delta.commit.conflict."
+_LOST_RACE = "delta.commit.retry"
+_EVERY_LOSS_UNTIL = 5
+
+
+@contextmanager
+def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> Iterator[None]:
+    """Count the conflicts that come up in the block and log the races that it loses.
+
+    Also those that are dealt with inside, by beginning anew: they show only as events of the engine.
+
+    :param table: URI of the table.
+    """
+    from airflow_delta.transaction import events
+
+    counted: set[str] = set()
+
+    def listen(name: str, where: str, data: Mapping[str, Any]) -> None:
+        if name == _LOST_RACE:
+            _tell_loss(logger, where, data)
+        elif name.startswith(_CONFLICT):
+            kind = f"{name.removeprefix(_CONFLICT)}Exception"
+            counted.add(kind)
+            metrics.conflict(where, kind)
+            logger.warning(
+                "Transaction %s: conflict with version %s of %s (%s): %s. Nothing of it is committed.",
+                data.get("txnId"),
+                data.get("winningVersion"),
+                where,
+                data.get("winningTxnOperation") or "unknown operation",
+                kind,
+            )
+
+    events.add_listener(listen, only=(_LOST_RACE, _CONFLICT))
+    try:
+        yield
+    except DeltaConcurrentModificationException as error:
+        kind = type(error).__name__
+        if kind not in counted:  # found before the log was touched: another table at the location, for example
+            metrics.conflict(error.table or table, kind)
+        raise
+    except CommitStateUnknownException as error:
+        metrics.count("commit.unknown", table=error.table or table)
+        raise
+    finally:
+        events.remove_listener(listen)
+
+
+def _tell_loss(logger: Logger | Any, table: str, data: Mapping[str, Any]) -> None:
+    """Log a lost race: each of the first, then ever fewer, since a busy table may see thousands."""
+    attempt = int(data["attempts"])
+    if attempt > _EVERY_LOSS_UNTIL and attempt & (attempt - 1):
+        return
+    first, last = data["firstWinner"], data["lastWinner"]
+    logger.info(
+        "Transaction %s: lost the race for version %s of %s (attempt %s). What others committed as %s does not conflict: "
+        "going on as version %s.",
+        data["txnId"],
+        first,
+        table,
+        attempt,
+        f"version {first}" if first == last else f"versions {first} to {last}",
+        last + 1,
+    )

@@ -1,0 +1,204 @@
+"""After a conflict: have Airflow run a transaction's tasks again, from its start task on.
+
+A worker cannot clear tasks by itself. There are two ways to ask for it, and both leave the clearing to Airflow:
+
+- where every task of the Dag is the start task or comes after it, the run as a whole is cleared, as ``TriggerDagRunOperator``
+  does with ``reset_dag_run``; any task may ask for that;
+- else Airflow's REST API clears the start task with everything after it, as the button in the UI does; that needs a user.
+
+Either way the commit task, which still runs, is among what is cleared, and Airflow ends it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import XComArg
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.observability import TaskMetrics
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.exceptions import DeltaConcurrentModificationException
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.transaction import DeltaCommitOperator
+    from airflow_delta.staging.contract import TransactionHandle
+
+ON_CONFLICT = ("fail", "restart")
+
+STATE_KEY = "delta_restarts"
+"""Key in the state store of the commit task: Airflow keeps it over tries and clears."""
+
+WAIT_FOR_END = 120.0
+"""Seconds that a commit waits for Airflow to end it after it was cleared: a heartbeat (5 s) and the grace time (5 s) pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartScope:
+    """What is to be cleared: the start task of the transaction, with everything after it.
+
+    :param start_task_id: its task id.
+    :param map_index: its map index, in a mapped task group; else -1.
+    :param is_whole_run: no task of the Dag lies outside.
+    """
+
+    start_task_id: str
+    map_index: int
+    is_whole_run: bool
+
+    @property
+    def marker(self) -> Any:
+        """The start task as the REST API names it."""
+        return self.start_task_id if self.map_index < 0 else [self.start_task_id, self.map_index]
+
+
+def restart_scope(context: Context, commit: DeltaCommitOperator) -> RestartScope:
+    """Find the start task that the commit is wired to, and what depends on it.
+
+    :raises DeltaIllegalArgumentException: there is no such task, or more than one, or it is expanded by itself.
+    """
+    dag: Any = context["dag"]
+    definition: Any = dag.task_dict[commit.task_id]
+    given = getattr(definition, "transaction", None)
+    if given is None:
+        given = getattr(definition, "partial_kwargs", {}).get("transaction")
+    starts = {task.task_id: task for task, _ in XComArg.iter_xcom_references(given)}
+    if len(starts) != 1:
+        raise DeltaIllegalArgumentException(
+            f"on_conflict='restart' of {commit.task_id!r} clears the start task, and that is found by the commit's transaction=, "
+            f"which refers to {len(starts)} tasks. Pass the output of one start task, or use delta_transaction."
+        )
+    ((start_task_id, start),) = starts.items()
+    if start.is_mapped:
+        raise DeltaIllegalArgumentException(
+            f"on_conflict='restart' of {commit.task_id!r}: the start task {start_task_id!r} is expanded by itself, so its "
+            "instances cannot be cleared apart. Expand a task group that holds the whole transaction."
+        )
+    ti = context["ti"]
+    in_mapped_group = start.get_closest_mapped_task_group() is not None
+    map_index = -1 if ti.map_index is None or not in_mapped_group else int(ti.map_index)
+    inside = {start_task_id, *start.get_flat_relative_ids(upstream=False)}
+    return RestartScope(start_task_id, map_index, not in_mapped_group and inside >= set(dag.task_dict))
+
+
+class Restart:
+    """What a commit does under ``on_conflict="restart"``. Made before it commits, so that a mistake shows without a conflict.
+
+    :param max_restarts: restarts of one commit task instance until it has committed or given up.
+    :param conn_id: connection to Airflow's REST API; ``None``: none is needed, or it is an error.
+    :raises DeltaIllegalArgumentException: there is no way to restart this transaction.
+    """
+
+    def __init__(self, context: Context, commit: DeltaCommitOperator, *, max_restarts: int, conn_id: str | None) -> None:
+        if max_restarts < 0:
+            raise DeltaIllegalArgumentException(f"max_restarts must be 0 or more, got {max_restarts}.")
+        self._context = context
+        self._commit = commit
+        self._max_restarts = max_restarts
+        self._conn_id = conn_id
+        self._scope = restart_scope(context, commit)
+        if not self._scope.is_whole_run and not conn_id:
+            raise DeltaIllegalArgumentException(
+                f"on_conflict='restart' of {commit.task_id!r} would have to clear {self._scope.start_task_id!r} with everything "
+                "after it, and leave other tasks of the Dag alone: only Airflow's REST API does that. Pass "
+                "restart_conn_id=<connection with the URL of the API server, and a user who may edit this Dag's task instances>, "
+                "or give the transaction a Dag of its own."
+            )
+
+    def after(self, conflict: DeltaConcurrentModificationException, log: DeltaLog, handle: TransactionHandle) -> bool:
+        """Give the transaction up and have its tasks run again. Does not come back where Airflow ends the task.
+
+        :return: the log holds the transaction after all: another attempt of this commit was faster.
+        """
+        from airflow_delta.commands.abort import abort
+
+        number = self._claim(handle)
+        if number is None:
+            self._tell(
+                "exhausted", handle, f"{self._max_restarts} restarts were not enough: it fails now. Clear the start task to go on"
+            )
+            return False
+        given_up = abort(log, handle)
+        if given_up.outcome == "committed":
+            return True
+        self._commit.log.warning(
+            "Transaction %s: given up after a conflict (%s); restart %s of %s: %s is cleared with everything after it. %s",
+            handle.transaction_id,
+            type(conflict).__name__,
+            number,
+            self._max_restarts,
+            self._scope.start_task_id,
+            given_up.reason,
+        )
+        try:
+            self._clear()
+        except Exception as error:
+            self._commit.log.exception("Could not clear %s", self._scope.start_task_id)
+            self._tell("failed", handle, f"Airflow did not restart it ({error}). Clear the start task by hand")
+            return False
+        TaskMetrics(self._context["ti"]).count("restart", table=handle.table, outcome="requested")
+        self._wait_for_end(handle)
+        return False
+
+    def committed(self) -> None:
+        """Forget the restarts: a later rerun of this run has all of them again."""
+        store = self._context.get("task_state_store")
+        if store is not None and isinstance(store.get(STATE_KEY), dict):
+            store.set(STATE_KEY, {"restarts": 0})
+
+    def _claim(self, handle: TransactionHandle) -> int | None:
+        """Count a restart, and return its number; ``None`` when none is left.
+
+        The count is in the task's state store, which refuses what an attempt writes that Airflow has given up: of two attempts
+        that are alive, one restarts. Should a clear drop the store, the number of tries is the bound.
+        """
+        store: Any = self._context.get("task_state_store")
+        entry = store.get(STATE_KEY) if store is not None else None
+        done = entry.get("restarts") if isinstance(entry, dict) else None
+        if not isinstance(done, int):
+            tries = int(self._context["ti"].try_number)
+            done = self._max_restarts if tries > (self._max_restarts + 1) * (int(self._commit.retries or 0) + 1) else 0
+        left = done < self._max_restarts
+        if store is not None:
+            # None is left: who clears the start task by hand afterwards has all of them again.
+            store.set(STATE_KEY, {"restarts": done + 1 if left else 0, "transactionId": handle.transaction_id})
+        return done + 1 if left else None
+
+    def _clear(self) -> None:
+        ti = self._context["ti"]
+        if self._conn_id:
+            from airflow_delta.operators.airflow_api import clear_with_downstream
+
+            clear_with_downstream(self._conn_id, dag_id=ti.dag_id, run_id=ti.run_id, task=self._scope.marker)
+        else:
+            _clear_run(ti.dag_id, ti.run_id)
+
+    def _wait_for_end(self, handle: TransactionHandle) -> None:
+        """Wait for Airflow to end this task: it was cleared while it runs, and what it would say now is no longer heard.
+
+        Ending by itself would only be told as a failure, to callbacks and in the log.
+        """
+        end = time.monotonic() + WAIT_FOR_END
+        while time.monotonic() < end:
+            time.sleep(0.5)
+        self._tell("failed", handle, "the run was cleared, but Airflow did not end this task")
+
+    def _tell(self, outcome: str, handle: TransactionHandle, text: str) -> None:
+        TaskMetrics(self._context["ti"]).count("restart", table=handle.table, outcome=outcome)
+        self._commit.log.error("Transaction %s: %s.", handle.transaction_id, text)
+
+
+def _clear_run(dag_id: str, run_id: str) -> None:
+    """Clear the run that this task is in; Airflow lets any task reset a run."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    # The run exists, so that it is not triggered but cleared.
+    answer = SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, reset_dag_run=True))
+    if isinstance(answer, ErrorResponse):
+        raise AirflowRuntimeError(answer)

@@ -1,0 +1,125 @@
+"""Work that a task gives to Spark as a request: in a session of the task, or in an application that it submits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
+from airflow_delta.operators.kill import WAIT, within
+from airflow_delta.operators.progress import spark_work
+from airflow_delta.operators.spark_session import SparkSessionOperator
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.report import StageReport, StageRequest
+
+
+class SparkRequestOperator(SparkSessionOperator):
+    """Base of the tasks whose data work is Spark's.
+
+    :param application: Spark application that does the work: it calls ``airflow_delta.spark.delta_stage(spark).run()``, with a
+        source if the operation wants one. Default, where ``spark_submit`` is given: the one that the provider ships. (templated)
+    :param spark_submit: parameters of Airflow's ``SparkSubmitHook`` (``conf``, ``num_executors``, ``packages``, ...): the work is
+        submitted to ``spark_conn_id`` instead of done in a session. A stage whose worker was lost before the application ended
+        takes over, in its next try, what that has staged. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    """
+
+    template_fields: Sequence[str] = (*SparkSessionOperator.template_fields, "application", "spark_submit")
+    template_fields_renderers = {"spark_submit": "json", "config_kwargs": "json"}
+
+    def __init__(self, *, application: str | None = None, spark_submit: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.application = application
+        self.spark_submit = spark_submit
+        self._submitting: Any = None
+        self._waiting: EarlierTry | None = None
+
+    def source(self, spark: SparkSession) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
+        """Return the rows that the operation works with, beside those of the table."""
+        return None
+
+    def on_kill(self) -> None:
+        """End the submitted application, or interrupt the jobs of this session."""
+        if self._waiting is not None:
+            self._waiting.kill()
+        if self._submitting is not None:
+            # The hook waits for the commands that end a driver on the cluster: longer than Airflow waits for this task.
+            within(WAIT, self._submitting.on_kill, what="Ending the submitted application", logger=self.log)
+        super().on_kill()
+
+    def _work_on_spark(self, log: DeltaLog, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Have Spark work on a request, or take over what an earlier try of this task submitted for the same transaction.
+
+        :return: the request that was worked on, and the report.
+        """
+        store = _state_store() if self._submits else None
+        if store is None:
+            return request, self._run_on_spark(log, request)
+        given = {"application": self.application, "spark_submit": self.spark_submit, "config_kwargs": self.config_kwargs}
+        inputs = inputs_of({**given, "spark_conn_id": self.spark_conn_id})
+        directory = noted_directory(store, request.transaction_id, inputs)
+        self._waiting = earlier_try(log, directory, request, self.log) if directory is not None else None
+        if self._waiting is not None:
+            try:
+                if (found := self._waiting.report()) is not None:
+                    store.delete(REQUEST_KEY)
+                    return self._waiting.request, found
+            finally:
+                self._waiting = None
+        note_request(store, request, inputs)
+        report = self._run_on_spark(log, request)
+        store.delete(REQUEST_KEY)  # from here on, who clears this task wants the work to be done again
+        return request, report
+
+    @property
+    def _submits(self) -> bool:
+        return self.application is not None or self.spark_submit is not None
+
+    def _run_on_spark(self, log: DeltaLog, request: StageRequest) -> StageReport:
+        if self._submits:
+            return self._submit(log, request)
+        from airflow_delta.spark.operations import run_operation
+
+        with self._spark_session() as spark, spark_work(self.log, log, request, session=spark):
+            return run_operation(spark, request, self.source(spark))
+
+    def _submit(self, log: DeltaLog, request: StageRequest) -> StageReport:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        from airflow_delta.commands.write import put_request, read_report, reported_error
+        from airflow_delta.spark.job import REQUEST_PROPERTY
+        from airflow_delta.spark.package import application_path, build_package
+
+        options = dict(self.spark_submit or {})
+        conf = {**(self.config_kwargs or {}), **options.pop("conf", {}), REQUEST_PROPERTY: put_request(log, request)}
+        py_files = ",".join(part for part in (options.pop("py_files", None), build_package()) if part)
+        options.setdefault("name", f"{self.dag_id}-{self.task_id}")
+        if self._kill_asked:
+            raise DeltaIllegalStateException(f"The task {self.task_id!r} was told to stop before it submitted its application.")
+        self._submitting = SparkSubmitHook(conn_id=self.spark_conn_id, conf=conf, py_files=py_files, **options)
+        try:
+            with spark_work(self.log, log, request):
+                self._submitting.submit(self.application or application_path())
+        except Exception as failure:
+            if (reported := reported_error(log, request)) is None:
+                raise
+            raise reported from failure
+        finally:
+            self._submitting = None
+        return read_report(log, request)
+
+
+def _state_store() -> Any:
+    """Return the running task's state store; ``None`` outside of a task, and where Airflow has none."""
+    from airflow.sdk import get_current_context
+
+    try:
+        return get_current_context().get("task_state_store")
+    except RuntimeError:
+        return None

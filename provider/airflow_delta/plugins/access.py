@@ -1,0 +1,95 @@
+"""Who is looking, and what Airflow lets them see.
+
+Every decision is the auth manager's. The same cookie or token that Airflow's own API takes is taken here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AssetDetails,
+    ConnectionDetails,
+    DagAccessEntity,
+    DagDetails,
+)
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_asset
+from airflow.models.connection import Connection
+from airflow.models.dag import DagModel
+from fastapi import Depends
+
+may_see_assets = Depends(requires_access_asset("GET"))
+"""Every page and endpoint needs the right to read assets."""
+
+
+class Viewer:
+    """The user of one request; each answer of the auth manager is asked for once.
+
+    :param user: as Airflow's own dependency returns it.
+    """
+
+    def __init__(self, user: Any) -> None:
+        self._user = user
+        self._dags: dict[tuple[str, DagAccessEntity], bool] = {}
+        self._connections: dict[str, bool] = {}
+
+    @property
+    def name(self) -> str:
+        """Return the user's name."""
+        return str(self._user.get_name())
+
+    def may_read_asset(self, asset_id: int) -> bool:
+        """Say whether the user may read an asset."""
+        details = AssetDetails(id=str(asset_id))
+        return bool(get_auth_manager().is_authorized_asset(method="GET", details=details, user=self._user))
+
+    def may_read_connection(self, conn_id: str) -> bool:
+        """Say whether the user may read a connection."""
+        if conn_id not in self._connections:
+            details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
+            self._connections[conn_id] = bool(
+                get_auth_manager().is_authorized_connection(method="GET", details=details, user=self._user)
+            )
+        return self._connections[conn_id]
+
+    def may_read_run(self, dag_id: str, entity: DagAccessEntity = DagAccessEntity.RUN) -> bool:
+        """Say whether the user may read the runs (or another entity) of a Dag; also of one that Airflow no longer has."""
+        if (dag_id, entity) not in self._dags:
+            details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+            self._dags[dag_id, entity] = bool(
+                get_auth_manager().is_authorized_dag(method="GET", access_entity=entity, details=details, user=self._user)
+            )
+        return self._dags[dag_id, entity]
+
+    def may_read_task(self, dag_id: str) -> bool:
+        """Say whether the user may read the task instances of a Dag."""
+        return self.may_read_run(dag_id, DagAccessEntity.TASK_INSTANCE)
+
+    def may_read_app_id(self, app_id: str) -> bool:
+        """Say whether an application id may be shown: by default it begins with the id of the Dag that committed."""
+        first, separator, _ = app_id.partition("/")
+        return not separator or self.may_read_run(first)
+
+    def without_hidden_dags(self, commit: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a commit's summary without what names Dags that the user may not see."""
+        tags: dict[str, str] = dict(commit["tags"])
+        dag_id = tags.get("airflow.dagId")
+        hidden = dag_id is not None and not self.may_read_run(dag_id)
+        if hidden:
+            tags = {name: value for name, value in tags.items() if not name.startswith("airflow.")}
+        app_transactions = {
+            app_id: version
+            for app_id, version in commit["app_transactions"].items()
+            if not hidden and self.may_read_app_id(app_id)
+        }
+        return {**commit, "tags": tags, "app_transactions": app_transactions, "run_hidden": hidden}
+
+
+async def viewer(user: GetUserDep) -> Viewer:
+    """Return the viewer of a request (dependency)."""
+    return Viewer(user)
+
+
+ViewerDep = Annotated[Viewer, Depends(viewer)]

@@ -1,0 +1,138 @@
+"""Charts as SVG, drawn here. Colours and fonts come from the style sheet by class, since the pages allow no inline styles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from airflow_delta.plugins.formats import compact, format_bytes, format_number
+
+_WIDTH, _LEFT, _RIGHT = 960, 64, 8
+# A panel: its title, then the bars. Below the last one stand the versions.
+_HEAD, _PLOT, _GAP, _AXIS = 20, 62, 8, 18
+_PANEL = _HEAD + _PLOT + _GAP
+
+
+def sparkline(values: Sequence[float | None], label: str, *, width: int = 132, height: int = 26) -> Markup:
+    """Return a row of small bars, oldest first; ``None`` leaves a gap.
+
+    :param label: what a screen reader says.
+    """
+    if not values:
+        return Markup("")
+    highest = max((value for value in values if value), default=0) or 1
+    slot = width / max(len(values), 12)
+    bars = Markup("").join(
+        Markup('<rect class="bar{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" rx="1"></rect>').format(
+            " last" if index == len(values) - 1 else "",
+            width - (len(values) - index) * slot,
+            height - _bar(value, highest, height),
+            max(slot - 1.5, 1),
+            _bar(value, highest, height),
+        )
+        for index, value in enumerate(values)
+        if value is not None
+    )
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">{bars}</svg>'
+    ).format(w=width, h=height, label=label, bars=bars)
+
+
+def commit_chart(commits: Sequence[Mapping[str, Any]]) -> Markup:
+    """Return the chart of a history page: rows above, bytes below, one column for each commit, oldest at the left.
+
+    :param commits: newest first, with ``version``, ``operation``, ``kind``, ``num_records``, ``bytes_added``, ``bytes_removed``,
+        ``url``.
+    """
+    if not commits:
+        return Markup("")
+    shown = list(reversed(commits))
+    panels = (
+        _panel(shown, 0, "Rows added", [commit["num_records"] for commit in shown], None, compact),
+        _panel(
+            shown,
+            _PANEL,
+            "Bytes added, removed",
+            [commit["bytes_added"] for commit in shown],
+            [commit["bytes_removed"] for commit in shown],
+            format_bytes,
+        ),
+    )
+    axis = _axis(shown, 2 * _PANEL + 8)
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="xMidYMid meet" role="img" '
+        'aria-label="Rows and bytes of versions {} to {}">{}{}{}</svg>'
+    ).format(_WIDTH, 2 * _PANEL + _AXIS, shown[0]["version"], shown[-1]["version"], *panels, axis)
+
+
+def _panel(
+    commits: Sequence[Mapping[str, Any]],
+    top: int,
+    title: str,
+    up: Sequence[int | None],
+    down: Sequence[int] | None,
+    text: Any,
+) -> Markup:
+    """Return one panel; with ``down``, what left the table hangs below the line."""
+    highest = max((value for value in up if value), default=0)
+    lowest = max((value for value in down if value), default=0) if down else 0
+    # One scale for what came and what left.
+    above = _PLOT * highest / (highest + lowest) if highest + lowest else _PLOT
+    below = _PLOT - above
+    start = top + _HEAD
+    line = start + above
+    parts = [
+        Markup('<text class="title" x="{}" y="{}">{}</text>').format(_LEFT, top + 12, title),
+        Markup('<line class="base" x1="{}" x2="{}" y1="{y:.1f}" y2="{y:.1f}"></line>').format(_LEFT, _WIDTH - _RIGHT, y=line),
+        Markup('<text class="tick" x="{}" y="{:.1f}">0</text>').format(_LEFT - 8, line + 3),
+    ]
+    if highest:
+        parts += [
+            Markup('<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"></line>').format(_LEFT, _WIDTH - _RIGHT, y=start),
+            # Apart from the zero, however low the bars above it are.
+            Markup('<text class="tick" x="{}" y="{:.1f}">{}</text>').format(_LEFT - 8, min(start + 4, line - 8), text(highest)),
+        ]
+    slot = (_WIDTH - _LEFT - _RIGHT) / max(len(commits), 16)
+    width = max(min(slot - 3, 26), 1.5)
+    for index, (commit, value) in enumerate(zip(commits, up, strict=True)):
+        x = _LEFT + index * slot + (slot - width) / 2
+        taken = _bar(down[index], lowest, below) if down else 0.0
+        parts.append(_column(commit, x, width, start, line, _bar(value, highest, above), taken))
+    return Markup("").join(parts)
+
+
+def _column(commit: Mapping[str, Any], x: float, width: float, start: float, line: float, up: float, down: float) -> Markup:
+    """Return the bars of one commit as a link; the whole column takes the pointer, however small they are."""
+    rows = "rows unknown" if commit["num_records"] is None else f"{format_number(commit['num_records'])} rows"
+    title = (
+        f"Version {commit['version']}: {commit['operation'] or 'unknown operation'}\n{rows}, "
+        f"{format_bytes(commit['bytes_added'])} added, {format_bytes(commit['bytes_removed'])} removed"
+    )
+    shape = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"></rect>')
+    parts = [shape.format("target", x - 1, start, width + 2, _PLOT)]
+    if up:
+        parts.append(shape.format(f"up {commit['kind']}", x, line - up, width, up))
+    if down:
+        parts.append(shape.format("down", x, line, width, down))
+    return Markup('<a href="{}" data-version="{}"><title>{}</title>{}</a>').format(
+        commit["url"], commit["version"], title, Markup("").join(parts)
+    )
+
+
+def _axis(commits: Sequence[Mapping[str, Any]], y: float) -> Markup:
+    slot = (_WIDTH - _LEFT - _RIGHT) / max(len(commits), 16)
+    step = max(-(-len(commits) // 16), 1)
+    return Markup("").join(
+        Markup('<text class="axis" x="{:.1f}" y="{:.1f}">{}</text>').format(_LEFT + index * slot + slot / 2, y, commit["version"])
+        for index, commit in enumerate(commits)
+        if (len(commits) - 1 - index) % step == 0
+    )
+
+
+def _bar(value: float | None, highest: float, height: float) -> float:
+    """Return the height of a bar; what is not zero can be seen."""
+    if not value or not highest:
+        return 0.0
+    return max(value / highest * height, 1.5)

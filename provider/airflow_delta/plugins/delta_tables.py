@@ -1,0 +1,58 @@
+"""The Airflow plugin: the entry "Delta tables" in the navigation, and the app behind it.
+
+Workers import plugins too, so nothing of the app is imported before the API server gets its first request for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.sdk.configuration import conf
+from airflow.sdk.plugins_manager import AirflowPlugin
+
+from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE
+
+
+def root_path() -> str:
+    """Return the path of ``[api] base_url``, below which Airflow is served; empty for the root of the host."""
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+
+
+class LazyApp:
+    """An ASGI app that is built when it is called for the first time."""
+
+    def __init__(self) -> None:
+        self._app: Any = None
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Hand the request on."""
+        if self._app is None:
+            from airflow_delta.plugins.pages import create_app
+
+            self._app = create_app()
+        await self._app(scope, receive, send)
+
+
+class DeltaTablesPlugin(AirflowPlugin):
+    """Pages about the Delta tables that Airflow writes."""
+
+    name = "delta_tables"
+    fastapi_apps = [{"app": LazyApp(), "url_prefix": URL_PREFIX, "name": "Delta tables"}]
+    external_views = [
+        {
+            "name": "Delta tables",
+            "href": f"{root_path()}{URL_PREFIX}/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": URL_ROUTE,
+            "icon": f"{root_path()}{URL_PREFIX}/static/icon.svg",
+            "icon_dark_mode": f"{root_path()}{URL_PREFIX}/static/icon-dark.svg",
+        }
+    ]

@@ -1,0 +1,99 @@
+"""How numbers, sizes and times read on the pages."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup, escape
+
+UNKNOWN = "\u2013"
+"""What stands for a value that is not known: a dash."""
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SPANS = (("year", 365 * 86_400), ("month", 30 * 86_400), ("day", 86_400), ("hour", 3600), ("minute", 60))
+
+# Colour and glyph of an operation on the pages, by the first word of its name.
+_KINDS = {
+    "WRITE": "write",
+    "STREAMING": "write",
+    "CREATE": "create",
+    "REPLACE": "create",
+    "CLONE": "create",
+    "CONVERT": "create",
+    "MERGE": "change",
+    "UPDATE": "change",
+    "DELETE": "remove",
+    "TRUNCATE": "remove",
+    "RESTORE": "remove",
+    "OPTIMIZE": "upkeep",
+    "REORG": "upkeep",
+    "VACUUM": "upkeep",
+    "COMPUTE": "upkeep",
+    "ANALYZE": "upkeep",
+}
+
+
+def kind_of(operation: str | None) -> str:
+    """Return the kind of an operation: write, create, change, remove, upkeep, or else metadata."""
+    first = (operation or "").upper().split(" ")[0]
+    return _KINDS.get(first, "metadata")
+
+
+def format_number(value: Any) -> str:
+    """Return a whole number with thin separators: ``12 345``; a dash when it is not known."""
+    if value is None:
+        return UNKNOWN
+    return f"{int(value):,}".replace(",", "\u202f")
+
+
+def count_of(value: Any, thing: str) -> str:
+    """Return a count with its noun: ``1 file``, ``12 files``."""
+    return f"{format_number(value)} {thing if value == 1 else thing + 's'}"
+
+
+def compact(value: Any) -> str:
+    """Return a number in few characters: ``1.2M``."""
+    number = float(value)
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= size:
+            return f"{number / size:.1f}".removesuffix(".0") + unit
+    return f"{number:g}"
+
+
+def format_bytes(value: Any) -> str:
+    """Return a size in its unit: ``3.4 MiB``; a dash when it is not known."""
+    if value is None:
+        return UNKNOWN
+    size = float(value)
+    for unit in _UNITS:
+        if abs(size) < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+
+
+def format_time(milliseconds: Any) -> Markup:
+    """Return a time as an element that the script turns into the user's time zone; UTC without it."""
+    if not milliseconds:
+        return escape(UNKNOWN)
+    try:
+        moment = datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return escape(UNKNOWN)
+    return Markup('<time datetime="{}" title="{} ago">{}</time>').format(
+        moment.isoformat(timespec="milliseconds"), ago(milliseconds), moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    )
+
+
+def ago(milliseconds: Any) -> str:
+    """Return how long ago a time was: ``3 hours``."""
+    if not milliseconds:
+        return UNKNOWN
+    seconds = max(time.time() - int(milliseconds) / 1000, 0)
+    for unit, length in _SPANS:
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "less than a minute"

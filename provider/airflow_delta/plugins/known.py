@@ -1,0 +1,267 @@
+"""Which tables may be opened: those that Airflow knows as assets, and those below the base path of a ``delta`` connection.
+
+A request names a table by its URI; nothing else than what is found here is ever opened.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.plugins.problems import PageProblem, unknown_table
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.plugins.access import Viewer
+
+SECONDS_KEPT = 10.0
+"""For how long what Airflow knows is not asked for again."""
+
+_ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "gcs": "gs"}
+_CHUNK = 500
+_LONGEST_URI = 2000
+_EVENT_KEYS = frozenset({"table", "version", "transaction_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table that may be opened.
+
+    :param key: normal form of its location, see :func:`table_key`.
+    :param uri: location as the engine opens it.
+    :param asset_ids: assets that stand for it; empty for one that only lies below a connection's base path.
+    :param conn_id: connection to reach it with; ``None``: the default one.
+    """
+
+    key: str
+    uri: str
+    asset_ids: tuple[int, ...] = ()
+    conn_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the location."""
+        return self.uri.rstrip("/").rpartition("/")[2]
+
+    def open(self) -> DeltaLog:
+        """Return its log; nothing is read yet.
+
+        :raises PageProblem: it is local, and a link leads out of the base path that allows it.
+        """
+        hook = DeltaHook(self.conn_id or DeltaHook.default_conn_name)
+        if not self.asset_ids and self.key.startswith("file://"):
+            from airflow_delta.log.local_store import local_path
+
+            base = os.path.realpath(local_path(hook.base_path or "/"))
+            path = os.path.realpath(self.uri)
+            if os.path.commonpath([base, path]) != base:
+                raise unknown_table(self.uri)
+        return hook.get_log(self.uri)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownConnection:
+    """A connection of type ``delta``; ``error`` says why its base path cannot be told."""
+
+    conn_id: str
+    base_path: str | None
+    error: str | None = None
+
+    def holds(self, key: str) -> bool:
+        """Say whether a table lies below the base path."""
+        if not self.base_path:
+            return False
+        base = table_key(self.base_path).rstrip("/")
+        return key.startswith(f"{base}/") and is_plain(key.removeprefix(f"{base}/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All tables and connections that Airflow knows, whoever asks."""
+
+    tables: Mapping[str, KnownTable]
+    connections: tuple[KnownConnection, ...]
+
+
+def table_key(uri: str) -> str:
+    """Return one spelling of a location for all that mean the same.
+
+    :raises PageProblem: it is no location.
+    """
+    if not uri or len(uri) > _LONGEST_URI or any(ord(character) < 32 or ord(character) == 127 for character in uri):
+        raise PageProblem(400, "This is not the location of a table")
+    scheme, separator, path = uri.partition("://")
+    if not separator:
+        scheme, path = "file", uri.removeprefix("file:")
+    elif scheme.lower() == "file":
+        path = unquote(path.removeprefix("localhost"))
+    scheme = _ALIASES.get(scheme.lower(), scheme.lower())
+    if scheme == "file" and not path.startswith("/"):
+        raise PageProblem(400, "This is not the location of a table", "Give its full URI, or a name with its connection.", uri)
+    parts = "/".join(part for part in path.split("/") if part)
+    return f"file:///{parts}" if scheme == "file" else f"{scheme}://{parts}"
+
+
+def is_plain(name: str) -> bool:
+    """Say whether a relative name stays below where it starts, however storage or URL decoding reads it."""
+    decoded = unquote(name)
+    return bool(name) and not any(
+        part in ("", ".", "..") or "\\" in part or "\0" in part for text in (name, decoded) for part in text.split("/")
+    )
+
+
+def find_table(viewer: Viewer, uri: str) -> KnownTable:
+    """Return the table that a request names.
+
+    :raises PageProblem: it is not known, or this user may not see it; the answer is the same.
+    """
+    known = known_tables()
+    if uri.startswith("delta://"):
+        uri = _of_asset_uri(uri)[0] or uri
+    key = table_key(uri)
+    if (table := known.tables.get(key)) is not None:
+        allowed = tuple(asset_id for asset_id in table.asset_ids if viewer.may_read_asset(asset_id))
+        if allowed:
+            return replace(table, asset_ids=allowed)
+    for connection in known.connections:
+        if connection.holds(key) and viewer.may_read_connection(connection.conn_id):
+            # The form that was checked is the one that is opened.
+            path = key.removeprefix("file://") if key.startswith("file://") else uri.rstrip("/")
+            return KnownTable(key, path, (), connection.conn_id)
+    raise unknown_table(uri)
+
+
+def table_of_connection(viewer: Viewer, conn_id: str, name: str) -> str:
+    """Return the URI of a name below a connection's base path, for the form that opens a table.
+
+    :raises PageProblem: there is no such connection for this user, or the name leads out of it.
+    """
+    found = next((connection for connection in known_tables().connections if connection.conn_id == conn_id), None)
+    if found is None or not found.base_path or not viewer.may_read_connection(conn_id) or not is_plain(name.strip("/")):
+        raise unknown_table(f"{conn_id}: {name}")
+    return f"{found.base_path.rstrip('/')}/{name.strip('/')}"
+
+
+_lock = threading.Lock()
+_kept: tuple[float, Known] | None = None
+
+
+def known_tables() -> Known:
+    """Return what Airflow knows, at most :data:`SECONDS_KEPT` old."""
+    global _kept
+    with _lock:
+        if _kept is None or time.monotonic() - _kept[0] > SECONDS_KEPT:
+            from airflow.utils.session import create_session
+
+            with create_session(scoped=False) as session:
+                _kept = (time.monotonic(), _load(session))
+        return _kept[1]
+
+
+def forget() -> None:
+    """Ask Airflow again next time."""
+    global _kept
+    with _lock:
+        _kept = None
+
+
+def commit_of_event(extra: Any) -> Mapping[str, Any] | None:
+    """Return what an asset event says about a commit: one of a task that committed, or of a watcher; else ``None``.
+
+    What somebody sent to Airflow's API does not count: it could name any place for the API server to open.
+    """
+    if not isinstance(extra, Mapping) or extra.get("from_rest_api"):
+        return None
+    said = extra.get("payload") if extra.get("from_trigger") else extra
+    return said if isinstance(said, Mapping) and said.keys() >= _EVENT_KEYS else None
+
+
+def _load(session: Session) -> Known:
+    connections = _connections(session)
+    tables: dict[str, KnownTable] = {}
+    for asset_id, asset_uri, extra in _assets(session):
+        said = commit_of_event(extra)
+        uri = str(said["table"]) if said is not None else None
+        conn_id: str | None = None
+        if asset_uri.startswith("delta://"):
+            named, conn_id = _of_asset_uri(asset_uri)
+            uri = uri or named
+        if not uri:
+            continue
+        try:
+            key = table_key(uri)
+        except PageProblem:
+            continue
+        if conn_id is None:
+            conn_id = _connection_of(key, connections)
+        if (table := tables.get(key)) is not None:
+            tables[key] = replace(table, asset_ids=(*table.asset_ids, asset_id), conn_id=table.conn_id or conn_id)
+        else:
+            tables[key] = KnownTable(key, uri, (asset_id,), conn_id)
+    return Known(dict(sorted(tables.items(), key=lambda item: (item[1].name, item[0]))), connections)
+
+
+def _assets(session: Session) -> list[tuple[int, str, Any]]:
+    """Return id, URI and the extra of the latest event of every asset; one seek in an index for each."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from sqlalchemy import select
+
+    latest = (
+        select(AssetEvent.id)
+        .where(AssetEvent.asset_id == AssetModel.id)
+        .order_by(AssetEvent.timestamp.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    assets = session.execute(select(AssetModel.id, AssetModel.uri, latest)).all()
+    ids = [event_id for _, _, event_id in assets if event_id is not None]
+    extras: dict[int, Any] = {}
+    for start in range(0, len(ids), _CHUNK):
+        rows = session.execute(select(AssetEvent.id, AssetEvent.extra).where(AssetEvent.id.in_(ids[start : start + _CHUNK])))
+        extras.update((event_id, extra) for event_id, extra in rows)
+    return [(asset_id, uri, extras.get(event_id)) for asset_id, uri, event_id in assets]
+
+
+def _connections(session: Session) -> tuple[KnownConnection, ...]:
+    from airflow.models.connection import Connection
+    from sqlalchemy import select
+
+    found = []
+    wanted = select(Connection.conn_id).where(Connection.conn_type == DeltaHook.conn_type).order_by(Connection.conn_id)
+    for conn_id in session.scalars(wanted):
+        try:
+            base = DeltaHook(conn_id).base_path
+            if base:
+                table_key(base)
+            found.append(KnownConnection(conn_id, base))
+        except Exception as error:  # noqa: BLE001 - one connection that cannot be read must not hide the others
+            found.append(KnownConnection(conn_id, None, f"{type(error).__name__}: {error}"))
+    return tuple(found)
+
+
+def _connection_of(key: str, connections: tuple[KnownConnection, ...]) -> str | None:
+    """Return the connection with the longest base path that the table lies below."""
+    holding = [connection for connection in connections if connection.holds(key)]
+    return max(holding, key=lambda connection: len(connection.base_path or "")).conn_id if holding else None
+
+
+def _of_asset_uri(asset_uri: str) -> tuple[str | None, str | None]:
+    """Return location and connection of a ``delta://`` asset URI, ``(None, None)`` when it cannot be told."""
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    from airflow_delta.assets.delta import table_of_asset_uri
+
+    try:
+        table, conn_id = table_of_asset_uri(asset_uri)
+        return DeltaHook(conn_id or DeltaHook.default_conn_name).table_uri(table), conn_id
+    except (DeltaError, ValueError, LookupError, AirflowNotFoundException):
+        return None, None

@@ -1,0 +1,85 @@
+"""What a page cannot show, as a status and words that a person can act on."""
+
+from __future__ import annotations
+
+from airflow_delta import exceptions
+
+_MAX_DETAIL = 1500
+
+
+class PageProblem(Exception):
+    """A page that says what is wrong.
+
+    :param status: HTTP status.
+    :param title: what happened, in a few words.
+    :param advice: what to do about it.
+    :param detail: the error as the engine or the storage worded it.
+    """
+
+    def __init__(self, status: int, title: str, advice: str = "", detail: str = "") -> None:
+        super().__init__(title)
+        self.status = status
+        self.title = title
+        self.advice = advice
+        self.detail = detail
+
+
+def unknown_table(table: str) -> PageProblem:
+    """Return the answer for a table that is not known, or that this user may not see: the two are not told apart."""
+    return PageProblem(
+        404,
+        "This table is not known",
+        "A table is shown when it is an asset of Airflow (an outlet of the task that commits: a delta_transaction has it by "
+        "default) or lies below the base path of a connection of type delta, and you may read that asset or connection.",
+        table,
+    )
+
+
+def of_error(error: BaseException, table: str) -> PageProblem:
+    """Return the page for an error of the engine or of the storage."""
+    detail = _masked(f"{type(error).__name__}: {error}")[:_MAX_DETAIL]
+    if isinstance(error, PageProblem):
+        return error
+    if isinstance(error, exceptions.DeltaTableNotFoundException):
+        return gone(table, detail)
+    if isinstance(error, exceptions.VersionNotFoundException):
+        return PageProblem(404, "The log does not hold this commit", "It was cleaned up, or does not exist yet.", detail)
+    if isinstance(error, exceptions.DeltaLogCorruptedException):
+        return PageProblem(502, "The log of this table is damaged", "Restore the file that is named from a backup.", detail)
+    if isinstance(error, exceptions.DeltaUnsupportedTableFeatureException | exceptions.InvalidProtocolVersionException):
+        return PageProblem(502, "This table needs a newer reader", "Upgrade the provider on the API server.", detail)
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return gone(table, detail)
+    if isinstance(error, PermissionError):
+        return PageProblem(502, "The storage refused access", "Check the credentials of the connection of type delta.", detail)
+    if isinstance(error, OSError | exceptions.DeltaIllegalArgumentException):
+        return PageProblem(
+            502,
+            "The storage of this table cannot be reached",
+            "The API server reads the log itself: it needs a way to the storage, and a connection of type delta whose base path "
+            "covers the table where credentials are needed.",
+            detail,
+        )
+    return PageProblem(502, "The log of this table cannot be read", "See the log of the API server for the whole error.", detail)
+
+
+def gone(table: str, detail: str = "") -> PageProblem:
+    """Return the page for a table that is not there."""
+    return PageProblem(404, "There is no table here", "It was dropped or moved, or nothing was committed yet.", detail or table)
+
+
+def timed_out(table: str, seconds: float) -> PageProblem:
+    """Return the page for a storage that does not answer."""
+    return PageProblem(
+        504,
+        "The storage did not answer in time",
+        f"Nothing came within {seconds:g} seconds. Try again; a smaller page reads fewer commits.",
+        table,
+    )
+
+
+def _masked(text: str) -> str:
+    """Return a text without the secrets that Airflow knows of."""
+    from airflow.sdk._shared.secrets_masker import redact
+
+    return str(redact(text))

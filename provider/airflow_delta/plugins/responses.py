@@ -1,0 +1,165 @@
+"""Pages, errors and headers: server-rendered, escaped, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+
+from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE
+from airflow_delta.plugins import charts, formats
+from airflow_delta.plugins.problems import PageProblem
+
+_HEADERS = {
+    b"content-security-policy": (
+        b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+        b"frame-ancestors 'self'; base-uri 'none'"
+    ),
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"SAMEORIGIN",
+    b"referrer-policy": b"same-origin",
+    b"cache-control": b"private, no-store",
+}
+
+Message = MutableMapping[str, Any]
+
+
+class SecureHeaders:
+    """ASGI middleware: every response of the pages says what a browser may do with it."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Add the headers to the response."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                static = scope["path"].startswith(f"{scope.get('root_path', '')}/static/")
+                added = [
+                    (name, b"private, max-age=300" if static and name == b"cache-control" else value)
+                    for name, value in _HEADERS.items()
+                    if name not in given
+                ]
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+def prefix_of(request: Request) -> str:
+    """Return the path of these pages, as the browser sees it."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def root_of(request: Request) -> str:
+    """Return the path below which Airflow's UI is served."""
+    return prefix_of(request).removesuffix(URL_PREFIX)
+
+
+def render(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+    """Return a page."""
+    text = (
+        _environment()
+        .get_template(template)
+        .render(prefix=prefix_of(request), root=root_of(request), inside=f"{root_of(request)}/plugin/{URL_ROUTE}", **context)
+    )
+    return HTMLResponse(text, status_code=status)
+
+
+def add_error_pages(app: FastAPI) -> None:
+    """Turn every error into a page, or into JSON for the endpoints below ``/api``."""
+    app.add_exception_handler(PageProblem, _problem)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    return _answer(request, error if isinstance(error, PageProblem) else PageProblem(500, "Something went wrong"))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 401:
+        return _sign_in(request)
+    if status == 403:
+        advice = "The pages need the right to read assets. Ask an administrator of this Airflow for it."
+        return _answer(request, PageProblem(403, "You may not see Delta tables", advice))
+    if status == 404:
+        return _answer(request, PageProblem(404, "There is no such page"))
+    return _answer(request, PageProblem(status, str(getattr(error, "detail", "Something went wrong"))))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    problems = error.errors() if isinstance(error, RequestValidationError) else []
+    detail = "; ".join(f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}" for problem in problems)
+    return _answer(request, PageProblem(422, "The address of this page is not valid", detail=detail))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the server logs it
+    return _answer(request, PageProblem(500, "Something went wrong", "See the log of the API server."))
+
+
+def _sign_in(request: Request) -> Response:
+    """Send a browser to the login page and back; inside the frame, the link leads the whole window there."""
+    path = request.url.path.removeprefix(root_of(request))
+    query = f"?{request.url.query}" if request.url.query else ""
+    # Back to these pages within Airflow's UI.
+    back = f"{root_of(request)}/plugin/{URL_ROUTE}{root_of(request)}{quote(path)}{query}"
+    url = f"{root_of(request)}/api/v2/auth/login?{urlencode({'next': back})}"
+    problem = PageProblem(401, "Your session has ended", "Sign in to see this page.")
+    if _wants_json(request) or request.headers.get("sec-fetch-dest", "document") != "document":
+        return _answer(request, problem, sign_in=url)
+    return RedirectResponse(url, status_code=303)
+
+
+def _answer(request: Request, problem: PageProblem, sign_in: str | None = None) -> Response:
+    if _wants_json(request):
+        content = {"status": problem.status, "title": problem.title, "advice": problem.advice, "detail": problem.detail}
+        return JSONResponse(content, status_code=problem.status)
+    template = "problem_part.html" if _is_part(request) else "problem.html"
+    return render(request, template, problem.status, problem=problem, sign_in=sign_in)
+
+
+def _path(request: Request) -> str:
+    return request.url.path.removeprefix(prefix_of(request))
+
+
+def _wants_json(request: Request) -> bool:
+    return _path(request).startswith("/api/")
+
+
+def _is_part(request: Request) -> bool:
+    return _path(request) == "/transactions" and request.query_params.get("part") == "1"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("airflow_delta.plugins", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=formats.count_of,
+        number=formats.format_number,
+        size=formats.format_bytes,
+        time=formats.format_time,
+        ago=formats.ago,
+        kind=formats.kind_of,
+    )
+    environment.globals.update(sparkline=charts.sparkline, commit_chart=charts.commit_chart)
+    return environment

@@ -1,0 +1,85 @@
+// What the pages do beyond being read. They are complete without it.
+(() => {
+  "use strict";
+
+  // Links into Airflow. The frame may neither navigate the window nor open another one (the UI's sandbox); a link that
+  // belongs to the UI's own document may.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-top]");
+    if (!link || window.parent === window || event.defaultPrevented || event.button !== 0) return;
+    let outer;
+    try {
+      outer = window.parent.document;
+    } catch {
+      return;
+    }
+    event.preventDefault();
+    const proxy = outer.createElement("a");
+    proxy.href = link.href;
+    if (event.metaKey || event.ctrlKey || event.shiftKey) proxy.target = "_blank";
+    proxy.rel = "noopener";
+    outer.body.append(proxy);
+    proxy.click();
+    proxy.remove();
+  });
+
+  // Outside the frame: the same page inside Airflow's UI.
+  for (const link of document.querySelectorAll("a[data-shell]")) {
+    link.href = link.dataset.shell + window.location.pathname + window.location.search;
+  }
+
+  // Times in the zone that is chosen in Airflow's UI; like there, that of the browser unless one is.
+  const zone = (() => {
+    try {
+      return JSON.parse(window.localStorage.getItem("timezone")) ?? undefined;
+    } catch {
+      return undefined;
+    }
+  })();
+  const localize = (root) => {
+    let format;
+    try {
+      format = new Intl.DateTimeFormat("sv-SE", {
+        timeZone: zone,
+        dateStyle: "short",
+        timeStyle: "medium",
+      });
+    } catch {
+      return;
+    }
+    for (const time of root.querySelectorAll("time[datetime]")) {
+      const moment = new Date(time.dateTime);
+      if (!Number.isNaN(moment.getTime())) time.textContent = format.format(moment);
+    }
+  };
+  localize(document);
+
+  // Parts that take a listing of the storage come after the page.
+  for (const part of document.querySelectorAll("[data-load]")) {
+    const hint = part.querySelector(".hint");
+    if (hint) hint.textContent = "Looking under the table’s staging directory …";
+    part.setAttribute("aria-busy", "true");
+    fetch(part.dataset.load, { credentials: "same-origin", headers: { Accept: "text/html" } })
+      .then((response) => response.text())
+      .then((text) => {
+        const parsed = new DOMParser().parseFromString(text, "text/html");
+        part.replaceChildren(...parsed.body.childNodes);
+        localize(part);
+      })
+      .catch(() => {
+        if (hint) hint.textContent = "The API server did not answer. Reload the page to try again.";
+      })
+      .finally(() => part.removeAttribute("aria-busy"));
+  }
+
+  // A column of the chart and its row in the timeline light up together.
+  const mark = (version, on) => {
+    for (const element of document.querySelectorAll(`[data-version="${version}"]`)) element.classList.toggle("lit", on);
+  };
+  for (const type of ["mouseover", "mouseout", "focusin", "focusout"]) {
+    document.addEventListener(type, (event) => {
+      const element = event.target.closest?.("[data-version]");
+      if (element) mark(element.dataset.version, type === "mouseover" || type === "focusin");
+    });
+  }
+})();

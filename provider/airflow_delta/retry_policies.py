@@ -1,0 +1,181 @@
+"""Which errors Airflow should retry: a retry policy for tasks that work with Delta tables, those of this provider and your own.
+
+::
+
+    @task(retries=4, retry_policy=DeltaRetryPolicy(on_conflict="retry"))
+    def compact(): ...
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import RetryAction, RetryDecision, RetryPolicy, RetryRule
+
+from airflow_delta import exceptions
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["AUDIT_ERRORS", "FINAL_ERRORS", "REFUSALS", "DeltaRetryPolicy"]
+
+_REFUSED: tuple[type[BaseException], ...] = (
+    exceptions.DeltaAnalysisException,
+    exceptions.DeltaIllegalArgumentException,
+    exceptions.DeltaUnsupportedOperationException,
+    exceptions.InvariantViolationException,
+    exceptions.AppendOnlyException,
+    exceptions.InvalidProtocolVersionException,
+    exceptions.DeltaUnsupportedTableFeatureException,
+    exceptions.ProtocolDowngradeException,
+    exceptions.StagingException,
+    exceptions.TransactionAlreadyCommittedException,
+    exceptions.FeatureDropConflictException,
+)
+_FAIL, _RETRY = "fail", "retry"
+
+_REASONS = {
+    "conflict fails": "The same transaction would conflict again: clear the start task, which begins a new one.",
+    "conflict": "A conflict: the retry begins a new transaction on the newest version.",
+    "lost race": "The race for a version was lost too often; nothing conflicts. The retry goes on where this try stopped.",
+    "unknown": "It is not known whether the commit was written. The retry looks into the log, and commits only if it was not.",
+    "audit": "The same staged rows would fail again: clear the start task, which begins a new transaction.",
+    "refused": "What the task asks for is not possible on this table, a retry would change nothing.",
+    "storage": "The storage or the way to it failed.",
+}
+
+
+class DeltaRetryPolicy(RetryPolicy):
+    """Decide by the kind of the error whether a retry can change anything.
+
+    - a conflict (``DeltaConcurrentModificationException``): as ``on_conflict`` says;
+    - a lost race (``MaxCommitRetriesExceededException``): retry;
+    - ``CommitStateUnknownException``: retry, the commit recognises itself in the log;
+    - a failed audit, schema, predicate, constraint, protocol, a bad argument, what a stage handed over: fail;
+    - storage and network (``OSError``, which ``ConnectionError`` and ``TimeoutError`` are): retry;
+    - any other: what Airflow does without a policy.
+
+    *Retry* means: while the task has retries left. An error that was raised from one of these is taken for it.
+
+    :param on_conflict: ``fail`` for tasks of a transaction that another task began (a retry would conflict again), ``retry`` for
+        tasks that begin their transaction themselves.
+    :param delay: pause before a retry; it doubles with every try. Default: the task's ``retry_delay``.
+    :param max_delay: bound of the pause.
+    :param jitter: the pause is drawn from this part around it (0.5: half to one and a half), so that tasks that conflicted with
+        each other do not meet again.
+    :param rules: rules that are asked first, for errors of your own.
+    :raises DeltaIllegalArgumentException: an argument is none of these.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_conflict: str = _FAIL,
+        delay: timedelta | None = None,
+        max_delay: timedelta = timedelta(minutes=15),
+        jitter: float = 0.5,
+        rules: Sequence[RetryRule] = (),
+    ) -> None:
+        if on_conflict not in (_FAIL, _RETRY):
+            raise DeltaIllegalArgumentException(f"on_conflict of a retry policy must be fail or retry, got {on_conflict!r}.")
+        if not 0 <= jitter <= 1:
+            raise DeltaIllegalArgumentException(f"jitter of a retry policy must be from 0 to 1, got {jitter!r}.")
+        self.on_conflict = on_conflict
+        self.delay = delay
+        self.max_delay = max_delay
+        self.jitter = jitter
+        self.rules = list(rules)
+
+    def evaluate(
+        self,
+        exception: BaseException,
+        try_number: int,
+        max_tries: int,  # noqa: ARG002 - as it is called
+        context: Context | None = None,  # noqa: ARG002
+    ) -> RetryDecision:
+        """Return the decision for an error; Airflow calls this in the worker."""
+        own = RetryDecision.default()
+        for error in _chain(exception):
+            for rule in self.rules:
+                if rule.matches(error):
+                    return RetryDecision(action=rule.action, retry_delay=rule.retry_delay, reason=rule.reason)
+            kind = self._kind(error)
+            if kind is None:
+                continue
+            action, reason = kind
+            # Airflow logs the reason and keeps it with the task instance.
+            return RetryDecision(
+                action=action,
+                retry_delay=self._pause(try_number) if action is RetryAction.RETRY else None,
+                reason=_REASONS[reason],
+            )
+        return own
+
+    def _kind(self, error: BaseException) -> tuple[RetryAction, str] | None:
+        if isinstance(error, exceptions.DeltaConcurrentModificationException):
+            if self.on_conflict == _RETRY:
+                return RetryAction.RETRY, "conflict"
+            return RetryAction.FAIL, "conflict fails"
+        if isinstance(error, exceptions.MaxCommitRetriesExceededException):
+            return RetryAction.RETRY, "lost race"
+        if isinstance(error, exceptions.CommitStateUnknownException):
+            return RetryAction.RETRY, "unknown"
+        if isinstance(error, exceptions.DeltaAuditFailedException):
+            return RetryAction.FAIL, "audit"
+        if isinstance(error, _REFUSED):
+            return RetryAction.FAIL, "refused"
+        if isinstance(error, OSError):  # ConnectionError and TimeoutError are such
+            return RetryAction.RETRY, "storage"
+        return None
+
+    def _pause(self, try_number: int) -> timedelta | None:
+        if self.delay is None:
+            return None
+        pause = min(self.delay * 2.0 ** min(max(try_number - 1, 0), 20), self.max_delay)
+        return pause * random.uniform(1 - self.jitter, 1 + self.jitter)  # noqa: S311 - no secret
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the policy as JSON."""
+        return {
+            "__type": type(self).__name__,
+            "on_conflict": self.on_conflict,
+            "delay": None if self.delay is None else self.delay.total_seconds(),
+            "max_delay": self.max_delay.total_seconds(),
+            "jitter": self.jitter,
+            "rules": [rule.serialize() for rule in self.rules],
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> DeltaRetryPolicy:
+        """Return the policy of what :meth:`serialize` gave."""
+        return cls(
+            on_conflict=data["on_conflict"],
+            delay=None if data["delay"] is None else timedelta(seconds=data["delay"]),
+            max_delay=timedelta(seconds=data["max_delay"]),
+            jitter=data["jitter"],
+            rules=[RetryRule.deserialize(rule) for rule in data["rules"]],
+        )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and what it was raised from, outermost first."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__
+
+
+FINAL_ERRORS = DeltaRetryPolicy(on_conflict=_FAIL)
+"""Retry policy of start and commit: what a retry cannot change fails at once; lost races and store errors are retried."""
+
+REFUSALS = DeltaRetryPolicy(on_conflict=_RETRY, delay=timedelta(seconds=30))
+"""Retry policy of an operation that may be a transaction of its own: after a conflict, a retry begins a new one."""
+
+AUDIT_ERRORS = FINAL_ERRORS
+"""Retry policy of an audit: a verdict is final, and so is what a retry cannot change; lost connections are retried."""

@@ -1,0 +1,255 @@
+"""Wait until a Delta table has a version: a given one, or the next one of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, RetryPolicy, conf
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_delta import exceptions
+from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.committing import REFUSALS
+from airflow_delta.operators.identity import whole_number
+from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions, commit_report, operation_names
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.commands.watch import CommitConditions, Match, Watermark
+    from airflow_delta.log import DeltaLog
+
+STATE_KEY = "delta_table_version"
+"""Key of the watermark in the state store of the task."""
+
+XCOM_KEY = "delta_table_version"
+"""Key of the XCom with the number of the version alone."""
+
+
+class DeltaTableVersionSensor(BaseSensorOperator):
+    """Wait for a commit to a Delta table, whoever makes it. Reads the log only; neither data nor the list of files.
+
+    With ``version`` it waits until the table has that version. Else it waits for the first commit after ``after_version`` that
+    has one of the operations, touched one of the partitions, and changed rows.
+
+    Returns the commit as JSON, the same in every mode: the fields of :class:`~airflow_delta.commands.observe.CommitSummary`
+    (``version``, ``timestamp``, ``operation``, ``partitions``, ``num_records``, ``tags``, ...) with ``observed_version`` (the
+    latest one), ``table``, ``table_identity`` (its id) and ``dedupe_key``. The XCom ``delta_table_version`` has the number alone,
+    for reads that are pinned to it.
+
+    :param table: URI, absolute path, or name below the connection's base path. A table that does not exist is waited for.
+        (templated)
+    :param delta_conn_id: connection of type ``delta``. (templated)
+    :param version: wait until the table has this version, whatever it did. (templated)
+    :param after_version: wait for a commit after this one; -1 counts all. Default: the version that the table has when the sensor
+        first looks; it is kept in the state store of the task, so that it stays the same in reschedules, retries and after a
+        clear. (templated)
+    :param operation: name or names of Delta's operations that count, such as ``WRITE`` or ``["MERGE", "DELETE"]``, in upper or
+        lower case; default: all. (templated)
+    :param partitions: Spark SQL predicate over partition columns, such as ``day >= '2026-01-01'``: only commits that touched a
+        partition that may satisfy it. (templated)
+    :param data_change_only: commits that changed no rows (OPTIMIZE, ALTER TABLE, CREATE TABLE) do not count.
+    :param fail_if_missing: fail when there is no table at the first look, rather than wait for it.
+    :param deferrable: wait in the triggerer; default: ``[operators] default_deferrable``. ``poke_interval`` is then how often it
+        looks, and ``timeout`` how long.
+
+    The other parameters are those of Airflow's ``BaseSensorOperator``.
+    """
+
+    template_fields: Sequence[str] = ("table", "delta_conn_id", "version", "after_version", "operation", "partitions")
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        delta_conn_id: str = DeltaHook.default_conn_name,
+        version: int | str | None = None,
+        after_version: int | str | None = None,
+        operation: str | Sequence[str] | None = None,
+        partitions: str | None = None,
+        data_change_only: bool = True,
+        fail_if_missing: bool = False,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        retry_policy: RetryPolicy | None = REFUSALS,  # named here, so that partial() finds the default
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retry_policy=retry_policy, **kwargs)
+        self.table = table
+        self.delta_conn_id = delta_conn_id
+        self.version = version
+        self.after_version = after_version
+        self.operation = operation
+        self.partitions = partitions
+        self.data_change_only = data_change_only
+        self.fail_if_missing = fail_if_missing
+        self.deferrable = deferrable
+        self._table_log: DeltaLog | None = None
+        self._seen: Watermark | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Wait, and return the commit.
+
+        :raises DeltaIllegalArgumentException: the arguments do not go together.
+        :raises DeltaTableNotFoundException: there is no table, and ``fail_if_missing`` is set.
+        :raises VersionNotFoundException: commits that had not been looked at were cleaned up.
+        :raises PredicateException: ``partitions`` does not parse or names an unknown column.
+        """
+        self._check_arguments(context)
+        if self.deferrable:
+            if found := self._poke_once(context):
+                return self._finish(context, found.xcom_value)
+            self._defer()
+        return self._finish(context, super().execute(context))
+
+    def _defer(self) -> NoReturn:
+        seen = self._seen
+        self.defer(
+            trigger=DeltaTableVersionTrigger(
+                self.table,
+                delta_conn_id=self.delta_conn_id,
+                after_version=None if seen is None else seen.version,
+                table_id=None if seen is None else seen.table_id,
+                operation=self.operation,
+                partitions=self.partitions,
+                data_change_only=self.data_change_only,
+                poll_interval=self.poke_interval,
+                version=whole_number("version", self.version),
+                single_event=True,
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Return the commit that the trigger has found, or raise the error that it met."""
+        if event.get("status") == "error":
+            if self.never_fail:
+                raise AirflowSkipException("Skipping due to never_fail is set to True.")
+            kind = getattr(exceptions, str(event.get("error")), DeltaError)
+            raise kind(str(event.get("message")), table=event.get("table"), version=event.get("version"))
+        return self._finish(context, event["commit"])
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        match = self._look(context)
+        if match is None:
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(is_done=True, xcom_value=commit_report(match))
+
+    def _poke_once(self, context: Context) -> PokeReturnValue:
+        """Look before the task is deferred; errors count as those of a poke do."""
+        try:
+            return self.poke(context)
+        except Exception as error:
+            if self.never_fail:
+                raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
+            if not self.silent_fail:
+                raise
+            self.log.exception("The first look at table %s failed; the trigger tries again.", self.table)
+            return PokeReturnValue(is_done=False)
+
+    def _look(self, context: Context) -> Match | None:
+        from airflow_delta.commands.watch import check_table_exists, first_match, version_reached
+
+        if self._table_log is None:
+            log = DeltaHook(self.delta_conn_id).get_log(self.table)
+            if self.fail_if_missing:
+                check_table_exists(log)
+            self._table_log = log
+        log = self._table_log
+        if (version := whole_number("version", self.version)) is not None:
+            match = version_reached(log, version)
+            awaited = f"version {version}"
+        else:
+            before = self._seen if self._seen is not None else self._baseline(context, log)
+            match, self._seen = first_match(log, before, self._conditions())
+            if self._seen != before and match is None:
+                self._remember(context, self._seen)
+            awaited = f"a commit after version {self._seen.version}"
+        if match is None:
+            found = log.snapshot.version
+            state = f"has version {found}" if found >= 0 else "is missing"
+            self.log.info("Table %s %s; waiting for %s.", log.uri, state, awaited)
+        return match
+
+    # -- from where on --------------------------------------------------------------------------------------------------------
+
+    def _baseline(self, context: Context, log: DeltaLog) -> Watermark:
+        """Return the version after which commits count: the one that was looked at last, the given one, or the present one."""
+        from airflow_delta.commands.watch import Watermark, watermark_now
+
+        if (stored := self._stored(context)) is not None:
+            return stored
+        given = whole_number("after_version", self.after_version)
+        if given is not None:
+            return Watermark(given)
+        seen = watermark_now(log)
+        self._remember(context, seen)
+        return seen
+
+    def _stored(self, context: Context) -> Watermark | None:
+        from airflow_delta.commands.watch import Watermark
+
+        store = context.get("task_state_store")
+        stored = None if store is None else store.get(STATE_KEY)
+        if not isinstance(stored, dict) or stored.get("waits_for") != self._waits_for():
+            return None
+        return Watermark.from_dict(stored)
+
+    def _remember(self, context: Context, seen: Watermark) -> None:
+        """Keep how far the table was looked at in vain; what was waited for is never behind it."""
+        store = context.get("task_state_store")
+        if store is not None:
+            store.set(STATE_KEY, {**seen.to_dict(), "waits_for": self._waits_for()})
+
+    def _waits_for(self) -> dict[str, Any]:
+        """Return what a stored version belongs to: it says nothing about another table or other conditions."""
+        return {
+            "table": self.table,
+            "delta_conn_id": self.delta_conn_id,
+            "after_version": whole_number("after_version", self.after_version),
+            "operation": list(operation_names(self.operation)),
+            "partitions": self.partitions,
+            "data_change_only": self.data_change_only,
+        }
+
+    # -- the arguments --------------------------------------------------------------------------------------------------------
+
+    def _check_arguments(self, context: Context) -> None:
+        version, after = whole_number("version", self.version), whole_number("after_version", self.after_version)
+        if version is not None and (after is not None or self.operation or self.partitions):
+            raise DeltaIllegalArgumentException(
+                f"version={version} waits for one version, whatever it did: after_version, operation and partitions do not go "
+                f"with it (table {self.table}). Leave version out to wait for the next commit that matches."
+            )
+        if (version is not None and version < 0) or (after is not None and after < -1):
+            raise DeltaIllegalArgumentException(
+                f"version must be 0 or more and after_version -1 or more, got {version} and {after} (table {self.table})."
+            )
+        if version is None and after is None and self.reschedule and not self.deferrable and not context.get("task_state_store"):
+            raise DeltaIllegalArgumentException(
+                f"The sensor is rescheduled, and no task state store is there to keep the version that table {self.table} had at "
+                "first. Give after_version, or use mode='poke' or deferrable=True."
+            )
+
+    def _conditions(self) -> CommitConditions:
+        return commit_conditions(self.operation, self.partitions, self.data_change_only)
+
+    def _finish(self, context: Context, commit: Any) -> Any:
+        if commit is not None:
+            context["ti"].xcom_push(key=XCOM_KEY, value=commit["version"])
+            self.log.info(
+                "Version %s of %s is there: %s, %s rows in %s files added, %s files removed; the latest version is %s.",
+                commit["version"],
+                commit["table"],
+                commit["operation"] or "unknown operation",
+                commit["num_records"],
+                commit["num_added_files"],
+                commit["num_removed_files"],
+                commit["observed_version"],
+            )
+        return commit

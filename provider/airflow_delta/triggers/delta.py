@@ -1,0 +1,284 @@
+"""Wait for versions of a Delta table in the triggerer: for a deferred sensor once, for an asset's watcher again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_delta.assets.delta import dedupe_key, watched_extra
+from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, VersionNotFoundException
+from airflow_delta.hooks.delta import DeltaHook
+
+if TYPE_CHECKING:
+    from airflow_delta.commands.watch import CommitConditions, Match, Watermark
+    from airflow_delta.log import DeltaLog
+
+_BATCH = 100
+"""So many events at most between two looks at the clock."""
+
+_HANDED_OVER = 10.0
+"""Seconds after which an event counts as handed over: the triggerer passes on what its triggers yield about once a second."""
+
+_REOPEN = 3600.0
+"""Seconds after which the table is opened anew: the credentials of its connection may have been renewed."""
+
+_FAILURES = 5
+"""Failures of the storage in a row that a deferred sensor lives with."""
+
+
+def operation_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the operations of an argument that may be one name or several."""
+    return (value,) if isinstance(value, str) and value else tuple(value or ())
+
+
+def commit_conditions(operation: str | Sequence[str] | None, partitions: str | None, data_change_only: bool) -> CommitConditions:
+    """Return the conditions that the arguments of sensor and trigger stand for."""
+    from airflow_delta.commands.watch import CommitConditions
+
+    names = operation_names(operation)
+    return CommitConditions(operations=names, partitions=partitions or None, data_change_only=data_change_only)
+
+
+def commit_report(match: Match) -> dict[str, Any]:
+    """Return what a sensor returns for a commit: plain JSON."""
+    return {
+        **match.summary.to_dict(),
+        "observed_version": match.observed_version,
+        "table": match.table,
+        "table_identity": match.table_id,
+        "dedupe_key": dedupe_key(match.table_id, match.summary.version),
+    }
+
+
+class DeltaTableVersionTrigger(BaseEventTrigger):
+    """Fire for versions of a Delta table, whoever commits them: this provider, Spark, delta-rs, any engine.
+
+    As the trigger of an ``AssetWatcher`` it fires one event for each matching version, in order and at least once. How far it is,
+    it keeps in the state store of the asset, after the events have been handed over; after a restart of the triggerer the events
+    of the last moments may come again, and consumers know them by ``dedupe_key``. It never ends by itself: an error is logged,
+    and the next poll tries again.
+
+    ``payload`` of an event: ``version``, ``observed_version`` (the latest one at that time), ``table``, ``table_identity`` (its
+    id), ``operation``, ``timestamp`` (milliseconds), ``transaction_id``, ``num_files``, ``num_removed_files``, ``num_records``,
+    ``num_bytes``, ``num_partitions``, ``partitions`` (100 at most), ``data_change``, ``dedupe_key``.
+
+    Airflow runs equal triggers once. One that is equal for several assets cannot tell their states apart: give each a ``label``.
+
+    :param table: URI, absolute path, or name below the connection's base path.
+    :param delta_conn_id: connection of type ``delta``.
+    :param after_version: fire for versions after this one; default: those after the version that the table has when the trigger
+        first runs. A watcher that has a state goes on from there.
+    :param operation: name or names of Delta's operations that count, such as ``WRITE``; default: all.
+    :param partitions: Spark SQL predicate over partition columns: only commits that touched a partition that may satisfy it.
+    :param data_change_only: commits that changed no rows (OPTIMIZE, ALTER TABLE) do not count.
+    :param poll_interval: seconds between two looks at the log.
+    :param label: tells apart triggers that are the same otherwise.
+    :param version: with ``single_event``: fire when the table has this version, whatever it did.
+    :param table_id: id of the table that ``after_version`` belongs to; of another table at that place, all versions are later.
+    :param single_event: fire once and end, for a deferred task.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        delta_conn_id: str = DeltaHook.default_conn_name,
+        after_version: int | None = None,
+        operation: str | Sequence[str] | None = None,
+        partitions: str | None = None,
+        data_change_only: bool = True,
+        poll_interval: float = 60.0,
+        label: str | None = None,
+        version: int | None = None,
+        table_id: str | None = None,
+        single_event: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.table = table
+        self.delta_conn_id = delta_conn_id
+        self.after_version = after_version
+        self.operation = operation
+        self.partitions = partitions
+        self.data_change_only = data_change_only
+        self.poll_interval = poll_interval
+        self.label = label
+        self.version = version
+        self.table_id = table_id
+        self.single_event = single_event
+        self._opened: tuple[float, DeltaLog] | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments. Watchers whose arguments are equal share one trigger."""
+        return (
+            "airflow_delta.triggers.delta.DeltaTableVersionTrigger",
+            {
+                "table": self.table,
+                "delta_conn_id": self.delta_conn_id,
+                "after_version": self.after_version,
+                "operation": list(operation_names(self.operation)),
+                "partitions": self.partitions,
+                "data_change_only": self.data_change_only,
+                "poll_interval": float(self.poll_interval),
+                "label": self.label,
+                "version": self.version,
+                "table_id": self.table_id,
+                "single_event": self.single_event,
+            },
+        )
+
+    @property
+    def state_key(self) -> str:
+        """Key of the watermark in the state store of the asset: another one as soon as the trigger looks for something else."""
+        looks_for = {name: value for name, value in self.serialize()[1].items() if name != "poll_interval"}
+        return f"delta_table_version.{hashlib.sha256(json.dumps(looks_for, sort_keys=True).encode()).hexdigest()[:16]}"
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire for the versions; all reading of storage happens in threads."""
+        events = self._wait() if self.single_event else self._watch()
+        async for event in events:
+            yield event
+
+    # -- for a deferred sensor ------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> AsyncIterator[TriggerEvent]:
+        from airflow_delta.commands.watch import Watermark
+
+        seen = Watermark(-1 if self.after_version is None else self.after_version, self.table_id)
+        failures = 0
+        while True:
+            try:
+                match, seen = await asyncio.to_thread(self._look, seen)
+                failures = 0
+            except DeltaError as error:
+                # An event, so that the task fails with this error rather than with one that only says that a trigger failed.
+                yield _event({"status": "error", **_description(error)})
+                return
+            except OSError as error:
+                failures += 1
+                if failures >= _FAILURES:
+                    raise
+                self.log.warning("Table %s could not be looked at (%s of %s): %s", self.table, failures, _FAILURES, error)
+                self._opened = None
+            else:
+                if match is not None:
+                    yield _event({"status": "success", "commit": commit_report(match)})
+                    return
+            await asyncio.sleep(self.poll_interval)
+
+    def _look(self, seen: Watermark) -> tuple[Match | None, Watermark]:
+        from airflow_delta.commands.watch import first_match, version_reached
+
+        log = self._open()
+        if self.version is not None:
+            return version_reached(log, self.version), seen
+        return first_match(log, seen, self._conditions())
+
+    # -- for a watcher --------------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> AsyncIterator[TriggerEvent]:
+        seen: Watermark | None = None
+        due: tuple[float, Watermark] | None = None
+        while True:
+            matches: list[Match] = []
+            try:
+                if seen is None:
+                    seen = await self._begin()
+                if due is not None and time.monotonic() - due[0] >= _HANDED_OVER:
+                    await self._remember(due[1])
+                    due = None
+                matches, now_seen = await asyncio.to_thread(self._look_further, seen)
+            except VersionNotFoundException as error:
+                seen = self._skip_what_is_gone(error, seen)
+            except Exception as error:  # noqa: BLE001 - a trigger that ends is started again at once, over and over
+                self._opened = None
+                self.log.error("Table %s could not be looked at; trying again in %ss: %s", self.table, self.poll_interval, error)
+            else:
+                for match in matches:
+                    yield _event(watched_extra(match))
+                if now_seen != seen:
+                    # Not before the events are safe: they are passed on after the yield, and a triggerer may die any time.
+                    seen, due = now_seen, (time.monotonic(), now_seen)
+            if len(matches) < _BATCH:
+                await asyncio.sleep(self.poll_interval)
+
+    async def _begin(self) -> Watermark:
+        from airflow_delta.commands.watch import Watermark
+
+        if (stored := await self._stored()) is not None:
+            return stored
+        if self.after_version is not None:
+            seen = Watermark(self.after_version, self.table_id)
+        else:
+            seen = await asyncio.to_thread(self._present)
+        # At once: what is committed before the first event must not be taken for old after a restart.
+        await self._remember(seen)
+        return seen
+
+    async def _stored(self) -> Watermark | None:
+        from airflow_delta.commands.watch import Watermark
+
+        if self.asset_state_store is None:
+            return None
+        try:
+            return Watermark.from_dict(await self.asset_state_store.aget(self.state_key))
+        except ValueError as error:  # the store of several assets wants to be told which one, and a trigger does not know them
+            raise DeltaIllegalArgumentException(
+                f"Several assets are watched by one and the same trigger for table {self.table}, and each has its own state. "
+                "Give the trigger of each asset a label= of its own, or use one asset (delta_asset) for the table.",
+                table=self.table,
+            ) from error
+
+    async def _remember(self, seen: Watermark) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(self.state_key, seen.to_dict())
+
+    def _present(self) -> Watermark:
+        from airflow_delta.commands.watch import watermark_now
+
+        return watermark_now(self._open())
+
+    def _look_further(self, seen: Watermark) -> tuple[list[Match], Watermark]:
+        from airflow_delta.commands.watch import matches_after
+
+        found: list[Match] = []
+        for match, now_seen in matches_after(self._open(), seen, self._conditions()):
+            seen = now_seen
+            if match is not None:
+                found.append(match)
+                if len(found) == _BATCH:
+                    break
+        return found, seen
+
+    def _skip_what_is_gone(self, error: VersionNotFoundException, seen: Watermark | None) -> Watermark | None:
+        from airflow_delta.commands.watch import Watermark
+
+        if error.earliest is None or seen is None or error.earliest - 1 <= seen.version:
+            self.log.error("%s", error)
+            return seen
+        self.log.error("%s Going on with version %s; there is no event for those before.", error, error.earliest)
+        return Watermark(error.earliest - 1, seen.table_id)
+
+    # -- the table ------------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> DeltaLog:
+        now = time.monotonic()
+        if self._opened is None or now - self._opened[0] > _REOPEN:
+            self._opened = (now, DeltaHook(self.delta_conn_id).get_log(self.table))
+        return self._opened[1]
+
+    def _conditions(self) -> CommitConditions:
+        return commit_conditions(self.operation, self.partitions, self.data_change_only)
+
+
+def _event(payload: dict[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+def _description(error: DeltaError) -> dict[str, Any]:
+    return {"error": type(error).__name__, "message": error.message, "table": error.table, "version": error.version}

@@ -1,0 +1,286 @@
+"""Stages that are submitted in client mode, and whose worker was lost: what the next try takes over.
+
+Operator, hook, table and processes are real; ``spark-submit`` is a program that stages a few rows without Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_delta.commands.start import begin
+from airflow_delta.exceptions import DeltaIllegalStateException, SchemaMismatchException
+from airflow_delta.log import DeltaLog
+from airflow_delta.operators import earlier_try
+from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.operators.earlier_try import REQUEST_KEY
+from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
+
+SPARK_SUBMIT = """#!{python}
+import json, os, pathlib, sys, time
+import pyarrow as pa, pyarrow.parquet as pq
+
+conf = dict(value.split("=", 1) for name, value in zip(sys.argv, sys.argv[1:]) if name == "--conf")
+path = pathlib.Path(conf["spark.airflow_delta.request"].removeprefix("file://"))
+request = json.loads(path.read_text())
+with open({runs!r}, "a") as runs:
+    print(os.getpid(), request["attempt"], file=runs)
+time.sleep(float(conf.get("spark.test.seconds", 0)))
+directory = path.parent
+(directory / "run").mkdir()
+pq.write_table(pa.table({{"id": pa.array([1, 2, 3], pa.int64())}}), directory / "run" / "part-0.parquet")
+schema = {{"type": "struct", "fields": [{{"name": "id", "type": "long", "nullable": True, "metadata": {{}}}}]}}
+report = {{
+    "contract": 1, "transactionId": request["transactionId"], "stage": request["stage"], "attempt": request["attempt"],
+    "directories": ["run"], "schemaString": json.dumps(schema),
+}}
+if "spark.test.error" in conf:
+    report |= {{"errorClass": "SchemaMismatchException", "errorMessage": conf["spark.test.error"]}}
+(directory / "_report").mkdir()
+(directory / "_report" / "part-00000.txt").write_text(json.dumps(report))
+sys.exit("spark.test.error" in conf)
+"""
+
+
+class StateStore(dict):
+    """Stands for Airflow's task state store, which outlives a try and a clear."""
+
+    def set(self, key, value):
+        self[key] = value
+
+    def delete(self, key):
+        del self[key]
+
+
+class World:
+    def __init__(self, path: Path):
+        self.log = DeltaLog.for_table(str(path / "table"))
+        self.handle = begin(self.log, transaction_key="a")
+        self.store = StateStore()
+        self.runs = path / "runs"
+        self.tries = 0
+
+    def operator(self, **kwargs):
+        conf = kwargs.pop("conf", {"spark.test.seconds": "0"})
+        return DeltaStageSparkSubmitOperator(
+            task_id="stage", transaction=self.handle.to_dict(), application="job.py", package_uri="/p.zip", conf=conf, **kwargs
+        )
+
+    def execute(self, operator):
+        self.tries += 1
+        ti = SimpleNamespace(task_id="stage", map_index=-1, try_number=self.tries, stats_tags={})
+        try:
+            return operator.execute({"ti": ti, "task_state_store": self.store})
+        finally:
+            program = getattr(operator._hook, "_submit_sp", None)
+            if program is not None:  # the hook leaves its pipe open
+                program.stdout.close()
+
+    def attempt(self, **kwargs):
+        """Run the task once more, as a new process would; return the number of the try whose rows it collected."""
+        staged = self.execute(self.operator(**kwargs))
+        assert staged["numRecords"] == 3
+        return int(staged["attempt"].split("-")[0])
+
+    def lost_attempt(self, **kwargs):
+        """A try that is gone while its application goes on: its process, without the wait of the one that submitted it."""
+        operator = self.operator(**kwargs)
+        started = []
+
+        def submit(_application):
+            command = operator._hook._build_spark_submit_command("job.py")
+            started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            raise SystemExit("the worker was killed")
+
+        built = operator._get_hook
+
+        def hook():
+            made = built()
+            made.submit = submit
+            return made
+
+        operator._get_hook = hook
+        with pytest.raises(SystemExit):
+            self.execute(operator)
+        return started[0]
+
+    @property
+    def submitted(self):
+        return len(self.runs.read_text().splitlines()) if self.runs.exists() else 0
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+    monkeypatch.setattr(earlier_try, "_POLL", 0.1)
+    made = World(tmp_path)
+    program = tmp_path / "bin" / "spark-submit"
+    program.parent.mkdir()
+    program.write_text(SPARK_SUBMIT.format(python=sys.executable, runs=str(made.runs)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    return made
+
+
+def test_nothing_is_kept_of_a_try_that_succeeded(world):
+    assert world.attempt() == 1
+    assert not world.store
+
+
+def test_the_report_that_was_left_is_taken(world):
+    world.lost_attempt().wait()
+    assert world.store[REQUEST_KEY]["transactionId"] == world.handle.transaction_id
+    assert world.attempt() == 1
+    assert world.submitted == 1
+    assert not world.store
+
+
+def test_an_application_that_still_runs_here_is_waited_for(world):
+    slow = {"spark.test.seconds": "3"}
+    process = world.lost_attempt(conf=slow)
+    threading.Thread(target=process.wait, daemon=True).start()  # else it would stay as a zombie of this process
+    assert world.attempt(conf=slow) == 1
+    assert world.submitted == 1
+
+
+def test_an_application_that_is_gone_is_replaced(world):
+    slow = {"spark.test.seconds": "3"}
+    process = world.lost_attempt(conf=slow)
+    process.kill()
+    process.wait()
+    assert world.attempt(conf=slow) == 2
+
+
+def test_the_note_is_there_before_the_application(world):
+    """The worker is gone between the note and the submission: nothing runs, and nothing is waited for."""
+    operator = world.operator()
+    operator._get_hook = lambda: (_ for _ in ()).throw(SystemExit("the worker was killed"))
+    with pytest.raises(SystemExit):
+        world.execute(operator)
+    assert REQUEST_KEY in world.store
+    assert world.attempt() == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"application_args": ["another"]}, {"mode": "overwrite"}, {"conf": {"spark.test.seconds": "0.0"}}]
+)
+def test_other_work_is_done_anew(world, change):
+    world.lost_attempt().wait()
+    assert world.attempt(**change) == 2
+
+
+def test_the_work_of_another_transaction_is_left_alone(world):
+    world.lost_attempt().wait()
+    world.handle = begin(world.log, transaction_key="b")
+    assert world.attempt() == 2
+
+
+def test_a_try_that_failed_is_repeated(world):
+    failing = {"spark.test.error": "no such column"}
+    world.lost_attempt(conf=failing).wait()
+    with pytest.raises(SchemaMismatchException, match="no such column"):
+        world.attempt(conf=failing)
+    assert world.submitted == 2
+
+
+def test_clearing_a_stage_that_succeeded_runs_it_again(world):
+    assert [world.attempt(), world.attempt()] == [1, 2]
+
+
+def test_a_task_that_is_not_durable_keeps_nothing(world):
+    world.lost_attempt(durable=False).wait()
+    assert not world.store
+    assert world.attempt(durable=False) == 2
+
+
+def test_half_of_a_report_is_none(world):
+    world.lost_attempt().wait()
+    report = next(Path(world.log.uri, world.store[REQUEST_KEY]["directory"]).rglob("part-00000.txt"))
+    report.write_text(report.read_text()[:100])
+    assert world.attempt() == 2
+
+
+def test_ending_the_task_ends_the_application_that_it_waits_for(world):
+    slow = {"spark.test.seconds": "60"}
+    process = world.lost_attempt(conf=slow)
+    threading.Thread(target=process.wait, daemon=True).start()
+    operator = world.operator(conf=slow)
+    threading.Timer(1.0, operator.on_kill).start()
+    with pytest.raises(DeltaIllegalStateException, match="told to stop"):
+        world.execute(operator)
+    process.wait(timeout=10)
+    assert process.returncode == -signal.SIGKILL
+    assert world.submitted == 1
+
+
+def test_a_task_that_was_told_to_stop_submits_nothing(world):
+    operator = world.operator()
+    operator.on_kill()
+    with pytest.raises(DeltaIllegalStateException, match="told to stop"):
+        world.execute(operator)
+    assert world.submitted == 0
+
+
+class TestOfATableOperator:
+    """``spark_submit=`` of the operations; their context is the running task's."""
+
+    @pytest.fixture
+    def deletes(self, world, monkeypatch):
+        monkeypatch.setattr("airflow_delta.operators.spark_request._state_store", lambda: world.store)
+
+        def attempt(work, **kwargs):
+            operator = DeltaDeleteOperator(task_id="delete", spark_submit={}, **kwargs)
+            operator._run_on_spark = lambda _log, request: work(request)
+            return operator._work_on_spark(world.log, new_request(world))
+
+        return attempt
+
+    def test_takes_over_what_was_reported(self, world, deletes):
+        def lost(request):
+            finish(world, request)
+            raise SystemExit("the worker was killed")
+
+        with pytest.raises(SystemExit):
+            deletes(lost)
+        asked, report = deletes(lambda request: pytest.fail("it ran again"))
+        assert (asked.attempt, report.attempt) == ("1-00000001", "1-00000001")
+        assert not world.store
+
+    def test_does_other_work_anew(self, world, deletes):
+        def lost(request):
+            finish(world, request)
+            raise SystemExit("the worker was killed")
+
+        with pytest.raises(SystemExit):
+            deletes(lost)
+        asked, _ = deletes(lambda request: finish(world, request), config_kwargs={"spark.sql.ansi.enabled": "false"})
+        assert asked.attempt == "1-00000002"
+
+
+def new_request(world):
+    from airflow_delta.commands.write import plan_stage
+
+    world.tries += 1
+    return plan_stage(world.log, world.handle, task_id="delete", attempt=f"1-{world.tries:08}")
+
+
+def finish(world, request):
+    """Do what a submitted application does: put the request, leave the report."""
+    from airflow_delta.commands.write import put_request
+    from airflow_delta.staging.report import StageReport
+
+    put_request(world.log, request)
+    report = StageReport(transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt)
+    world.log.store.put(f"{request.directory}/_report/part-00000.txt", json.dumps(report.to_dict()).encode())
+    return report

@@ -1,0 +1,391 @@
+"""The trigger: one event for a deferred sensor, a stream of them for a watcher, and where a watcher goes on after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from airflow.sdk import Asset, AssetWatcher
+from airflow.triggers.base import BaseEventTrigger
+
+from airflow_delta.assets.delta import commits_of_events, delta_asset_uri
+from airflow_delta.commands.watch import Watermark
+from airflow_delta.triggers import delta as module
+from airflow_delta.triggers.delta import DeltaTableVersionTrigger
+from support import tables as by_hand
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "table"
+
+
+@pytest.fixture(autouse=True)
+def _events_are_handed_over_at_once(monkeypatch):
+    monkeypatch.setattr(module, "_HANDED_OVER", 0.0)
+
+
+class Store(dict):
+    """The state store of one asset, as far as it is used."""
+
+    async def aget(self, key, default=None):
+        return self.get(key, default)
+
+    async def aset(self, key, value):
+        self[key] = json.loads(json.dumps(value))
+
+    @property
+    def versions(self) -> list[int]:
+        return [value["version"] for value in self.values()]
+
+
+class SeveralAssets(Store):
+    async def aget(self, key, default=None):
+        raise ValueError("Task has 2 concrete inlets and outlets")
+
+
+def trigger(path, store=None, **kwargs) -> DeltaTableVersionTrigger:
+    made = DeltaTableVersionTrigger(str(path), **{"poll_interval": 0.01, **kwargs})
+    made.asset_state_store = store
+    return made
+
+
+class Watching:
+    """A watcher at work in an event loop."""
+
+    def __init__(self, trigger) -> None:
+        self._events = trigger.run()
+
+    async def next(self, count: int = 1) -> list[dict]:
+        return [(await asyncio.wait_for(anext(self._events), 10)).payload for _ in range(count)]
+
+    async def nothing(self, seconds: float = 0.1) -> None:
+        waiting = asyncio.ensure_future(anext(self._events))
+        done, _ = await asyncio.wait([waiting], timeout=seconds)
+        assert not done
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    async def stop(self) -> None:
+        await self._events.aclose()
+
+
+def wait_once(made) -> dict:
+    async def run():
+        events = [event.payload async for event in made.run()]
+        (event,) = events
+        return event
+
+    return asyncio.run(asyncio.wait_for(run(), 20))
+
+
+class TestWatcher:
+    def test_one_event_for_each_version_in_order(self, path):
+        by_hand.create_table(path, partition_columns=["part"])
+        for version in (1, 2, 3):
+            file = by_hand.add(f"{version}.parquet", part="x", stats='{"numRecords":5}')
+            by_hand.write_commit(path, version, by_hand.info("WRITE"), file)
+
+        async def run():
+            watching = Watching(trigger(path, after_version=0))
+            events = await watching.next(3)
+            await watching.stop()
+            return events
+
+        events = asyncio.run(run())
+        assert [event["version"] for event in events] == [1, 2, 3]
+        first = events[0]
+        assert first["dedupe_key"] == f"{by_hand.TABLE_ID}/1"
+        assert (first["observed_version"], first["operation"], first["num_records"]) == (3, "WRITE", 5)
+        assert (first["table"], first["table_identity"], first["partitions"]) == (str(path), by_hand.TABLE_ID, [{"part": "x"}])
+        assert isinstance(first["timestamp"], int)
+        assert json.loads(json.dumps(events)) == events
+
+    def test_what_was_there_before_is_no_event(self, path):
+        by_hand.table_with_commits(path, 3)
+
+        async def run():
+            watching = Watching(trigger(path, Store()))
+            first = asyncio.ensure_future(watching.next())
+            await asyncio.sleep(0.2)
+            by_hand.write_commit(path, 4, by_hand.info("OPTIMIZE"), by_hand.add("4.parquet", data_change=False))
+            by_hand.append(path, 5)
+            (event,) = await first
+            await watching.stop()
+            return event
+
+        assert asyncio.run(run())["version"] == 5
+
+    def test_the_state_follows_the_events(self, path):
+        """Not before the yield, nor right after it: an event that was yielded may still be lost with the triggerer."""
+        by_hand.table_with_commits(path, 2)
+        store = Store()
+
+        async def run():
+            watching = Watching(trigger(path, store, after_version=0))
+            await watching.next()
+            assert store.versions == [0]  # where it begins, at once
+            await watching.next()
+            assert store.versions == [0]
+            await watching.nothing()
+            assert store.versions == [2]
+
+        asyncio.run(run())
+
+    def test_events_of_the_last_moments_come_again_after_a_restart(self, path, monkeypatch):
+        monkeypatch.setattr(module, "_HANDED_OVER", 3600.0)
+        by_hand.table_with_commits(path, 3)
+        store = Store()
+
+        async def run(count):
+            watching = Watching(trigger(path, store, after_version=0))
+            events = await watching.next(count)
+            await watching.stop()
+            return events
+
+        first, second = asyncio.run(run(2)), asyncio.run(run(3))
+        assert [event["version"] for event in second] == [1, 2, 3]
+        assert {event["dedupe_key"] for event in first} < {event["dedupe_key"] for event in second}
+
+    def test_a_restart_goes_on_where_it_was(self, path):
+        by_hand.table_with_commits(path, 2)
+        store = Store()
+
+        async def run(more):
+            watching = Watching(trigger(path, store, after_version=0))
+            events = await watching.next(more)
+            await watching.nothing()
+            return [event["version"] for event in events]
+
+        assert asyncio.run(run(2)) == [1, 2]
+        by_hand.append(path, 3)
+        assert asyncio.run(run(1)) == [3]
+
+    def test_the_first_version_is_kept_before_anything_happens(self, path):
+        by_hand.table_with_commits(path, 2)
+        store = Store()
+
+        async def look():
+            await Watching(trigger(path, store)).nothing()
+
+        asyncio.run(look())
+        assert store.versions == [2]
+        by_hand.append(path, 3)  # while no triggerer runs
+
+        async def run():
+            (event,) = await Watching(trigger(path, store)).next()
+            return event["version"]
+
+        assert asyncio.run(run()) == 3
+
+    def test_a_table_that_comes_and_goes(self, path):
+        store = Store()
+
+        async def run():
+            watching = Watching(trigger(path, store))
+            first = asyncio.ensure_future(watching.next())
+            await asyncio.sleep(0.1)
+            by_hand.create_table(path, by_hand.add("0.parquet"))
+            (event,) = await first
+            second = asyncio.ensure_future(watching.next())
+            await asyncio.sleep(0.1)
+            by_hand.commit_path(path, 0).unlink()
+            by_hand.create_table(path, by_hand.add("new.parquet"), id="another")
+            (other,) = await second
+            await watching.stop()
+            return event["dedupe_key"], other["dedupe_key"]
+
+        assert asyncio.run(run()) == (f"{by_hand.TABLE_ID}/0", "another/0")
+
+    def test_many_versions_at_once(self, path):
+        by_hand.table_with_commits(path, 250)
+
+        async def run():
+            watching = Watching(trigger(path, Store(), after_version=-1, poll_interval=0.01))
+            events = await watching.next(251)
+            await watching.stop()
+            return [event["version"] for event in events]
+
+        assert asyncio.run(run()) == list(range(251))
+
+    def test_it_lives_on_after_an_error(self, path):
+        """A trigger that ended would be started again at once, over and over."""
+        by_hand.table_with_commits(path, 1)
+
+        async def run():
+            watching = Watching(trigger(path, Store(), after_version=0, poll_interval=0.05))
+            await watching.next()
+            by_hand.commit_path(path, 2).write_bytes(b'{"add":')
+            second = asyncio.ensure_future(watching.next())
+            await asyncio.sleep(0.2)
+            assert not second.done()
+            by_hand.commit_path(path, 2).unlink()
+            by_hand.append(path, 2)
+            (event,) = await second
+            await watching.stop()
+            return event["version"]
+
+        assert asyncio.run(run()) == 2
+
+    def test_versions_that_were_cleaned_up_are_passed_over(self, path):
+        by_hand.table_with_commits(path, 12)
+        by_hand.write_checkpoint_by_hand(path, 10, [by_hand.protocol(), by_hand.metadata()])
+        for version in range(8):
+            by_hand.commit_path(path, version).unlink()
+
+        async def run():
+            watching = Watching(trigger(path, Store(), after_version=3))
+            events = await watching.next(5)
+            await watching.stop()
+            return [event["version"] for event in events]
+
+        assert asyncio.run(run()) == [8, 9, 10, 11, 12]
+
+    def test_one_trigger_of_several_assets_fires_nothing(self, path):
+        by_hand.table_with_commits(path, 2)
+
+        async def run():
+            await Watching(trigger(path, SeveralAssets(), after_version=0)).nothing(0.2)
+
+        asyncio.run(run())
+
+
+class TestDeferral:
+    def test_one_event(self, path):
+        by_hand.table_with_commits(path, 3)
+        event = wait_once(trigger(path, after_version=1, single_event=True))
+        assert (event["status"], event["commit"]["version"], event["commit"]["observed_version"]) == ("success", 2, 3)
+
+    def test_a_version(self, path):
+        by_hand.table_with_commits(path, 3)
+        assert wait_once(trigger(path, version=2, single_event=True))["commit"]["version"] == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            ({"after_version": -1, "partitions": "id = 1"}, "DeltaIllegalArgumentException"),
+            ({"after_version": -1, "partitions": "nope = 1"}, "PredicateException"),
+        ],
+    )
+    def test_an_error_is_an_event(self, path, arguments, error):
+        by_hand.table_with_commits(path, 3)
+        event = wait_once(trigger(path, single_event=True, **arguments))
+        assert (event["status"], event["error"]) == ("error", error)
+
+    def test_a_storage_that_fails_for_a_moment_is_asked_again(self, path, monkeypatch):
+        by_hand.table_with_commits(path, 1)
+        made = trigger(path, after_version=0, single_event=True)
+        look, failures = made._look, iter([OSError("one"), OSError("two")])
+
+        def flaky(seen):
+            if (error := next(failures, None)) is not None:
+                raise error
+            return look(seen)
+
+        monkeypatch.setattr(made, "_look", flaky)
+        assert wait_once(made)["commit"]["version"] == 1
+
+
+@pytest.mark.s3
+class TestObjectStore:
+    @pytest.fixture
+    def lake(self, monkeypatch):
+        """A bucket on a real HTTP server, and the connection ``lake`` to it."""
+        import boto3
+        from moto.server import ThreadedMotoServer
+
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+        server.start()
+        endpoint = f"http://127.0.0.1:{port}"
+        keys = {"aws_access_key_id": "the-key", "aws_secret_access_key": "very-secret", "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=endpoint, **keys)
+        client.create_bucket(Bucket="lake")
+        options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "aws_allow_http": "true"}
+        connection = {"conn_type": "delta", "host": "s3://lake", "login": "the-key", "password": "very-secret"}
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({**connection, "extra": {"storage_options": options}}))
+        yield client
+        server.stop()
+
+    def test_a_watcher(self, lake, path):
+        def put(version):
+            name = by_hand.commit_path("t", version)
+            lake.put_object(Bucket="lake", Key=str(name), Body=by_hand.commit_path(path, version).read_bytes())
+
+        by_hand.table_with_commits(path, 4)
+        for version in range(4):
+            put(version)
+        made = trigger("t", Store(), delta_conn_id="lake", after_version=0)
+
+        async def run():
+            watching = Watching(made)
+            events = await watching.next(3)
+            more = asyncio.ensure_future(watching.next())
+            await asyncio.sleep(0.3)
+            put(4)
+            events += await more
+            await watching.stop()
+            return events
+
+        events = asyncio.run(run())
+        assert [event["version"] for event in events] == [1, 2, 3, 4]
+        assert {event["table"] for event in events} == {"s3://lake/t"}
+        # A look that finds nothing new is one question to the store.
+        store, asked = made._open().store, []
+        for name in ("read", "read_many", "read_range", "head", "list_from"):
+            original = getattr(store, name)
+            setattr(
+                store,
+                name,
+                lambda *args, _of=original, _name=name, **kwargs: asked.append((_name, *args[:1])) or _of(*args, **kwargs),
+            )
+        matches, _ = made._look_further(Watermark(4, by_hand.TABLE_ID))
+        assert (matches, [name for name, of in asked if of]) == ([], ["list_from"])
+
+
+class TestIdentity:
+    def test_serialised_and_made_again(self, path):
+        made = DeltaTableVersionTrigger(str(path), operation=("WRITE", "MERGE"), partitions="part = 'x'", label="l")
+        classpath, kwargs = made.serialize()
+        assert classpath == f"{DeltaTableVersionTrigger.__module__}.{DeltaTableVersionTrigger.__qualname__}"
+        again = DeltaTableVersionTrigger(**json.loads(json.dumps(kwargs)))
+        assert again.serialize() == (classpath, kwargs)
+        assert again.state_key == made.state_key
+
+    def test_equal_triggers_are_one_to_airflow(self, path):
+        """Also after a round through the database, or each parse would start the watcher anew."""
+        from airflow.models.trigger import Trigger
+
+        made = [DeltaTableVersionTrigger(str(path), operation=given) for given in ("WRITE", ["WRITE"], ("WRITE",))]
+        stored = Trigger._decrypt_kwargs(Trigger.encrypt_kwargs(made[0].serialize()[1]))
+        assert (
+            len(
+                {BaseEventTrigger.hash(*one.serialize()) for one in made}
+                | {BaseEventTrigger.hash(made[0].serialize()[0], stored)}
+            )
+            == 1
+        )
+
+    def test_a_label_tells_them_apart(self, path):
+        one, other = (DeltaTableVersionTrigger(str(path), label=label) for label in ("a", "b"))
+        assert BaseEventTrigger.hash(*one.serialize()) != BaseEventTrigger.hash(*other.serialize())
+        assert one.state_key != other.state_key
+
+    def test_the_state_does_not_depend_on_how_often_it_looks(self, path):
+        assert DeltaTableVersionTrigger(str(path), poll_interval=5).state_key == DeltaTableVersionTrigger(str(path)).state_key
+
+    def test_a_watcher_takes_it(self, path):
+        made = DeltaTableVersionTrigger(str(path))
+        asset = Asset(uri=delta_asset_uri(str(path)), watchers=[AssetWatcher(name="w", trigger=made)])
+        assert asset.watchers[0].trigger is made
+        assert made.supports_triggerer_queue is False
+
+    def test_what_a_consumer_makes_of_its_events(self, path):
+        payloads = [{"version": version, "dedupe_key": f"id/{version}"} for version in (2, 1, 2)]
+        events = [type("Event", (), {"extra": {"from_trigger": True, "payload": payload}}) for payload in payloads]
+        assert [commit["version"] for commit in commits_of_events(events)] == [1, 2]

@@ -1,0 +1,23 @@
+"""What the tests and their Dags both know. Imports nothing: the tests themselves need no Airflow."""
+
+from __future__ import annotations
+
+import re
+
+ROWS = 3
+"""Rows of each stage."""
+
+SLOTS = 6
+"""Ordinary tasks at once: three for each of two cores, since they wait for the API server now and then."""
+
+HOLDING_POOL = "held"
+SLOTS_TO_HOLD = 20
+"""The pool of the Dags whose tasks are held on purpose: a held one must not keep the others from going on."""
+
+GATED_POOLS = ("gate_months", "gate_same_month", "gate_restart")
+"""Pools without a slot: their commits wait, at no cost, until a test gives the pool slots and lets all of them go at once."""
+
+
+def gate_name(run_id: str, point: str) -> str:
+    """Return the name of a gate as a file name."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{run_id}--{point}")

@@ -1,0 +1,338 @@
+"""What documents show can be run: blocks of code by their kind, links with fragments, and the newcomer's path as written."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import java
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+QUICK_START = ROOT / "docs" / "quick-start.md"
+DOCUMENTS = sorted(
+    [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
+)
+SHOWN = {
+    "",
+    "bash",
+    "console",
+    "json",
+    "python",
+    "sql",
+    "text",
+    "yaml",
+}  # what is in none of the languages is output, or a sketch
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document."""
+
+    path: Path
+    line: int
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(path: Path) -> Iterator[Block]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    start, fence, kind, body = 0, "", "", []
+    for number, line in enumerate(lines, 1):
+        match = re.match(r"\s*(```+)(.*)$", line)
+        if fence:
+            if match and match[1] == fence and not match[2].strip():
+                yield Block(path, start, kind, textwrap.dedent("\n".join(body)) + "\n")
+                fence = ""
+            else:
+                body.append(line)
+        elif match:
+            start, fence, kind, body = number, match[1], match[2].strip(), []
+    assert not fence, f"{path}:{start}: a block without an end"
+
+
+BLOCKS = [block for path in DOCUMENTS for block in blocks_of(path)]
+
+
+def blocks(*kinds: str, path: Path | None = None) -> list[Block]:
+    return [block for block in BLOCKS if block.kind in kinds and (path is None or block.path == path)]
+
+
+def is_dag(block: Block) -> bool:
+    return block.kind == "python" and re.search(r"^@dag\b", block.text, re.MULTILINE) is not None
+
+
+# -- what costs nothing -------------------------------------------------------------------------------------------------------
+
+
+def test_the_kinds_of_blocks_are_known():
+    """A block of another kind would be checked by nothing. Sphinx's own are in braces."""
+    assert [f"{block}: {block.kind!r}" for block in BLOCKS if block.kind not in SHOWN and not block.kind.startswith("{")] == []
+    assert len(blocks("python")) > 40
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_python_is_python(block):
+    compile(block.text, str(block), "exec", dont_inherit=True)
+
+
+@pytest.mark.parametrize("block", blocks("json", "yaml"), ids=str)
+def test_data_are_data(block):
+    (json.loads if block.kind == "json" else yaml.safe_load)(block.text)
+
+
+@pytest.mark.parametrize("block", blocks("bash"), ids=str)
+def test_shell_is_shell(block):
+    done = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def names_imported(block: Block) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "airflow_delta":
+            for alias in node.names:
+                yield node.module, alias.name
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("python") if "airflow_delta" in block.text], ids=str)
+def test_names_of_this_package_exist(block):
+    for module, name in names_imported(block):
+        assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
+
+
+def test_connections_are_of_our_type():
+    shown = [json.loads(block.text) for block in blocks("json", path=ROOT / "docs" / "how-to" / "connections.md")]
+    assert len(shown) > 5
+    for connection in shown:
+        assert connection["conn_type"] == "delta"
+        assert set(connection) <= {"conn_type", "host", "login", "password", "extra"}
+        assert set(connection.get("extra", {})) <= {"base_path", "storage_options"}
+
+
+def test_extras_that_are_installed_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    shown = {
+        extra.strip()
+        for path in DOCUMENTS
+        for group in re.findall(r"airflow-provider-delta\[([^\]]+)\]", path.read_text(encoding="utf-8"))
+        for extra in group.split(",")
+    }
+    assert "spark" in shown
+    assert shown <= set(extras)
+
+
+def slug(heading: str) -> str:
+    """Return the fragment of a heading, as GitHub and the site make it."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+@functools.cache
+def fragments(path: Path) -> frozenset[str]:
+    text = re.sub(r"^\s*```.*?^\s*```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return frozenset(slug(heading) for heading in re.findall(r"^#{1,6} (.+)$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    text = re.sub(r"^\s*```.*?^\s*```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]+`", "", text)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, fragment = target.partition("#")
+        found = (path.parent / name).resolve() if name else path
+        if not found.exists() or (fragment and found.suffix == ".md" and fragment not in fragments(found)):
+            lost.append(target)
+    assert lost == []
+
+
+def test_every_page_is_in_the_contents():
+    """The site refuses a page that no list of contents names; this tells it before the site is built."""
+    named = {"index"}
+    for page in (ROOT / "docs").rglob("*.md"):
+        for block in blocks_of(page):
+            if block.kind == "{toctree}":
+                entries = [line for line in block.text.splitlines() if line and not line.startswith(":")]
+                folder = page.parent.relative_to(ROOT / "docs")
+                named |= {(folder / entry).as_posix() for entry in entries}
+    pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if not page.startswith("operations/")} <= named
+    assert named <= pages
+
+
+# -- Dags ---------------------------------------------------------------------------------------------------------------------
+
+
+def clean_environment(home: Path, **more: str) -> dict[str, str]:
+    """Return an environment without a trace of this one's Airflow, Python and virtual environment, with a Java for Spark."""
+    strange = ("AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    found = {"JAVA_HOME": str(home_of_java)} if (home_of_java := java.java_home()) else {}
+    return kept | found | {"HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"} | more
+
+
+@pytest.mark.airflow
+def test_dags_can_be_imported(tmp_path):
+    """Airflow finds in every Dag that a document shows what its author would: a Dag, and no error."""
+    shown = [block for block in BLOCKS if is_dag(block)]
+    assert len(shown) > 10
+    names = {}
+    (tmp_path / "dags").mkdir()
+    for number, block in enumerate(shown):
+        file = tmp_path / "dags" / f"dag_{number}.py"
+        file.write_text(block.text)
+        names[file.name] = str(block)
+    question = """
+import json, sys
+from pathlib import Path
+from airflow.dag_processing.dagbag import DagBag
+answer = {}
+for path in sorted(Path(sys.argv[1]).glob("*.py")):  # one after the other: Dags of different documents may have one name
+    bag = DagBag(dag_folder=str(path))
+    answer[path.name] = [sorted(bag.dags), list(bag.import_errors.values())]
+print("answer " + json.dumps(answer))
+"""
+    env = clean_environment(
+        tmp_path, AIRFLOW_HOME=str(tmp_path / "airflow"), AIRFLOW__CORE__LOAD_EXAMPLES="False", PYTHONPATH=str(ROOT / "provider")
+    )
+    command = [sys.executable, "-W", "ignore", "-c", question, str(tmp_path / "dags")]
+    output = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert output.returncode == 0, output.stderr[-3000:]
+    (answer,) = [line for line in output.stdout.splitlines() if line.startswith("answer ")]
+    for file, (dags, errors) in json.loads(answer.removeprefix("answer ")).items():
+        assert errors == [], f"{names[file]}: {errors}"
+        assert dags, f"{names[file]}: no Dag"
+
+
+class Airflow:
+    """An Airflow of its own whose Dags run one after the other: ``airflow dags test``, as the quick start has it."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder = folder
+        (folder / "dags").mkdir()
+        self.env = clean_environment(
+            folder,
+            AIRFLOW_HOME=str(folder / "airflow"),
+            AIRFLOW__CORE__DAGS_FOLDER=str(folder / "dags"),
+            AIRFLOW__CORE__LOAD_EXAMPLES="False",
+            PYTHONPATH=str(ROOT / "provider"),
+            PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            **variables,
+        )
+        self.run("db", "migrate")
+
+    def run(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", *arguments],
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+        return done.stdout
+
+
+def localised(text: str, folder: Path) -> str:
+    """Return a block with folders of this machine in the place of its buckets."""
+    return text.replace("s3://lake/", f"{folder}/lake/").replace("s3a://raw/", f"{folder}/raw/")
+
+
+@pytest.mark.slow
+@pytest.mark.airflow
+@pytest.mark.spark
+def test_the_dags_of_the_readme_run(tmp_path):
+    """Word for word, but for the buckets: a month that is published once, and two operations that become one version."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from deltalake import DeltaTable, write_deltalake
+
+    shown = blocks("python", path=README)
+    (flights,) = [block for block in shown if is_dag(block)]
+    (orders,) = [block for block in shown if "DeltaMergeOperator" in block.text]
+    for month in ("2012-12", "2013-01", "2013-02"):
+        (tmp_path / "raw" / "flights" / month).mkdir(parents=True)
+        pq.write_table(pa.table({"flight": [1, 2, 3]}), tmp_path / "raw" / "flights" / month / "part-0.parquet")
+    (tmp_path / "raw" / "orders" / "2026-01-01").mkdir(parents=True)
+    changes = pa.table({"id": [2, 4], "amount": [20, 40], "cancelled": [False, False]})
+    pq.write_table(changes, tmp_path / "raw" / "orders" / "2026-01-01" / "part-0.parquet")
+    before = pa.table({"id": [1, 2, 3], "amount": [1, 2, 3], "cancelled": [False, False, True]})
+    write_deltalake(tmp_path / "lake" / "orders", before)
+
+    airflow = Airflow(tmp_path, AIRFLOW_CONN_LAKE='{"conn_type": "delta"}')
+    (tmp_path / "dags" / "flights.py").write_text(localised(flights.text, tmp_path))
+    head = "from airflow.sdk import DAG\nfrom airflow_delta import delta_transaction\n\nwith DAG('orders', schedule=None):\n"
+    (tmp_path / "dags" / "orders.py").write_text(head + textwrap.indent(localised(orders.text, tmp_path), "    "))
+
+    airflow.run("dags", "test", "flights", "2013-02-01")
+    table = DeltaTable(tmp_path / "lake" / "flights")
+    assert (table.version(), table.to_pyarrow_table().num_rows) == (0, 3)
+    airflow.run("dags", "test", "flights", "2013-02-01")  # the month is replaced by itself
+    table = DeltaTable(tmp_path / "lake" / "flights")
+    assert table.to_pyarrow_table().num_rows == 3
+
+    airflow.run("dags", "test", "orders", "2026-01-01")
+    table = DeltaTable(tmp_path / "lake" / "orders")
+    assert table.version() == 1
+    rows = table.to_pyarrow_table().sort_by("id").to_pylist()
+    assert [(row["id"], row["amount"]) for row in rows] == [(1, 1), (2, 20), (4, 40)]
+
+
+@pytest.mark.slow
+@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.timeout(3600)
+def test_the_quick_start_as_written(tmp_path):
+    """All blocks of the quick start in one shell, in an empty folder; what it prints is what the text says it prints."""
+    wheels = tmp_path / "wheels"
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(wheels), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, timeout=240)
+    folder = tmp_path / "newcomer"
+    folder.mkdir()
+    script = ["set -euo pipefail"]
+    for block in blocks_of(QUICK_START):
+        if block.kind == "bash":
+            script.append(block.text)
+        elif block.kind == "python":
+            name = re.match(r"# (\S+\.py)\n", block.text)
+            assert name, f"{block} does not say what to save it as"
+            script.append(f"cat > {name[1]} <<'END_OF_FILE'\n{block.text}END_OF_FILE\n")
+    # The wheel of this tree, and versions that are known to work together; a newcomer's python3 is this one.
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "python3").symlink_to(Path(sys.executable).resolve())
+    env = clean_environment(
+        tmp_path,
+        PIP_FIND_LINKS=f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}".strip(),
+        PIP_CONSTRAINT=str(ROOT / "requirements.lock"),
+        PIP_QUIET="1",
+        PATH=f"{programs}{os.pathsep}{os.environ['PATH']}",
+    )
+    done = subprocess.run(
+        ["bash"], input="\n".join(script), cwd=folder, env=env, capture_output=True, text=True, timeout=3000, check=False
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
+    pattern = r"version (\d+), (\d+) rows"
+    promised = re.findall(f"`{pattern}`", QUICK_START.read_text(encoding="utf-8"))
+    assert len(promised) == 5
+    assert re.findall(f"^{pattern}", done.stdout, re.MULTILINE) == promised
+    assert "the run failed" in done.stdout

@@ -1,0 +1,110 @@
+"""What tests of metrics, log lines and lineage share: operators outside of a Dag run, a statsd server, a logger that keeps."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
+
+
+class TaskInstance(SimpleNamespace):
+    """A running task instance whose upstream tasks are all known by what they report."""
+
+    @property
+    def stats_tags(self):
+        return {"dag_id": self.dag_id, "task_id": self.task_id}
+
+    def get_task_states(self, *, dag_id, task_ids, run_ids):
+        return {run_ids[0]: {}}
+
+    def xcom_push(self, key, value):
+        self.pushed = {key: value}
+
+
+def context(operator, *, try_number: int = 1):
+    ti = TaskInstance(dag_id="a_dag", run_id="a_run", task_id=operator.task_id, map_index=-1, try_number=try_number, pushed={})
+    return {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}}
+
+
+def start(uri: str, **kwargs):
+    operator = DeltaStartTransactionOperator(task_id="start", table=uri, **kwargs)
+    return operator.execute(context(operator))
+
+
+def stage(handle, values=(1, 2, 3), *, task_id: str = "stage", **kwargs):
+    """Return the operator and what it staged."""
+    directory = Path(handle["stagingPath"].removeprefix("file://")) / task_id
+    directory.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), directory / "part-0.parquet")
+    operator = DeltaStageFilesOperator(task_id=task_id, transaction=handle, path=task_id, **kwargs)
+    return operator, operator.execute(context(operator))
+
+
+def commit(handle, *staged, **kwargs) -> DeltaCommitOperator:
+    return DeltaCommitOperator(task_id="commit", transaction=handle, staged=list(staged), **kwargs)
+
+
+class Lines:
+    """A logger that keeps its lines as text."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def __getattr__(self, level: str):
+        if level not in ("debug", "info", "warning", "error", "exception"):
+            raise AttributeError(level)
+
+        def log(text: str, *args, **_more) -> None:
+            self.lines.append((level, text % args if args else text))
+
+        return log
+
+    def texts(self, level: str = "info") -> list[str]:
+        return [text for found, text in self.lines if found == level]
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    value: float
+    kind: str
+    tags: dict[str, str]
+
+
+class StatsdServer:
+    """Takes what Airflow sends to statsd on a port of this machine."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.settimeout(0.2)
+        self.port = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def received(self, seconds: float = 5.0) -> list[Metric]:
+        """Return what has come so far under ``delta.``; waits until nothing comes any more."""
+        found: list[Metric] = []
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                packet = self._socket.recv(65536)
+            except TimeoutError:
+                break
+            for line in packet.decode().splitlines():
+                name, value, kind = re.fullmatch(r"(.+):([-0-9.]+)\|(c|ms|g)(?:\|@.*)?", line).groups()
+                name, *tags = name.split(",")
+                name = name.removeprefix("airflow.")
+                if name.startswith("delta."):
+                    found.append(Metric(name, float(value), kind, dict(tag.split("=", 1) for tag in tags)))
+        return found

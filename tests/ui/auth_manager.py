@@ -1,0 +1,26 @@
+"""An auth manager that knows single Dags and assets, as role-based ones do; Airflow's simple one knows roles only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+HIDDEN = "hidden"
+"""Dags and assets whose id or name begins with this are for administrators only."""
+
+
+class ScopedAuthManager(SimpleAuthManager):
+    """Refuse Dags that begin with :data:`HIDDEN`, and the assets in :attr:`hidden_assets`, to all but administrators."""
+
+    hidden_assets: set[str] = set()
+
+    def is_authorized_dag(self, *, user: Any, details: Any = None, **kwargs: Any) -> bool:
+        if details is not None and details.id and details.id.startswith(HIDDEN) and not self._is_admin(user):
+            return False
+        return super().is_authorized_dag(user=user, details=details, **kwargs)
+
+    def is_authorized_asset(self, *, user: Any, details: Any = None, **kwargs: Any) -> bool:
+        if details is not None and details.id in self.hidden_assets and not self._is_admin(user):
+            return False
+        return super().is_authorized_asset(user=user, details=details, **kwargs)

@@ -1,0 +1,58 @@
+"""Fill the database of a test server: real runs of the Dags beside this file; prints a session token for each role.
+
+Run as a script, in the environment of the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+DAYS_OF_SALES = range(1, 13)
+RUNS = [
+    *(("sales", day) for day in DAYS_OF_SALES),
+    ("raced", 13),
+    ("conflict", 14),
+    ("sales", 15),
+    ("hidden_costs", 16),
+    ("left_open", 17),
+]
+
+
+def main() -> None:
+    from airflow.api_fastapi.app import create_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.models.asset import AssetModel
+    from airflow.models.connection import Connection
+    from airflow.utils.db import initdb
+    from airflow.utils.session import create_session
+
+    from airflow_delta.assets.delta import delta_asset_uri
+
+    initdb()
+    tables = os.environ["UI_TABLES"]
+    with create_session() as session:
+        session.add(Connection(conn_id="lake", conn_type="delta", host=tables))
+    bag = DagBag(dag_folder=str(Path(__file__).parent / "dags"))
+    if bag.import_errors:
+        raise SystemExit(str(bag.import_errors))
+    start = datetime(2026, 3, 1, tzinfo=UTC)
+    for dag_id, day in RUNS:
+        date = start + timedelta(days=day)
+        bag.dags[dag_id].test(logical_date=date, run_after=date)
+    with create_session() as session:  # a table that was dropped
+        uri = delta_asset_uri(f"{tables}/dropped")
+        session.add(AssetModel(name=uri, uri=uri, group="asset", extra={}))
+    manager = create_auth_manager()
+    tokens = {
+        role or "nobody": manager.generate_jwt(SimpleAuthManagerUser(username=role or "nobody", role=role))
+        for role in ("admin", "viewer", "")
+    }
+    print(f"TOKENS {json.dumps(tokens)}")
+
+
+if __name__ == "__main__":
+    main()

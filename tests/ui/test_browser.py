@@ -1,0 +1,253 @@
+"""The pages in a real browser, inside the UI of a running Airflow, on tables that real Dag runs wrote.
+
+Chromium comes from the system (``CHROMIUM`` names another one). The screenshots are in ``build/ui-screenshots``, or where
+``UI_SCREENSHOTS`` says: they are made to be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from ui import server as servers
+
+pytestmark = [pytest.mark.airflow, pytest.mark.browser]
+
+SCREENSHOTS = Path(os.environ.get("UI_SCREENSHOTS") or Path(__file__).parents[2] / "build" / "ui-screenshots")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+INSIDE = "/plugin/delta-tables/delta-tables"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    running = servers.start(tmp_path_factory.mktemp("airflow"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.fail("no Chromium on this machine; install the package chromium, or name one in CHROMIUM")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(server: servers.Server, chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Open a path as a user, in a theme; at the end, nothing may have been asked of another host or broken the page's rules."""
+    contexts, complaints, elsewhere = [], [], []
+
+    def is_elsewhere(url: str) -> bool:
+        return not url.startswith((server.url, "data:", "blob:"))
+
+    def open_page(path: str, *, user: str | None = "viewer", theme: str = "light", zone: str = "UTC") -> Any:
+        context = chromium.new_context(
+            base_url=server.url, viewport={"width": 1440, "height": 1000}, color_scheme="light" if theme == "light" else "dark"
+        )
+        contexts.append(context)
+        if user is not None:
+            context.add_cookies([{"name": "_token", "value": server.tokens[user], "url": server.url}])
+        context.add_init_script(f"localStorage.setItem('theme', '{theme}'); localStorage.setItem('timezone', '\"{zone}\"');")
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if "Content Security" in message.text else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)) if "delta" in str(error.stack) else None)
+        page.on("request", lambda request: elsewhere.append(request.url) if is_elsewhere(request.url) else None)
+        page.goto(path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    # Airflow's own pages may ask elsewhere; ours never do.
+    assert [url for url in elsewhere if "delta" in url] == []
+
+
+def frame(page: Any) -> Any:
+    return page.frame_locator("iframe[title='Delta tables']")
+
+
+def table_path(server: servers.Server, name: str, page: str = "table", **parameters: object) -> str:
+    more = "".join(f"&{key}={value}" for key, value in parameters.items())
+    return f"{INSIDE}/{page}?table={quote(str(server.tables / name), safe='')}{more}"
+
+
+def shoot(page: Any, name: str) -> None:
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+def test_the_navigation_leads_to_the_pages(visit):
+    page = visit("/")
+    page.get_by_role("button", name="Browse").click()
+    page.get_by_role("menuitem", name="Delta tables").click()
+    frame(page).get_by_role("heading", name="Delta tables").wait_for()
+
+
+def test_from_the_list_to_the_dag_run(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit("/plugin/delta-tables")
+    frame(page).get_by_role("link", name="sales", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/plugin/delta-tables/delta-tables/table\?table="))
+    row = frame(page).locator("#history tbody tr").first
+    expect(row).to_contain_text("sales")
+    row.locator("a.version").click()
+    expect(page).to_have_url(re.compile(r"/delta-tables/commit\?table=.*version="))
+    page.reload()
+    frame(page).get_by_role("heading", name="Made by").wait_for()
+    frame(page).locator("#dag-run").click()
+    expect(page).to_have_url(re.compile(r"/dags/sales/runs/"))
+    expect(page.locator("iframe")).to_have_count(0)
+
+
+def test_back_returns_to_the_page_before(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "sales"))
+    frame(page).locator("#history a.version").first.click()
+    expect(frame(page).get_by_role("heading", name="Checked against")).to_be_visible()
+    page.go_back()
+    expect(frame(page).get_by_role("heading", name="History")).to_be_visible()
+
+
+def test_a_race_that_was_won_shows(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "sales"))
+    row = frame(page).locator("#history tbody tr", has_text="raced")
+    expect(row.locator("td").last).to_have_text("3")
+    row.locator("a.version").click()
+    expect(frame(page).locator("#winners tr")).to_have_count(3)
+
+
+def test_a_conflict_is_among_the_failed_commits(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "sales"))
+    failed = frame(page).locator("#failures tbody tr", has_text="conflict")
+    expect(failed).to_have_count(1)
+    expect(failed.locator(".why")).to_contain_text("Concurrent")
+    failed.get_by_role("link", name="txn.commit").click()
+    expect(page).to_have_url(re.compile(r"/dags/conflict/runs/.*/tasks/txn\.commit"))
+
+
+def test_an_open_transaction_is_loaded_after_the_page(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "sales"))
+    expect(frame(page).locator("#transactions .state.open")).to_have_count(1)
+    expect(frame(page).locator("#transactions")).to_contain_text("KiB")
+
+
+def test_a_column_and_its_row_light_up_together(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "sales"))
+    frame(page).locator("svg.chart a[data-version='3']").first.hover()
+    expect(frame(page).locator("#v3")).to_have_class(re.compile("lit"))
+
+
+def test_the_theme_follows_that_of_airflow(visit):
+    from playwright.sync_api import expect
+
+    page = visit("/plugin/delta-tables", theme="dark")
+    expect(frame(page).locator("html")).to_have_attribute("data-theme", "dark")
+    page.evaluate("document.documentElement.classList.replace('dark', 'light')")
+    expect(frame(page).locator("html")).to_have_attribute("data-theme", "light")
+    expect(frame(page).locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+
+
+def test_times_are_in_the_zone_of_airflow(visit, server):
+    page = visit(table_path(server, "sales"))
+    first = frame(page).locator("#history time").first
+    utc = first.inner_text()
+    other = visit(table_path(server, "sales"), zone="Asia/Tokyo")
+    assert frame(other).locator("#history time").first.inner_text() != utc
+    assert frame(other).locator("#history time").first.get_attribute("datetime") == first.get_attribute("datetime")
+
+
+def test_links_of_a_commit_task_lead_here(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "sales"))
+    frame(page).locator("#history a.version").first.click()
+    frame(page).locator("#task").click()
+    page.get_by_role("link", name="Details", exact=True).click()
+    page.get_by_role("link", name="Delta commit").click()
+    expect(page).to_have_url(re.compile(r"/plugin/delta-tables/delta-tables/commit\?"))
+    frame(page).get_by_role("heading", name="Checked against").wait_for()
+
+
+def test_nobody_is_sent_to_the_login_page(visit):
+    from playwright.sync_api import expect
+
+    page = visit("/delta-tables/", user=None)
+    expect(page).to_have_url(re.compile(r"/auth/login"))
+
+
+def test_alone_the_page_offers_its_place_in_airflow(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "sales").removeprefix("/plugin/delta-tables"))
+    page.get_by_role("link", name="Open in Airflow").click()
+    expect(page).to_have_url(re.compile(r"/plugin/delta-tables/delta-tables/table\?table="))
+    frame(page).get_by_role("heading", name="History").wait_for()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_screenshots(visit, server, theme):
+    from playwright.sync_api import expect
+
+    page = visit("/plugin/delta-tables", theme=theme)
+    expect(frame(page).locator("#tables tbody tr")).not_to_have_count(0)
+    shoot(page, f"list-{theme}")
+    page.goto(table_path(server, "sales"))
+    expect(frame(page).locator("#transactions .state")).not_to_have_count(0)
+    shoot(page, f"table-{theme}")
+    frame(page).locator("#failures").scroll_into_view_if_needed()
+    shoot(page, f"table-end-{theme}")
+    version = frame(page).locator("#history tbody tr", has_text="raced").locator("a.version").inner_text()
+    page.goto(table_path(server, "sales", "commit", version=version))
+    expect(frame(page).locator("#winners")).to_be_visible()
+    shoot(page, f"commit-{theme}")
+    page.goto(table_path(server, "sales", "commit", version=0))
+    expect(frame(page).locator("#changes")).to_be_visible()
+    shoot(page, f"commit-create-{theme}")
+    page.goto(table_path(server, "dropped"))
+    expect(frame(page).get_by_role("alert")).to_contain_text("There is no table here")
+    shoot(page, f"error-{theme}")
+    page = visit("/delta-tables/", user="nobody", theme=theme)
+    expect(page.get_by_role("alert")).to_contain_text("You may not see Delta tables")
+    shoot(page, f"no-permission-{theme}")
+    page = visit("/plugin/delta-tables", user="admin", theme=theme)
+    expect(frame(page).get_by_role("heading", name="Connections")).to_be_visible()
+    shoot(page, f"list-admin-{theme}")
+
+
+def test_a_narrow_window_needs_no_sideways_scrolling_of_the_page(visit, server):
+    page = visit(table_path(server, "sales").removeprefix("/plugin/delta-tables"))
+    page.set_viewport_size({"width": 720, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

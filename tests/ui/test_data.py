@@ -1,0 +1,163 @@
+"""What the pages read of a log: tables written by hand, no Airflow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_delta.exceptions import VersionNotFoundException
+from airflow_delta.log import DeltaLog
+from airflow_delta.plugins import data
+from airflow_delta.plugins.problems import PageProblem, of_error
+from support.tables import add, commit_path, create_table, info, remove, table_with_commits, txn, write_commit
+
+
+def log_of(table) -> DeltaLog:
+    return DeltaLog.for_table(str(table))
+
+
+@pytest.fixture
+def table(tmp_path):
+    return tmp_path / "sales"
+
+
+def test_a_history_is_paged_and_knows_where_it_begins(table):
+    table_with_commits(table, 7)
+    first = data.history(log_of(table), limit=3)
+    assert [commit["version"] for commit in first["commits"]] == [7, 6, 5]
+    assert (first["version"], first["older"], first["newer"], first["begins_at"]) == (7, 5, None, None)
+    second = data.history(log_of(table), limit=3, before=first["older"])
+    assert [commit["version"] for commit in second["commits"]] == [4, 3, 2]
+    assert (second["older"], second["newer"]) == (2, 8)
+    last = data.history(log_of(table), limit=3, before=second["older"])
+    assert [commit["version"] for commit in last["commits"]] == [1, 0]
+    assert (last["older"], last["newer"], last["begins_at"]) == (None, 5, None)
+
+
+def test_a_history_is_plain_json(table):
+    table_with_commits(table, 2)
+    assert json.loads(json.dumps(data.history(log_of(table))))["commits"][0]["num_added_files"] == 1
+
+
+def test_a_history_reads_only_the_commits_of_its_page(table):
+    table_with_commits(table, 60)
+    commit_path(table, 3).write_bytes(b"this is no commit\n")
+    # The snapshot is not decoded, and neither is any commit that the page does not show.
+    assert data.history(log_of(table), limit=5)["commits"][-1]["version"] == 56
+
+
+def test_no_table_is_a_page(table):
+    with pytest.raises(PageProblem) as raised:
+        data.history(log_of(table))
+    assert raised.value.status == 404
+    assert str(table) in raised.value.detail
+
+
+def test_a_commit_tells_what_it_was_checked_against(table):
+    table_with_commits(table, 3)
+    write_commit(table, 4, info(read_version=1, isolation_level="Serializable", is_blind_append=False), add("late.parquet"))
+    detail = data.commit_detail(log_of(table), 4)
+    assert detail["num_winners"] == 2
+    assert [winner["version"] for winner in detail["winners"]] == [3, 2]
+    assert detail["latest"] == 4
+
+
+def test_only_the_latest_winners_are_listed(table):
+    table_with_commits(table, 40)
+    write_commit(table, 41, info(read_version=0), add("late.parquet"))
+    detail = data.commit_detail(log_of(table), 41)
+    assert (detail["num_winners"], len(detail["winners"]), detail["winners"][0]["version"]) == (40, data.WINNERS, 40)
+
+
+@pytest.mark.parametrize(("read_version", "expected"), [(None, None), (3, 0)])
+def test_a_commit_that_raced_nobody(table, read_version, expected):
+    table_with_commits(table, 3)
+    write_commit(table, 4, info(read_version=read_version), add("a.parquet"))
+    detail = data.commit_detail(log_of(table), 4)
+    assert (detail["num_winners"], detail["winners"]) == (expected, [])
+
+
+def test_the_files_of_a_commit_are_paged(table):
+    create_table(table)
+    stats = json.dumps({"numRecords": 12})
+    write_commit(
+        table,
+        1,
+        remove("old%20name.parquet", part="x"),
+        *(add(f"{number}.parquet", part="a b", stats=stats) for number in range(5)),
+        txn("app", 3),
+    )
+    detail = data.commit_detail(log_of(table), 1, offset=0, limit=4)
+    assert detail["num_files"] == 6
+    assert [file["action"] for file in detail["files"]] == ["remove", "add", "add", "add"]
+    assert detail["files"][0]["path"] == "old name.parquet"
+    assert detail["files"][1] == {
+        "action": "add",
+        "path": "0.parquet",
+        "size": 100,
+        "num_records": 12,
+        "partition_values": {"part": "a b"},
+        "data_change": True,
+        "deleted_rows": None,
+    }
+    assert [file["path"] for file in data.commit_detail(log_of(table), 1, offset=4, limit=4)["files"]] == [
+        "3.parquet",
+        "4.parquet",
+    ]
+    assert data.commit_detail(log_of(table), 1, offset=6, limit=4)["files"] == []
+
+
+def test_a_commit_tells_the_metadata_that_it_set(table):
+    create_table(table, configuration={"delta.appendOnly": "true"}, partition_columns=["part"])
+    changes = data.commit_detail(log_of(table), 0)["changes"]
+    assert changes["metadata"]["configuration"] == {"delta.appendOnly": "true"}
+    assert changes["metadata"]["partition_columns"] == ["part"]
+    assert changes["metadata"]["columns"][0] == {"name": "id", "type": "bigint", "nullable": True}
+    assert changes["protocol"] == {"min_reader_version": 1, "min_writer_version": 2, "features": []}
+    write_commit(table, 1, add("a.parquet"))
+    assert data.commit_detail(log_of(table), 1)["changes"] == {"metadata": None, "protocol": None, "domains": []}
+
+
+def test_nested_types_read_as_in_sql():
+    nested = {
+        "type": "array",
+        "elementType": {
+            "type": "map",
+            "keyType": "string",
+            "valueType": {"type": "struct", "fields": [{"name": "x", "type": "long"}]},
+        },
+    }
+    assert data._type(nested) == "array<map<string, struct<x: bigint>>>"
+
+
+def test_a_commit_that_is_not_there(table):
+    table_with_commits(table, 1)
+    with pytest.raises(VersionNotFoundException) as raised:
+        data.commit_detail(log_of(table), 9)
+    problem = of_error(raised.value, str(table))
+    assert (problem.status, problem.title) == (404, "The log does not hold this commit")
+
+
+def test_open_transactions_and_their_staged_bytes(table):
+    table_with_commits(table, 1)
+    staged = table / "staged" / "11111111-2222-3333-4444-555555555555" / "load" / "1-0a1b2c3d"
+    staged.mkdir(parents=True)
+    (staged / "part-0.parquet").write_bytes(b"x" * 1000)
+    (found,) = data.open_transactions(log_of(table))
+    assert (found["state"], found["num_bytes"], found["stages"]) == ("open", 1000, ["load"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (FileNotFoundError("x"), 404),
+        (PermissionError("x"), 502),
+        (ConnectionRefusedError("x"), 502),
+        (KeyError("x"), 502),
+    ],
+)
+def test_errors_become_pages(error, status):
+    problem = of_error(error, "s3://lake/sales")
+    assert problem.status == status
+    assert problem.title

@@ -1,0 +1,110 @@
+"""Numbers, sizes and charts of the pages; no Airflow."""
+
+from __future__ import annotations
+
+import re
+import time
+from importlib.resources import files
+from xml.etree import ElementTree
+
+import pytest
+
+from airflow_delta.plugins import formats
+from airflow_delta.plugins.charts import commit_chart, sparkline
+
+TEMPLATES = sorted(path for path in files("airflow_delta.plugins").joinpath("templates").iterdir() if path.name.endswith(".html"))
+STATIC = sorted(files("airflow_delta.plugins").joinpath("static").iterdir(), key=lambda path: path.name)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, formats.UNKNOWN),
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (300 * 1024**2, "300 MiB"),
+        (5 * 1024**5, "5.0 PiB"),
+    ],
+)
+def test_sizes(value, text):
+    assert formats.format_bytes(value) == text
+
+
+def test_numbers_and_times():
+    assert formats.format_number(1234567) == "1\u202f234\u202f567"
+    assert formats.compact(1_500_000) == "1.5M"
+    assert formats.ago((time.time() - 7300) * 1000) == "2 hours"
+    assert 'datetime="2023-11-14T22:13:20.000+00:00"' in formats.format_time(1_700_000_000_000)
+    assert formats.format_time(10**20) == formats.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("WRITE", "write"),
+        ("MERGE", "change"),
+        ("DELETE", "remove"),
+        ("OPTIMIZE", "upkeep"),
+        ("SET TBLPROPERTIES", "metadata"),
+        (None, "metadata"),
+    ],
+)
+def test_kinds(operation, kind):
+    assert formats.kind_of(operation) == kind
+
+
+def commit(version, rows=10, added=1000, removed=0, operation="WRITE"):
+    return {
+        "version": version,
+        "operation": operation,
+        "kind": "write",
+        "num_records": rows,
+        "bytes_added": added,
+        "bytes_removed": removed,
+        "url": f"/delta-tables/commit?table=a&version={version}",
+    }
+
+
+@pytest.mark.parametrize("commits", [[], [commit(0)], [commit(version, rows=None, added=0) for version in range(200, 0, -1)]])
+def test_a_chart_is_well_formed(commits):
+    chart = str(commit_chart(commits))
+    if commits:
+        assert len(list(ElementTree.fromstring(chart).iter("a"))) == 2 * len(commits)
+        assert "nan" not in chart
+
+
+def test_a_chart_escapes_what_the_log_says():
+    chart = str(commit_chart([commit(1, operation="<script>alert(1)</script>")]))
+    assert "<script" not in chart
+    ElementTree.fromstring(chart)
+
+
+def test_a_chart_has_no_bar_outside():
+    chart = ElementTree.fromstring(
+        str(commit_chart([commit(v, rows=v, added=v * 10**6, removed=(9 - v) * 10**7) for v in range(9, 0, -1)]))
+    )
+    height = float(chart.get("viewBox").split()[3])
+    for bar in (bar for bar in chart.iter("rect") if bar.get("class") != "target"):
+        assert float(bar.get("y")) >= 0
+        assert float(bar.get("y")) + float(bar.get("height")) <= height
+
+
+def test_what_came_and_what_left_have_one_scale():
+    chart = ElementTree.fromstring(str(commit_chart([commit(2, added=0, removed=2000), commit(1, added=4000)])))
+    heights = {bar.get("class").split()[0]: float(bar.get("height")) for bar in chart.iter("rect")}
+    assert heights["up"] == pytest.approx(2 * heights["down"], abs=0.2)
+
+
+def test_a_sparkline_leaves_gaps():
+    line = ElementTree.fromstring(str(sparkline([1, None, 3], "Rows")))
+    assert len(list(line.iter("rect"))) == 2
+    assert str(sparkline([], "Rows")) == ""
+
+
+@pytest.mark.parametrize("path", [*TEMPLATES, *STATIC], ids=lambda path: path.name)
+def test_nothing_comes_from_elsewhere_and_nothing_is_inline(path):
+    text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?://|@import|url\(", text)
+    if path.name.endswith(".html"):
+        assert not re.search(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)|\|\s*safe", text)

@@ -1,0 +1,439 @@
+"""The pages as a browser gets them: with Airflow's sessions and permissions, on real tables."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+
+from support.tables import add, commit_path, create_table, info, table_with_commits, txn, write_commit
+
+pytestmark = pytest.mark.airflow
+
+PAGES = (
+    "/delta-tables/",
+    "/delta-tables/table?table=/x",
+    "/delta-tables/commit?table=/x&version=0",
+    "/delta-tables/transactions?table=/x",
+)
+ENDPOINTS = tuple(
+    f"/delta-tables/api/{path}" for path in ("tables", "table?table=/x", "transactions?table=/x", "commit?table=/x&version=0")
+)
+TAGS = {
+    "airflow.dagId": "load",
+    "airflow.runId": "scheduled__2026-01-01T00:00:00+00:00",
+    "airflow.taskId": "commit",
+    "airflow.mapIndex": "-1",
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table of four versions; the last one was committed by a task and was checked against two others."""
+    path = tmp_path / "sales"
+    table_with_commits(path, 2)
+    write_commit(
+        path,
+        3,
+        info(read_version=0, tags=TAGS, operation="MERGE"),
+        txn("load/sales/scheduled__2026-01-01/-1", 0),
+        add("a.parquet"),
+    )
+    return path
+
+
+@pytest.fixture
+def known(airflow, table) -> str:
+    """The same table, known to Airflow."""
+    airflow.event(airflow.asset(str(table)), str(table), 3, attempts=2, versions_checked=2)
+    return str(table)
+
+
+def page(name: str, table: str, **parameters: object) -> str:
+    query = "".join(f"&{key}={value}" for key, value in parameters.items())
+    return f"/delta-tables/{name}?table={quote(table, safe='')}{query}"
+
+
+# -- who may see them ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_nobody_is_sent_to_the_login_page_and_back(client, path):
+    answer = client(None).get(path)
+    assert answer.status_code == 303
+    login = urlsplit(answer.headers["location"])
+    assert login.path == "/api/v2/auth/login"
+    assert parse_qs(login.query)["next"] == [f"/plugin/delta-tables{path}"]
+
+
+def test_in_the_frame_the_page_says_that_the_session_has_ended(client):
+    answer = client(None).get("/delta-tables/", headers={"sec-fetch-dest": "iframe"})
+    assert answer.status_code == 401
+    assert "Sign in" in answer.text
+    assert "data-top" in answer.text
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_endpoints_refuse_nobody(client, path):
+    answer = client(None).get(path)
+    assert answer.status_code == 401
+    assert answer.json()["title"] == "Your session has ended"
+
+
+@pytest.mark.parametrize("path", [*PAGES, *ENDPOINTS])
+def test_a_forged_token_is_refused(client, path):
+    browser = client(None)
+    browser.cookies.set("_token", "eyJhbGciOiJIUzUxMiJ9.eyJzdWIiOiJhZG1pbiJ9.AAAA")
+    assert browser.get(path).status_code in (303, 401, 403)
+
+
+def test_an_api_token_is_taken_as_well(client, airflow):
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="viewer", role="viewer"))
+    answer = client(None).get("/delta-tables/api/tables", headers={"authorization": f"Bearer {token}"})
+    assert answer.status_code == 200
+
+
+def test_a_user_without_the_right_to_read_assets(client):
+    browser = client("")
+    answer = browser.get("/delta-tables/")
+    assert answer.status_code == 403
+    assert "You may not see Delta tables" in answer.text
+    assert browser.get("/delta-tables/api/tables").status_code == 403
+
+
+def test_an_asset_that_the_user_may_not_read_does_not_exist(client, airflow, table):
+    from ui.auth_manager import ScopedAuthManager
+
+    asset_id = airflow.asset(str(table))
+    airflow.event(asset_id, str(table), 3)
+    ScopedAuthManager.hidden_assets = {str(asset_id)}
+    try:
+        assert client().get(f"/delta-tables/api/tables?q={quote(str(table))}").json()["tables"] == []
+        assert client().get(page("api/table", str(table))).status_code == 404
+        assert client("admin").get(page("api/table", str(table))).status_code == 200
+    finally:
+        ScopedAuthManager.hidden_assets = set()
+
+
+def test_a_dag_that_the_user_may_not_read_is_not_named(client, airflow, tmp_path):
+    path = tmp_path / "sales"
+    create_table(path)
+    tags = {**TAGS, "airflow.dagId": "hidden_dag"}
+    write_commit(path, 1, info(read_version=0, tags=tags), txn("hidden_dag/sales/scheduled__2026/-1", 0), add("a.parquet"))
+    write_commit(path, 2, info(read_version=0), add("b.parquet"))
+    airflow.event(airflow.asset(str(path)), str(path), 1, dag_id="hidden_dag", run_id="scheduled__2026")
+    paths = [
+        "/delta-tables/",
+        page("table", str(path)),
+        page("commit", str(path), version=1),
+        page("commit", str(path), version=2),
+    ]
+    for url in [*paths, *(url.replace("/delta-tables/", "/delta-tables/api/") for url in paths[1:]), "/delta-tables/api/tables"]:
+        seen = client().get(url)
+        assert seen.status_code == 200, url
+        assert "hidden_dag" not in seen.text, url
+        assert "scheduled__2026" not in seen.text, url
+    assert "hidden_dag" in client("admin").get(paths[1]).text
+
+
+# -- what may be opened -------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_airflow_does_not_know_is_not_opened(client, airflow, table):
+    answer = client("admin").get(page("table", str(table)))
+    assert answer.status_code == 404
+    assert "This table is not known" in answer.text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../other/secret",
+        "x/../../other/secret",
+        "%2e%2e/other/secret",
+        "x/%2e%2e/%2e%2e/other/secret",
+        "..%2fother%2fsecret",
+        "link",
+        "x/./../../other/secret",
+        "",
+    ],
+)
+def test_nothing_outside_a_base_path_is_opened(client, airflow, tmp_path, name):
+    table_with_commits(tmp_path / "other" / "secret", 1)
+    (tmp_path / "lake").mkdir()
+    os.symlink(tmp_path / "other" / "secret", tmp_path / "lake" / "link")
+    airflow.connection("lake", str(tmp_path / "lake"))
+    browser = client("admin")
+    for spelled in (
+        f"{tmp_path}/lake/{name}",
+        f"file://{tmp_path}/lake/{name}",
+        f"file:{tmp_path}/lake/{name}",
+        f"delta://connection/lake/{name}",
+    ):
+        answer = browser.get(page("api/table", spelled))
+        assert answer.status_code in (400, 404), spelled
+        assert "commits" not in answer.json()
+    opened = browser.get("/delta-tables/open", params={"conn_id": "lake", "name": name})
+    assert opened.status_code in (303, 404)
+    if opened.status_code == 303:
+        assert browser.get(opened.headers["location"]).status_code == 404
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_event_that_was_sent_to_the_api_opens_nothing(client, airflow, table, wrapped):
+    asset_id = airflow.asset("s3://bucket/x", uri="s3://bucket/x")
+    more = {"from_trigger": True, "payload": {"table": str(table), "version": 1, "transaction_id": None}} if wrapped else {}
+    airflow.event(asset_id, str(table), 3, from_rest_api=True, **more)
+    assert client("admin").get(page("api/table", str(table))).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "uri", ["relative/name", "http://169.254.169.254/latest", "gopher://x/y", "/etc", "\x00", "a" * 3000, "s3://other/table"]
+)
+def test_no_other_place_is_opened(client, airflow, tmp_path, uri):
+    airflow.connection("lake", str(tmp_path))
+    assert client("admin").get(page("api/table", uri)).status_code in (400, 404, 422)
+
+
+def test_a_table_below_a_base_path_is_for_those_who_may_read_the_connection(client, airflow, tmp_path):
+    table_with_commits(tmp_path / "lake" / "raw" / "events", 1)
+    airflow.connection("lake", str(tmp_path / "lake"))
+    opened = client("op").get("/delta-tables/open", params={"conn_id": "lake", "name": "raw/events"})
+    assert opened.status_code == 303
+    assert client("op").get(opened.headers["location"]).status_code == 200
+    assert client("viewer").get(opened.headers["location"]).status_code == 404
+    assert "lake" in [found["conn_id"] for found in client("op").get("/delta-tables/api/tables").json()["connections"]]
+    assert client("viewer").get("/delta-tables/api/tables").json()["connections"] == []
+
+
+# -- what they show -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_comes_from_events_alone(client, airflow, tmp_path):
+    place = str(tmp_path / "gone" / "orders")
+    asset_id = airflow.asset(place)
+    for version in range(1, 6):
+        airflow.event(asset_id, place, version, run_id=f"manual__{version}")
+    airflow.asset(str(tmp_path / "new"))
+    airflow.event(airflow.asset("s3://bucket/file.csv", uri="s3://bucket/file.csv"), "", 0, transaction_id=None)
+    listed = client().get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()["tables"]
+    assert [row["name"] for row in listed] == ["new", "orders"]
+    assert listed[1]["version"] == 5
+    assert listed[1]["bytes"] == [1000, 2000, 3000, 4000, 5000]
+    assert (len(listed[1]["runs"]), listed[1]["num_runs"]) == (3, 5)
+    text = client().get(f"/delta-tables/?q={quote(str(tmp_path))}").text
+    assert "orders" in text
+    assert "no commit by a task yet" in text
+    found = client().get(f"/delta-tables/api/tables?q={quote(str(tmp_path / 'gone').upper())}").json()["tables"]
+    assert [row["name"] for row in found] == ["orders"]
+
+
+def test_a_table_with_another_asset_uri_is_known_by_its_events(client, airflow, table):
+    airflow.event(airflow.asset(str(table), uri="s3://team/our-name"), str(table), 3)
+    assert client().get(page("api/table", str(table))).json()["version"] == 3
+
+
+def test_a_commit_that_a_watcher_saw_is_told_once(client, airflow, table):
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+
+    asset_id = airflow.asset(str(table))
+    airflow.event(asset_id, str(table), 3, attempts=2, versions_checked=2)
+    for version in (2, 3):
+        payload = {"table": str(table), "version": version, "transaction_id": None, "operation": "WRITE", "num_bytes": 100}
+        with create_session() as session:
+            session.add(AssetEvent(asset_id=asset_id, extra={"from_trigger": True, "payload": payload}))
+    (row,) = client().get(f"/delta-tables/api/tables?q={quote(str(table))}").json()["tables"]
+    assert (row["version"], row["bytes"], row["num_runs"]) == (3, [100, 3000], 1)
+    commits = client().get(page("api/table", str(table))).json()["commits"]
+    assert [commit["attempts"] for commit in commits[:2]] == [2, None]
+
+
+def test_a_history(client, known):
+    data = client().get(page("api/table", known)).json()
+    newest, older = data["commits"][:2]
+    assert (newest["version"], newest["operation"], newest["kind"]) == (3, "MERGE", "change")
+    assert (newest["attempts"], newest["versions_checked"], newest["num_winners"]) == (2, 2, 2)
+    assert newest["run"]["url"] == "/dags/load/runs/scheduled__2026-01-01T00%3A00%3A00%2B00%3A00"
+    assert newest["run"]["task_url"].endswith("/tasks/commit")
+    assert (older["run"], older["attempts"]) == (None, None)
+    text = client().get(page("table", known)).text
+    assert 'id="v3"' in text
+    assert "<svg" in text
+    assert "data-load=" in text
+
+
+def test_a_long_history_is_paged(client, airflow, tmp_path):
+    path = table_with_commits(tmp_path / "long", 45)
+    airflow.asset(str(path))
+    first = client().get(page("table", str(path), limit=20))
+    assert "Older" in first.text
+    assert "Newer" not in first.text
+    assert "before=26" in first.text
+    middle = client().get(page("table", str(path), limit=20, before=26)).text
+    assert "Newest" in middle
+    assert "Older" in middle
+
+
+def test_failed_commits_with_what_their_tasks_left(client, airflow, table):
+    asset_id = airflow.asset(str(table))
+    note = {"exception": "ConcurrentAppendException", "message": "Version 3 added rows.", "version": 3}
+    airflow.failed_task(asset_id, dag_id="load", run_id="manual__7", note=note)
+    second, first = client().get(page("api/table", str(table))).json()["failures"]
+    assert (second["try_number"], second["exception"], second["conflict_version"]) == (2, "ConcurrentAppendException", 3)
+    assert (first["try_number"], first["exception"], first["reason"]) == (1, None, "It may pass the next time.")
+    text = client().get(page("table", str(table))).text
+    assert "ConcurrentAppendException" in text
+    assert "/dags/load/runs/manual__7/tasks/commit" in text
+    assert client().get(page("api/table", str(table), before=3)).json()["failures"] == []
+
+
+def test_failed_commits_of_hidden_dags_are_hidden(client, airflow, table):
+    airflow.failed_task(airflow.asset(str(table)), dag_id="hidden_dag", run_id="manual__7")
+    assert client().get(page("api/table", str(table))).json()["failures"] == []
+    assert len(client("admin").get(page("api/table", str(table))).json()["failures"]) == 2
+
+
+def test_one_commit(client, known):
+    data = client().get(page("api/commit", known, version=3)).json()
+    assert [winner["version"] for winner in data["winners"]] == [2, 1]
+    text = client().get(page("commit", known, version=3)).text
+    assert "2 commits were made meanwhile" in text
+    assert "a.parquet" in text
+    assert 'id="dag-run"' in text
+    first = client().get(page("commit", known, version=0)).text
+    assert "Set by this commit" in first
+
+
+def test_transactions_as_page_part_and_data(client, known):
+    staged = Path(known) / "staged" / "tx-1" / "load" / "1-0a1b2c3d"
+    staged.mkdir(parents=True)
+    (staged / "a.parquet").write_bytes(b"x" * 2048)
+    assert client().get(page("api/transactions", known)).json()["staged_bytes"] == 2048
+    assert "2.0 KiB" in client().get(page("transactions", known, part=1)).text
+    assert "<html" not in client().get(page("transactions", known, part=1)).text
+    assert "<html" in client().get(page("transactions", known)).text
+
+
+def test_what_a_table_says_is_escaped(client, airflow, tmp_path):
+    evil = "<img src=x onerror=alert(1)>"
+    path = tmp_path / f"t{evil.replace('/', '')}"
+    create_table(path, description=evil, configuration={evil: evil})
+    write_commit(
+        path,
+        1,
+        info(
+            operation=evil,
+            user_metadata=evil,
+            engine_info=evil,
+            tags={**TAGS, "airflow.dagId": evil, evil: evil},
+            operation_parameters={evil: evil},
+        ),
+        txn(evil, 1),
+        add(quote(evil), part=evil),
+    )
+    airflow.event(airflow.asset(str(path)), str(path), 1, operation=evil, dag_id=evil, run_id=evil)
+    for url in ("/delta-tables/", page("table", str(path)), *(page("commit", str(path), version=version) for version in (0, 1))):
+        text = client("admin").get(url).text
+        assert "<img" not in text, url
+        assert "&lt;img" in text, url
+
+
+# -- when something is wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_is_gone(client, airflow, tmp_path):
+    airflow.asset(str(tmp_path / "gone"))
+    answer = client().get(page("table", str(tmp_path / "gone")))
+    assert answer.status_code == 404
+    assert "There is no table here" in answer.text
+
+
+def test_a_damaged_log(client, known):
+    commit_path(known, 3).write_bytes(b'{"commitInfo":{"timest')
+    answer = client().get(page("table", known))
+    assert answer.status_code == 502
+    assert "damaged" in answer.text
+    assert client().get(page("api/commit", known, version=3)).status_code == 502
+
+
+def test_a_commit_that_is_not_there(client, known):
+    answer = client().get(page("commit", known, version=99))
+    assert answer.status_code == 404
+    assert "does not hold this commit" in answer.text
+
+
+@pytest.mark.parametrize("parameters", [{"version": -1}, {"version": "x"}, {}, {"version": 1, "offset": -5}])
+def test_an_address_that_is_not_valid(client, known, parameters):
+    assert client().get(page("commit", known, **parameters)).status_code == 422
+
+
+def test_a_storage_that_hangs_does_not_hang_the_server(client, known, monkeypatch):
+    from airflow_delta.plugins import data, reading
+
+    monkeypatch.setattr(reading, "READ_TIMEOUT", 0.2)
+    original = data.history
+    monkeypatch.setattr(data, "history", lambda log, **options: (time.sleep(1), original(log, **options))[1])
+    began = time.monotonic()
+    answer = client().get(page("table", known))
+    assert answer.status_code == 504
+    assert "did not answer in time" in answer.text
+    # The next one does not even begin; when the read has ended, the table is there again.
+    assert client().get(page("table", known)).status_code == 504
+    assert time.monotonic() - began < 0.9
+    deadline = time.monotonic() + 10
+    monkeypatch.setattr(data, "history", original)
+    while client().get(page("table", known)).status_code == 504:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_an_error_keeps_the_secrets_of_the_connection(airflow_app):
+    from airflow.sdk.log import mask_secret
+
+    from airflow_delta.plugins.problems import of_error
+
+    mask_secret("a-key-that-is-secret")
+    assert "a-key-that" not in of_error(OSError("refused: key=a-key-that-is-secret"), "s3://lake/x").detail
+
+
+def test_below_a_path_every_link_keeps_it(airflow_app, client, known):
+    """Airflow at ``[api] base_url = https://host/airflow``."""
+    from fastapi import FastAPI
+    from starlette.testclient import TestClient
+
+    from airflow_delta.plugins.pages import create_app
+
+    root = FastAPI(root_path="/airflow")
+    root.mount("/delta-tables", create_app())
+    browser = TestClient(root, cookies=client().cookies, follow_redirects=False)
+    for url in (page("table", known), page("commit", known, version=3), "/delta-tables/"):
+        answer = browser.get(f"/airflow{url}")
+        assert answer.status_code == 200
+        links = re.findall(r'(?:href|src|action|data-load|data-shell)="([^"]*)"', answer.text)
+        assert links
+        assert [link for link in links if not link.startswith(("/airflow/", "#"))] == []
+    login = TestClient(root, follow_redirects=False).get("/airflow/delta-tables/").headers["location"]
+    assert login.startswith("/airflow/api/v2/auth/login?")
+    assert parse_qs(urlsplit(login).query)["next"] == ["/airflow/plugin/delta-tables/airflow/delta-tables/"]
+
+
+def test_every_answer_keeps_the_browser_at_home(client, known):
+    for answer in (
+        client().get(page("table", known)),
+        client().get("/delta-tables/nowhere"),
+        client().get("/delta-tables/static/delta.css"),
+    ):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-frame-options"] == "SAMEORIGIN"
+    assert client(None).get("/delta-tables/static/delta.css").status_code == 200
+    assert client(None).get("/delta-tables/static/../pages.py").status_code in (303, 404)
