@@ -63,7 +63,8 @@ class DeltaRetryPolicy(RetryPolicy):
 
     :param on_conflict: ``fail`` for tasks of a transaction that another task began (a retry would conflict again), ``retry`` for
         tasks that begin their transaction themselves.
-    :param delay: pause before a retry; it doubles with every try. Default: the task's ``retry_delay``.
+    :param delay: pause before a retry; it doubles with every try since the task was last cleared. Default: the task's
+        ``retry_delay``.
     :param max_delay: bound of the pause.
     :param jitter: the pause is drawn from this part around it (0.5: half to one and a half), so that tasks that conflicted with
         each other do not meet again.
@@ -94,8 +95,8 @@ class DeltaRetryPolicy(RetryPolicy):
         self,
         exception: BaseException,
         try_number: int,
-        max_tries: int,  # noqa: ARG002 - as it is called
-        context: Context | None = None,  # noqa: ARG002
+        max_tries: int,
+        context: Context | None = None,
     ) -> RetryDecision:
         """Return the decision for an error; Airflow calls this in the worker."""
         own = RetryDecision.default()
@@ -110,7 +111,7 @@ class DeltaRetryPolicy(RetryPolicy):
             # Airflow logs the reason and keeps it with the task instance.
             return RetryDecision(
                 action=action,
-                retry_delay=self._pause(try_number) if action is RetryAction.RETRY else None,
+                retry_delay=self._pause(_since_clear(try_number, max_tries, context)) if action is RetryAction.RETRY else None,
                 reason=_REASONS[reason],
             )
         return own
@@ -159,6 +160,12 @@ class DeltaRetryPolicy(RetryPolicy):
             jitter=data["jitter"],
             rules=[RetryRule.deserialize(rule) for rule in data["rules"]],
         )
+
+
+def _since_clear(try_number: int, max_tries: int, context: Context | None) -> int:
+    """Return the number of a try, counted anew after a clear: that leaves the number, and adds it to the tries there may be."""
+    retries = getattr((context or {}).get("task"), "retries", None)
+    return try_number - max(max_tries - retries, 0) if isinstance(retries, int) else try_number
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

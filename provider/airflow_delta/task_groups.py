@@ -26,9 +26,11 @@ class DeltaTransactionGroup(TaskGroup):
 
     start_kwargs: dict[str, Any] = attrs.field(factory=dict)
     commit_kwargs: dict[str, Any] = attrs.field(factory=dict)
+    stage_kwargs: dict[str, Any] = attrs.field(factory=dict)
     start: Any = attrs.field(default=None, init=False)
     commit: Any = attrs.field(default=None, init=False)
     abort: Any = attrs.field(default=None, init=False)
+    _common_args: dict[str, Any] = attrs.field(factory=dict, init=False)
 
     @property
     def transaction(self) -> XComArg:
@@ -43,9 +45,13 @@ class DeltaTransactionGroup(TaskGroup):
     def __enter__(self) -> DeltaTransactionGroup:
         super().__enter__()
         self.start = DeltaStartTransactionOperator(task_id="start", **self.start_kwargs)
+        # Not for start, commit and abort: a trigger rule of the stages would let the commit publish what an audit refused.
+        self._common_args = self.default_args
+        self.default_args = {**self._common_args, **self.stage_kwargs}
         return self
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        self.default_args = self._common_args
         try:
             if exc_type is None:
                 self._close()
@@ -145,8 +151,10 @@ def delta_transaction(
     :param max_restarts: how often, until the commit succeeds. (templated)
     :param restart_conn_id: connection to Airflow's REST API, needed by ``restart`` where the Dag has tasks that do not come after
         the start task. (templated)
-    :param outlets: assets that the commit emits; default: the table's own, unless its name is templated.
-    :param stage_kwargs: defaults for the stages inside, such as ``{"mode": "overwrite", "spark_conn_id": "cluster"}``.
+    :param outlets: assets that the commit emits; default: the table's own, unless its name (or the connection that it
+        is below) is templated.
+    :param stage_kwargs: defaults for what stands inside the block, such as ``{"mode": "overwrite", "spark_conn_id": "cluster"}``;
+        not for start, commit and abort.
     :param commit_kwargs: parameters of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`, such as
         ``{"retries": 3, "max_commit_attempts": 20}``.
     :param default_args: defaults for every task inside.
@@ -180,12 +188,17 @@ def delta_transaction(
         group_id=group_id,
         start_kwargs=start_kwargs,
         commit_kwargs={**own_commit_kwargs, **(commit_kwargs or {})},
-        default_args={**(default_args or {}), **(stage_kwargs or {})},  # type: ignore[arg-type]
+        stage_kwargs=dict(stage_kwargs or {}),
+        default_args=dict(default_args or {}),  # type: ignore[arg-type]
         **group_kwargs,
     )
 
 
-def _outlets(table: Any, delta_conn_id: str) -> list[Asset]:
+def _outlets(table: Any, delta_conn_id: Any) -> list[Asset]:
     if not isinstance(table, str) or "{" in table:
         return []
+    if not isinstance(delta_conn_id, str) or "{" in delta_conn_id:
+        asset = delta_asset(table)
+        # The name of a table below a connection is known only together with the connection.
+        return [] if asset.uri.startswith("delta://connection/") else [asset]
     return [delta_asset(table, delta_conn_id)]

@@ -12,10 +12,16 @@ import pytest
 from airflow.sdk import DAG, ExceptionRetryPolicy, RetryAction, XComArg
 
 from airflow_delta import delta_transaction
-from airflow_delta.exceptions import ConcurrentAppendException, DeltaAuditFailedException, DeltaIllegalArgumentException
+from airflow_delta.exceptions import (
+    ConcurrentAppendException,
+    DeltaAuditFailedException,
+    DeltaIllegalArgumentException,
+    TransactionAlreadyCommittedException,
+)
 from airflow_delta.operators.audit import AUDIT_ERRORS, DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from commands.flow import Table
+from support.watching import commit, context, stage, start
 
 pytestmark = pytest.mark.airflow
 
@@ -104,6 +110,57 @@ def test_a_submitted_audit_leaves_no_request_behind(run_dag, tables):
     assert "total = 6" in check["message"]
     staged = Path(tables) / "audited_submitted" / "staged"
     assert [path for path in staged.rglob("*") if path.is_file() and "audit" in str(path.relative_to(staged))] == []
+
+
+# -- one task -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _outside_of_the_task_runner(monkeypatch):
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+
+
+def audit(handle: dict, *staged: dict, **kwargs) -> tuple[dict, DeltaAuditOperator]:
+    """Return the context of an audit that asks for more rows than there are, and the audit."""
+    operator = DeltaAuditOperator(task_id="audit", transaction=handle, staged=list(staged), min_rows=99, **kwargs)
+    return context(operator), operator
+
+
+@pytest.mark.usefixtures("_outside_of_the_task_runner")
+class TestOneTask:
+    def test_the_report_of_a_failed_audit_is_in_xcom_unless_the_task_pushes_none(self, tmp_path):
+        handle = start(str(tmp_path / "table"))
+        _, staged = stage(handle)
+        for pushes in (True, False):
+            given, operator = audit(handle, staged, do_xcom_push=pushes)
+            with pytest.raises(DeltaAuditFailedException, match="3 rows staged, at least 99 wanted"):
+                operator.execute(given)
+            assert [report["passed"] for report in given["ti"].pushed.values()] == ([False] if pushes else [])
+
+    def test_an_audit_that_is_cleared_after_the_commit_keeps_nothing_back(self, tmp_path):
+        handle = start(str(tmp_path / "table"))
+        _, staged = stage(handle)
+        committing = commit(handle, staged)
+        committing.execute(context(committing))
+        for reported in ([staged], []):  # the stage may be cleared with it, and have lost its XCom
+            given, operator = audit(handle, *reported)
+            report = operator.execute(given)
+            assert (report["passed"], report["alreadyCommitted"], report["checks"]) == (True, True, [])
+
+    def test_what_another_transaction_of_the_key_has_committed_only_counts_where_the_commit_goes_by_it(self, tmp_path):
+        uri = str(tmp_path / "table")
+        handles = [start(uri, transaction_key="day", rerun_policy=policy) for policy in ("skip", "fail", "replace", "skip")]
+        reports = [stage(handle)[1] for handle in handles]
+        committing = commit(handles[-1], reports[-1])
+        committing.execute(context(committing))
+        given, operator = audit(handles[0], reports[0])
+        assert operator.execute(given)["alreadyCommitted"]
+        for number, error in ((1, TransactionAlreadyCommittedException), (2, DeltaAuditFailedException)):
+            given, operator = audit(handles[number], reports[number])
+            with pytest.raises(error):
+                operator.execute(given)
 
 
 # -- wiring ---------------------------------------------------------------------------------------------------------------------

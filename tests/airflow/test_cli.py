@@ -105,6 +105,38 @@ def test_plain_output_has_all_columns_and_nothing_else(capsys):
     assert second.split() == [ROWS[1]["id"], "[bold]", "0", "yes"]
 
 
+@pytest.mark.parametrize("output", ["table", "plain"])
+def test_what_a_writer_put_into_the_log_does_not_drive_the_terminal(capsys, output):
+    from airflow_delta.cli.output import print_line, print_rows
+
+    print_rows([{"operation": "WRITE\x1b]0;owned\x07", "by": "Zo\u00eb\u202eevil"}], output)
+    print_line("part-\x1b[2J.parquet")
+    out = capsys.readouterr().out
+    assert not set("\x1b\x07\u202e") & set(out)
+    assert "\\x1b]0;owned" in out
+    assert "Zo\u00eb" in out
+    assert "part-\\x1b[2J.parquet" in out
+
+
+def test_an_error_keeps_the_secrets_of_the_connection(monkeypatch):
+    from argparse import Namespace
+
+    from airflow.sdk.log import mask_secret
+
+    from airflow_delta.cli import commands
+
+    mask_secret("a-key-that-is-secret")
+
+    def refused(args: Namespace) -> None:
+        raise OSError("refused: key=a-key-that-is-secret")
+
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")  # set by the command
+    with pytest.raises(SystemExit) as raised:
+        commands._command()(refused)(Namespace(verbose=False))
+    assert "a-key-that" not in str(raised.value)
+    assert "refused" in str(raised.value)
+
+
 # -- the real command line: seconds for each call -----------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ Operator, hook, table and processes are real; ``spark-submit`` is a program that
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -14,10 +15,17 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_delta.commands.start import begin
-from airflow_delta.exceptions import DeltaIllegalStateException, SchemaMismatchException
+from airflow_delta.exceptions import (
+    DeltaIllegalStateException,
+    SchemaMismatchException,
+    StagedFileException,
+    StagingException,
+)
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators import earlier_try
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
@@ -211,6 +219,33 @@ def test_half_of_a_report_is_none(world):
     assert world.attempt() == 2
 
 
+def test_rows_that_cannot_be_read_are_taken_over_once(world):
+    world.lost_attempt().wait()
+    rows = next(Path(world.log.uri, world.store[REQUEST_KEY]["directory"]).rglob("part-0.parquet"))
+    rows.write_bytes(b"half of a file")
+    with pytest.raises(StagedFileException):
+        world.attempt()
+    assert world.attempt() == 3
+
+
+def test_a_driver_that_succeeded_without_a_report_is_not_taken_twice(world, monkeypatch):
+    """Else nothing but a new transaction would ever run the application again, whatever its author has mended."""
+    submitted = []
+    cluster = SimpleNamespace(
+        submit_job=lambda _: submitted.append("driver") or "driver",
+        get_job_status=lambda *_: "FINISHED",
+        is_job_active=lambda _: False,
+        is_job_succeeded=lambda _: True,
+        poll_until_complete=lambda *_: None,
+    )
+    monkeypatch.setattr(DeltaStageSparkSubmitOperator, "_backend", cluster)
+    monkeypatch.setattr(DeltaStageSparkSubmitOperator, "_get_hook", lambda _: SimpleNamespace(_should_track_driver_status=True))
+    for _ in range(2):
+        with pytest.raises(StagingException, match="ended without staging"):
+            world.attempt()
+    assert len(submitted) == 2
+
+
 def test_ending_the_task_ends_the_application_that_it_waits_for(world):
     slow = {"spark.test.seconds": "60"}
     process = world.lost_attempt(conf=slow)
@@ -230,6 +265,35 @@ def test_a_task_that_was_told_to_stop_submits_nothing(world):
     with pytest.raises(DeltaIllegalStateException, match="told to stop"):
         world.execute(operator)
     assert world.submitted == 0
+
+
+def test_processes_that_end_meanwhile_do_not_keep_the_others_alive(world, monkeypatch):
+    killed = []
+
+    def process(pid):
+        def kill():
+            if pid == 1:
+                raise psutil.NoSuchProcess(pid)
+            killed.append(pid)
+
+        return SimpleNamespace(kill=kill)
+
+    earlier = earlier_try.EarlierTry(world.log, new_request(world), logging.getLogger())
+    monkeypatch.setattr(earlier, "_applications", lambda: [process(1), process(2)])
+    earlier.kill()
+    assert killed == [2]
+
+
+def test_a_submission_without_properties(world, monkeypatch):
+    """``conf=None`` is the default of Airflow's hook."""
+
+    def submit(hook, application):
+        raise ChildProcessError(",".join(hook._conf))
+
+    monkeypatch.setattr(SparkSubmitHook, "submit", submit)
+    operator = DeltaDeleteOperator(task_id="delete", spark_submit={"conf": None, "py_files": None}, spark_conn_id="spark_default")
+    with pytest.raises(ChildProcessError, match=r"spark\.airflow_delta\.request"):
+        operator._submit(world.log, new_request(world))
 
 
 class TestOfATableOperator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_delta.assets.delta import commits_of_events, delta_asset, events_extra
+from airflow_delta.assets.delta import commits_of_events, delta_asset, event_extra, events_extra
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
@@ -117,6 +118,19 @@ class TestSeveralCommits:
 
     def test_events_that_say_nothing_of_commits(self):
         assert self.seen({}, {"commits": "many"}, {"commits": []}, {"commits": [1, {"version": "x"}]}, None) == []
+
+    @pytest.mark.parametrize(
+        "nothing",
+        [
+            replace(result(6), operation="", attempts=0),  # a DELETE that found no row: the version that it read
+            replace(result(6), operation="", transaction_id="", committed_before=True),  # the latest one, which contains it
+        ],
+    )
+    def test_a_version_that_is_not_its_commit_is_no_news(self, nothing):
+        assert event_extra(nothing)["dedupe_key"] is None
+        assert self.seen(event_extra(nothing), event_extra(result(3))) == [3]
+        assert self.seen(events_extra([result(2), nothing])) == [2]
+        assert self.seen(event_extra(replace(result(6), committed_before=True))) == [6]
 
     def test_very_many_partitions_are_only_counted(self):
         extra = events_extra([result(version, partitions=100) for version in range(20)])

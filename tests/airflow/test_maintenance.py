@@ -81,6 +81,13 @@ class TestOneTask:
         assert report["numFailedSteps"] == 1
         assert checkpoints(uri) == [f"{3:020}.checkpoint.parquet"]
 
+    def test_a_task_that_pushes_no_xcom_pushes_none_when_it_fails(self, uri):
+        operator = DeltaMaintenanceOperator(task_id="maintain", tables=uri, steps="vacuum", retention_hours=0, do_xcom_push=False)
+        given = context(operator)
+        with pytest.raises(exceptions.VacuumRetentionPeriodTooShortException):
+            operator.execute(given)
+        assert "return_value" not in given["ti"].pushed
+
     def test_a_table_that_is_not_there_keeps_no_other_from_its_maintenance(self, tmp_path):
         tables = [str(tmp_path / "none"), made(tmp_path / "one"), str(tmp_path / "neither")]
         operator = DeltaMaintenanceOperator(task_id="maintain", tables=tables, steps="checkpoint", min_commits=1)

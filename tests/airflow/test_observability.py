@@ -21,7 +21,7 @@ from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.staging.report import StageRequest
-from airflow_delta.transaction import Operation
+from airflow_delta.transaction import CommitPolicy, Operation
 from support.watching import Lines, Metric, StatsdServer, commit, context, stage, start
 
 
@@ -165,6 +165,40 @@ class TestMetrics:
         counted = values(statsd.received(), task_id="delete")
         assert counted["delta.commit.conflict"] == 1
         assert (counted["delta.start"], counted["delta.commit.removed_files"], counted["delta.commit.duration"]) == (2, 2, 1)
+
+    def test_the_attempts_of_a_commit_that_gives_up(self, uri, statsd):
+        """The table that too many writers want shows in the attempts; those that got nowhere are the ones that matter."""
+        deltalake.write_deltalake(uri, pa.table({"id": [1]}))
+        log = DeltaLog.for_table(uri)
+        txn = log.start_transaction(policy=CommitPolicy(max_attempts=3, min_wait=0))
+        put = log.write_commit
+
+        def beaten(version, data):
+            DeltaLog.for_table(uri).start_transaction().commit([], Operation("TEST", {}))
+            put(version, data)
+
+        log.write_commit = beaten
+        with pytest.raises(exceptions.MaxCommitRetriesExceededException), watched_commit(TaskMetrics(None), Lines(), uri):
+            txn.commit([], Operation("TEST", {}))
+        assert values(statsd.received(), table=uri) == {"delta.commit.attempts": 3}
+
+    def test_the_attempts_before_a_conflict(self, uri, statsd, monkeypatch):
+        deltalake.write_deltalake(uri, pa.table({"id": [1]}))
+        handle = start(uri)
+        _, staged = stage(handle, [2], mode="overwrite")
+        put, left = DeltaLog.write_commit, [1]
+
+        def beaten(log, version, data):
+            if left:
+                left.pop()
+                deltalake.write_deltalake(uri, pa.table({"id": [3]}), mode="append")
+            return put(log, version, data)
+
+        monkeypatch.setattr(DeltaLog, "write_commit", beaten)
+        operator = commit(handle, staged)
+        with pytest.raises(exceptions.DeltaConcurrentModificationException):
+            operator.execute(context(operator))
+        assert values(statsd.received(), task_id="commit") == {"delta.commit.conflict": 1, "delta.commit.attempts": 1}
 
     def test_a_conflict_before_the_log_is_touched(self, statsd):
         """The engine's event and the exception are one conflict; an exception alone is one, too."""

@@ -15,6 +15,7 @@ from airflow.providers.openlineage.extractors.manager import ExtractorManager
 from openlineage.client.serde import Serde
 
 from airflow_delta import exceptions
+from airflow_delta.log import DeltaLog
 from airflow_delta.openlineage.facets import schema_fields
 from airflow_delta.openlineage.lineage import lifecycle
 from airflow_delta.openlineage.naming import dataset_name
@@ -129,6 +130,29 @@ def test_a_retry_that_finds_its_commit_tells_the_same(uri):
     assert completed(first)[1][0]["facets"] == completed(second)[1][0]["facets"]
 
 
+def test_a_retry_that_finds_its_commit_tells_the_schema_of_then(uri):
+    handle = start(uri)
+    _, staged = stage(handle)
+    operator = commit(handle, staged)
+    operator.execute(context(operator))
+    deltalake.DeltaTable(uri).alter.add_columns(deltalake.Field("later", deltalake.schema.PrimitiveType("string")))
+    again = commit(handle, staged)
+    again.execute(context(again))
+    (output,) = completed(again)[1]
+    assert output["facets"]["version"] == {"datasetVersion": "1"}
+    assert [field["name"] for field in output["facets"]["schema"]["fields"]] == ["id"]
+
+
+def test_a_commit_that_the_log_has_forgotten_is_no_output(uri):
+    """Its key tells that it is in the table; the version that it returns is the latest one, which somebody else made."""
+    result = CommitResult(
+        table=uri, version=0, read_version=-1, transaction_id="", operation="", committed_before=True, num_files=0, num_bytes=0
+    )
+    operator = commit({}, [])
+    operator._note_commit(DeltaLog.for_table(uri), result)
+    assert completed(operator) == ([], [])
+
+
 def test_a_commit_that_fails_has_written_nothing(uri):
     handle = start(uri)
     _, staged = stage(handle, [7], mode="overwrite")
@@ -171,6 +195,18 @@ def test_a_table_below_a_connection_has_its_name_as_symlink(tmp_path, monkeypatc
     assert output["facets"]["symlinks"] == {
         "identifiers": [{"namespace": "delta://connection/lake", "name": "orders", "type": "TABLE"}]
     }
+
+
+def test_the_commit_of_a_table_below_a_connection_has_its_name_as_symlink(tmp_path, monkeypatch):
+    """The start task names the table; whoever is scheduled by the asset of that name knows it under no other."""
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "delta", "host": str(tmp_path)}))
+    handle = start("sales/orders", delta_conn_id="lake")
+    _, staged = stage(handle)
+    operator = commit(handle, staged)
+    operator.execute(context(operator))
+    _, (output,) = completed(operator)
+    (identifier,) = output["facets"]["symlinks"]["identifiers"]
+    assert (identifier["namespace"], identifier["name"]) == ("delta://connection/lake", "sales/orders")
 
 
 def test_lineage_is_told_in_a_child_process_without_touching_the_table(uri):

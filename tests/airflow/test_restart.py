@@ -6,15 +6,18 @@ Tables, conflicts, Dags and requests are real. What Airflow does when it is aske
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
+import certifi
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk import DAG, BaseOperator, task_group
+from airflow.sdk import DAG, BaseOperator, Connection, task_group
+from airflow.sdk.api.datamodels._generated import DagRunType
 
 from airflow_delta import delta_transaction, exceptions
 from airflow_delta.commands.publish import publish
@@ -22,7 +25,7 @@ from airflow_delta.commands.start import begin
 from airflow_delta.commands.write import collect_files
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators import restart
-from airflow_delta.operators.airflow_api import clear_with_downstream
+from airflow_delta.operators.airflow_api import _base_url, _verify, clear_with_downstream
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 
@@ -166,6 +169,46 @@ class TestOfARun:
             world.conflict()
         assert len(cleared) == 4  # tries 1 to 4: one more than with a memory, and then none
 
+    def test_runs_that_were_cleared_by_hand_are_no_restarts(self, world, cleared):
+        for number in range(8):
+            handle = begin(world.log, transaction_key=f"mine-{number}")
+            world.commit(handle, world.staged(handle, "overwrite"))
+        world.conflict()
+        assert len(cleared) == 1
+
+    def test_a_commit_does_not_fail_over_the_count(self, world, cleared):
+        world.conflict()
+
+        def refuse(key, value):
+            raise RuntimeError("the API server is away")
+
+        world.store.set = refuse
+        handle = begin(world.log, transaction_key="mine")
+        assert world.commit(handle, world.staged(handle, "overwrite"))["version"] == 2
+
+    def test_a_note_that_cannot_be_left_does_not_hide_the_conflict(self, world, cleared, monkeypatch):
+        def refuse(self, *, key, value):
+            raise RuntimeError("the API server is away")
+
+        monkeypatch.setattr(TaskInstance, "xcom_push", refuse)
+        world.conflict()
+        assert len(cleared) == 1
+
+    def test_a_task_that_was_told_to_stop_restarts_nothing(self, world, cleared, monkeypatch):
+        given = DeltaCommitOperator._publish
+
+        def ended(self, *args):
+            try:
+                return given(self, *args)
+            finally:
+                self.on_kill()
+
+        monkeypatch.setattr(DeltaCommitOperator, "_publish", ended)
+        handle, _ = world.conflict()
+        assert not cleared
+        assert not world.store
+        assert not Path(world.uri, "staged", handle.transaction_id, "_aborted").exists()
+
     def test_none_at_all(self, world, cleared):
         world.conflict(max_restarts="0")
         assert not cleared
@@ -250,6 +293,16 @@ class TestScope:
         handle = begin(world.log, transaction_key="mine")
         with pytest.raises(exceptions.DeltaIllegalArgumentException, match="restart_conn_id"):
             world.commit(handle, world.staged(handle, "overwrite"))
+
+    def test_a_dag_whose_runs_no_task_may_trigger_needs_one_too(self, world, cleared):
+        handle = begin(world.log, transaction_key="another")
+        world.dag.allowed_run_types = [DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED]
+        world.commit(handle, world.staged(handle, "overwrite"))
+        world.dag.allowed_run_types = [DagRunType.MANUAL]
+        handle, staged = world.lost_transaction()
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match="allowed_run_types"):
+            world.commit(handle, staged)
+        assert not cleared
 
 
 class Api:
@@ -365,6 +418,31 @@ class TestRestApi:
         api.connection(**fields)
         with pytest.raises(exceptions.DeltaIllegalArgumentException, match="airflow_api"):
             self.clear()
+
+    @pytest.mark.parametrize(
+        ("uri", "url"),
+        [
+            ("http://u:p@airflow:8080", "http://airflow:8080"),
+            ("http://u:p@airflow:8080/https", "https://airflow:8080"),
+            ("https://u:p@airflow.example.com", "https://airflow.example.com"),
+            ("http://https://u:p@airflow.example.com:8080", "https://airflow.example.com:8080"),
+        ],
+    )
+    def test_connections_that_are_uris(self, uri, url):
+        assert _base_url(Connection.from_uri(uri, conn_id="a"), "a") == url
+
+    def test_the_port_beside_a_url(self):
+        assert _base_url(Connection(conn_id="a", host="https://a/airflow/", port=8443), "a") == "https://a:8443/airflow"
+        assert _base_url(Connection(conn_id="a", host="https://a:1/airflow", port=8443), "a") == "https://a:1/airflow"
+
+    def test_certificates(self):
+        def verify(extra):
+            return _verify(Connection(conn_id="a", extra=json.dumps(extra)))
+
+        assert (verify({}), verify({"verify": False}), verify({"verify": "False"})) == (True, False, False)
+        assert isinstance(verify({"verify": certifi.where()}), ssl.SSLContext)
+        with pytest.raises(OSError, match="No such file"):
+            verify({"verify": "/no/such/file"})
 
     def test_a_conflict_asks_for_it(self, tmp_path, api, cleared):
         api.connection(password="a token")

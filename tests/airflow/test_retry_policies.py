@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import RetryAction, RetryRule
@@ -80,6 +81,16 @@ class TestPause:
         policy = DeltaRetryPolicy(on_conflict="retry", delay=timedelta(seconds=10), max_delay=timedelta(seconds=60), jitter=0)
         pauses = [policy.evaluate(self.conflict, number, 9).retry_delay for number in (1, 2, 3, 4, 5, 500)]
         assert [pause.total_seconds() for pause in pauses] == [10, 20, 40, 60, 60, 60]
+
+    def test_begins_anew_after_a_clear(self):
+        policy = DeltaRetryPolicy(on_conflict="retry", delay=timedelta(seconds=10), jitter=0)
+        context = {"task": SimpleNamespace(retries=3)}
+
+        def pauses(tries, max_tries):
+            return [policy.evaluate(self.conflict, number, max_tries, context).retry_delay.total_seconds() for number in tries]
+
+        assert pauses((1, 2), 3) == [10, 20]
+        assert pauses((6, 7), 5 + 3) == [10, 20]  # cleared at try 5
 
     def test_differs_between_tasks(self):
         policy = DeltaRetryPolicy(on_conflict="retry", delay=timedelta(seconds=10))

@@ -240,6 +240,38 @@ class TestDeferral:
         assert (kwargs["after_version"], kwargs["table_id"], kwargs["single_event"]) == (0, by_hand.TABLE_ID, True)
         assert (kwargs["operation"], kwargs["partitions"], kwargs["poll_interval"]) == (["MERGE"], "part = 'x'", 7.0)
 
+    @pytest.mark.parametrize(
+        ("arguments", "looked_before", "after"), [({}, False, None), ({"after_version": "2"}, False, 2), ({}, True, 1)]
+    )
+    def test_a_first_look_that_fails_silently_changes_nothing(self, path, monkeypatch, arguments, looked_before, after):
+        """Neither is what was there before taken for new, nor is the version forgotten that is known already."""
+        by_hand.table_with_commits(path, 1)
+        store = Store()
+        if looked_before:
+            assert look(path, store) is None
+        by_hand.append(path, 2)
+        by_hand.append(path, 3)
+
+        def fail(*_):
+            raise OSError("for a moment")
+
+        monkeypatch.setattr("airflow_delta.sensors.delta.DeltaHook.get_log", fail)
+        operator = sensor(path, deferrable=True, silent_fail=True, **arguments)
+        with pytest.raises(TaskDeferred) as deferred:
+            execute(operator, task_state_store=store)
+        assert deferred.value.trigger.after_version == after
+
+    def test_a_first_look_that_fails_silently_after_the_present_is_known(self, path, monkeypatch):
+        by_hand.table_with_commits(path, 2)
+
+        def fail(*_):
+            raise OSError("for a moment")
+
+        monkeypatch.setattr("airflow_delta.commands.watch.first_match", fail)
+        with pytest.raises(TaskDeferred) as deferred:
+            execute(sensor(path, deferrable=True, silent_fail=True), task_state_store=None)
+        assert (deferred.value.trigger.after_version, deferred.value.trigger.table_id) == (2, by_hand.TABLE_ID)
+
     def test_an_error_of_the_trigger_is_raised_as_what_it_was(self, path):
         event = {"status": "error", "error": "VersionNotFoundException", "message": "gone", "table": "t", "version": 4}
         with pytest.raises(VersionNotFoundException, match="gone") as raised:

@@ -131,12 +131,25 @@ def test_arguments_reach_the_tasks(dag):
     assert (start.retries, stage.retries, commit.retries, commit.max_commit_attempts) == (2, 2, 7, 3)
 
 
+def test_what_the_stages_are_given_is_not_the_commits(dag):
+    """Else a trigger rule of the stages would have the commit publish what an audit has refused."""
+    with delta_transaction(
+        "t", table="/lake/t", stage_kwargs={"trigger_rule": "all_done", "retries": 5}, default_args={"owner": "me"}
+    ) as txn:
+        stage = DeltaStageFilesOperator(task_id="stage")
+    own = (txn.start, txn.commit)
+    assert [(t.trigger_rule, t.retries, t.owner) for t in own] == [("all_success", 0, "me")] * 2
+    assert (stage.trigger_rule, stage.retries, stage.owner) == ("all_done", 5, "me")
+
+
 OUTLETS = [
     # table, connection, URIs of the assets of the commit
     ("s3a://lake/t/", "delta_default", ["delta://s3/lake/t"]),
     ("/lake/a b", "delta_default", ["delta://file/lake/a%20b"]),
     ("t", "lake", ["delta://connection/lake/t"]),
     ("s3://lake/{{ params.t }}", "delta_default", []),
+    ("t", "{{ params.c }}", []),
+    ("s3://lake/t", "{{ params.c }}", ["delta://s3/lake/t"]),
 ]
 
 

@@ -14,7 +14,7 @@ from airflow.sdk import RetryAction
 from airflow_delta import exceptions
 from airflow_delta.operators.expected_stages import check_all_reported
 from airflow_delta.operators.identity import flatten_reports, parse_handle
-from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.operators.transaction import (
     FINAL_ERRORS,
     DeltaAbortOperator,
@@ -129,6 +129,24 @@ class TestTemplates:
         )
         operator.render_template_fields({"mode": "overwrite", "day": "2026-01-01", "path": "rows"})
         assert (operator.mode, operator.replace_where, operator.path) == ("overwrite", "day = '2026-01-01'", "rows")
+
+
+class TestOfNothing:
+    """Templates of no value, where the engine would take the whole table."""
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [{"replace_on": ""}, {"replace_on": " "}, {"replace_using": ""}, {"replace_using": []}, {"replace_using": [" "]}],
+    )
+    def test_an_overwrite_that_would_replace_all_of_the_table(self, kwargs):
+        operator = DeltaStageSparkSubmitOperator(task_id="stage", transaction={}, mode="overwrite", **kwargs)
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match="is empty"):
+            operator._write_options()
+
+    @pytest.mark.parametrize("kwargs", [{}, {"replace_on": None, "replace_using": None}, {"replace_using": "id"}])
+    def test_an_overwrite_that_means_it(self, kwargs):
+        operator = DeltaStageSparkSubmitOperator(task_id="stage", transaction={}, mode="overwrite", **kwargs)
+        assert operator._write_options().get("replace_using") == (("id",) if kwargs.get("replace_using") else None)
 
 
 class TestCommit:

@@ -87,7 +87,7 @@ class TestWatcher:
         by_hand.create_table(path, partition_columns=["part"])
         for version in (1, 2, 3):
             file = by_hand.add(f"{version}.parquet", part="x", stats='{"numRecords":5}')
-            by_hand.write_commit(path, version, by_hand.info("WRITE"), file)
+            by_hand.write_commit(path, version, by_hand.info("WRITE", read_version=0 if version == 2 else None), file)
 
         async def run():
             watching = Watching(trigger(path, after_version=0))
@@ -102,6 +102,7 @@ class TestWatcher:
         assert (first["observed_version"], first["operation"], first["num_records"]) == (3, "WRITE", 5)
         assert (first["table"], first["table_identity"], first["partitions"]) == (str(path), by_hand.TABLE_ID, [{"part": "x"}])
         assert isinstance(first["timestamp"], int)
+        assert [event["read_version"] for event in events] == [None, 0, None]
         assert json.loads(json.dumps(events)) == events
 
     def test_what_was_there_before_is_no_event(self, path):
@@ -244,6 +245,72 @@ class TestWatcher:
 
         assert asyncio.run(run()) == [8, 9, 10, 11, 12]
 
+    def test_the_state_keeps_up_with_a_busy_table(self, path, monkeypatch):
+        """Each look finds something newer than what has just been handed over."""
+        monkeypatch.setattr(module, "_HANDED_OVER", 0.2)
+        by_hand.create_table(path)
+        store = Store()
+
+        async def run():
+            watching = Watching(trigger(path, store, after_version=0, poll_interval=0.02))
+            for version in range(1, 31):
+                by_hand.append(path, version)
+                await watching.next()
+                await asyncio.sleep(0.02)
+            await watching.stop()
+
+        asyncio.run(run())
+        assert 0 < store.versions[0] < 30
+
+    def test_another_table_whose_first_versions_are_gone(self, path):
+        by_hand.table_with_commits(path, 20)
+        store = Store()
+
+        async def run(count):
+            watching = Watching(trigger(path, store, after_version=19))
+            events = await watching.next(count)
+            await watching.nothing()
+            return [event["dedupe_key"] for event in events]
+
+        assert asyncio.run(run(1)) == [f"{by_hand.TABLE_ID}/20"]
+        for version in range(21):
+            by_hand.commit_path(path, version).unlink()
+        by_hand.create_table(path, id="another")
+        for version in range(1, 13):
+            by_hand.append(path, version)
+        by_hand.write_checkpoint_by_hand(path, 10, [by_hand.protocol(), by_hand.metadata(id="another")])
+        for version in range(8):
+            by_hand.commit_path(path, version).unlink()
+        assert asyncio.run(run(5)) == [f"another/{version}" for version in range(8, 13)]
+        assert asyncio.run(run(0)) == []
+
+    def test_a_hole_in_the_log_is_passed_over(self, path):
+        by_hand.table_with_commits(path, 12)
+        by_hand.write_checkpoint_by_hand(path, 10, [by_hand.protocol(), by_hand.metadata()])
+        by_hand.commit_path(path, 5).unlink()
+
+        async def run():
+            watching = Watching(trigger(path, Store(), after_version=3))
+            events = await watching.next(8)
+            await watching.nothing()
+            return [event["version"] for event in events]
+
+        assert asyncio.run(run()) == [4, 6, 7, 8, 9, 10, 11, 12]
+
+    def test_a_log_of_which_only_a_checkpoint_is_left_after_it(self, path):
+        by_hand.table_with_commits(path, 10)
+        by_hand.write_checkpoint_by_hand(path, 10, [by_hand.protocol(), by_hand.metadata()])
+        for version in range(4, 11):
+            by_hand.commit_path(path, version).unlink()
+
+        async def run():
+            watching = Watching(trigger(path, Store(), after_version=4))
+            await watching.nothing()
+
+        asyncio.run(run())
+        made = trigger(path, after_version=4)
+        assert made._look_further(Watermark(4)) == ([], Watermark(10, by_hand.TABLE_ID))
+
     def test_one_trigger_of_several_assets_fires_nothing(self, path):
         by_hand.table_with_commits(path, 2)
 
@@ -262,6 +329,19 @@ class TestDeferral:
     def test_a_version(self, path):
         by_hand.table_with_commits(path, 3)
         assert wait_once(trigger(path, version=2, single_event=True))["commit"]["version"] == 2
+
+    def test_without_a_version_it_waits_for_what_comes_after_the_present(self, path):
+        by_hand.table_with_commits(path, 3)
+
+        async def run():
+            events = Watching(trigger(path, single_event=True))
+            waiting = asyncio.ensure_future(events.next())
+            await asyncio.sleep(0.2)
+            by_hand.append(path, 4)
+            ((event,),) = (await waiting,)
+            return event["commit"]["version"]
+
+        assert asyncio.run(run()) == 4
 
     @pytest.mark.parametrize(
         ("arguments", "error"),

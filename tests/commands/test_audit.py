@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,7 +31,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.deletion_vectors import inline_deletion_vector
 from airflow_delta.staging.audit import AuditCheck, AuditReport, SqlAnswer
-from airflow_delta.staging.contract import ScanPlan, StagedWrite
+from airflow_delta.staging.contract import ReadSet, ScanPlan, StagedWrite
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
 from commands.flow import Table, column, schema
@@ -218,6 +220,45 @@ def test_what_the_commit_would_refuse_the_audit_refuses(filled):
         audited(filled, handle, on_top)
 
 
+def test_partitions_are_told_apart_by_their_value_not_by_its_text(table):
+    """As the commit does: another writer has put the integer as ``01``."""
+    write_commit(
+        table.path,
+        0,
+        protocol(),
+        metadata(schema_string=schema(column("id", "long"), column("p", "integer")), partition_columns=["p"]),
+        add("p=01/a.parquet", stats=json.dumps({"numRecords": 5}), partition_values={"p": "01"}),
+    )
+    handle = table.begin()
+    found = audited(table, handle, stage(table, handle, "new", ids(1, 2), part="1", mode="dynamic"))
+    assert (found.rows_after, [key for key, _ in found.removed]) == (2, ["p=01/a.parquet"])
+
+
+def test_a_rewrite_of_rows_that_another_stage_replaces_is_refused_as_by_the_commit(filled):
+    handle = filled.begin()
+    old = next(file for file in filled.log().snapshot.add_files() if file.partition_values["p"] == "a")
+    rewrite = StagedWrite(
+        transaction_id=handle.transaction_id,
+        stage="update",
+        task_id="update",
+        attempt="1-a",
+        operation="UPDATE",
+        mode="rewrite",
+        schema_string=handle.schema_string,
+        partition_columns=("p",),
+        reads=ReadSet(predicates=("p = 'a'",)),
+        actions=({"remove": msgspec.to_builtins(old.remove(0))},),
+        num_removed_files=1,
+        num_records=0,
+    )
+    emptied = replace(  # an overwrite with no rows: nothing of what it adds is in that partition
+        stage(filled, handle, "new", ids(9), part="a", mode="overwrite", replace_where="p = 'a'"), actions=(), num_files=0
+    )
+    for judge in (audited, filled.publish):
+        with pytest.raises(StageConflictException, match="removed whole by stage new"):
+            judge(*((filled,) if judge is audited else ()), handle, rewrite, emptied)
+
+
 # -- checks by statistics -------------------------------------------------------------------------------------------------------
 
 
@@ -294,10 +335,14 @@ CHECKS: list[tuple[dict[str, Any], bool | None, Any]] = [
     ({"value_range": {"name": {"min": "a", "max": "y"}}}, True, {"min": "a"}),
     ({"value_range": {"name": {"max": "b"}}}, None, None),  # it was cut off
     ({"value_range": {"name": {"min": "b"}}}, False, {"min": "a"}),
+    ({"value_range": {"name": {"max": ""}}}, None, None),  # a text like others, not a limit that is missing
+    ({"value_range": {"amount": {"min": "-Infinity"}}}, True, {"min": 0.5}),
     ({"value_range": {"p": {"min": 1, "max": 2}}}, True, {"min": 1, "max": 2}),
     ({"value_range": {"p": {"max": 1}}}, False, {"min": 1, "max": 2}),
     ({"freshness": {"column": "at", "max_age": 3600, "now": NOW}}, True, "2026-01-01T23:00:00+00:00"),
     ({"freshness": {"column": "at", "max_age": "3599.5", "now": NOW.isoformat()}}, False, "2026-01-01T23:00:00+00:00"),
+    # The newest bound is cut to milliseconds: the value may be up to 999 microseconds newer.
+    ({"freshness": {"column": "at", "max_age": "3599.9995", "now": NOW}}, None, None),
     ({"freshness": {"column": "day", "max_age": dt.timedelta(days=1), "now": "2026-01-02"}}, True, "2026-01-01T00:00:00+00:00"),
     ({"freshness": {"column": "at", "max_age": 60}}, False, "2026-01-01T23:00:00+00:00"),
     ({"partitions": "p IN (1, 2)"}, True, []),
@@ -367,8 +412,7 @@ def test_rows_of_which_some_are_deleted_have_wide_bounds(values):
     )
     path = f"staged/{values.handle.transaction_id}/new/x.parquet"
     file = add(path, stats=wide, partition_values={"p": "1"})
-    owner = next(stage for _, stage in values._added.values())
-    values._added = {(path, None): (file, owner)}
+    values.staged = [file]
     assert check(values, value_range={"id": {"min": 0, "max": 9}}).passed
     for asked in ({"value_range": {"id": {"min": 1}}}, {"max_null_fraction": {"id": 1}}):
         assert "cannot be decided" in check(values, **asked).message
@@ -400,6 +444,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rows_change": {"least": 1}}, "min_ratio"),
     ({"rows_change": {"min_ratio": None}}, "min_ratio"),
     ({"max_null_fraction": {"id": "NaN"}}, "max_null_fraction.id"),
+    ({"max_null_fraction": {"id": 5}}, "max_null_fraction.id must be from 0 to 1"),
+    ({"max_null_fraction": {"id": -0.1}}, "max_null_fraction.id must be from 0 to 1"),
+    ({"max_null_fraction": "0.5"}, "max_null_fraction must be a mapping"),
+    ({"value_range": "{'id': {'min': 1}}"}, "value_range must be a mapping"),
+    ({"rows_change": "{'min_ratio': 1}"}, "min_ratio"),
+    ({"freshness": "{'column': 'at', 'max_age': 1}"}, "freshness must be a mapping"),
     ({"value_range": {"id": 3}}, "value_range.id must be a mapping"),
     ({"value_range": {"ok": {"min": 1}}}, "has no bounds"),
     ({"freshness": {"column": "at"}}, "max_age"),
@@ -423,6 +473,10 @@ def test_what_is_no_check(values, asked, says):
         {"value_range": {"nothing": {"min": 1}}},
         {"value_range": {"id": {"min": "one"}}},
         {"value_range": {"day": {"min": "soon"}}},
+        {"value_range": {"day": {"max": ""}}},  # what a template leaves of a value that is missing must not pass everything
+        {"value_range": {"at": {"min": ""}}},
+        {"value_range": {"id": {"max": ""}}},
+        {"value_range": {"id": {"max": "NaN"}}},
         {"max_null_fraction": {"id OR p": 1}},
         {"max_null_fraction": {"id, p": 1}},
         {"max_null_fraction": {"inner.y": 1}},
@@ -432,6 +486,55 @@ def test_what_is_no_check(values, asked, says):
 def test_columns_and_values_that_the_table_does_not_have(values, asked):
     with pytest.raises((DeltaAnalysisException, DeltaIllegalArgumentException)):
         statistics_checks(**asked).run(values)
+
+
+def test_columns_have_their_logical_names(table):
+    """Files and log know others: statistics are found by them, and the report does not name them."""
+    handle = table.begin(
+        schema=schema(column("id", "long"), column("p", "string")),
+        partition_by=["p"],
+        configuration={"delta.columnMapping.mode": "name"},
+    )
+    physical = {
+        found["name"]: found["metadata"]["delta.columnMapping.physicalName"]
+        for found in json.loads(handle.schema_string)["fields"]
+    }
+    path = f"staged/{handle.transaction_id}/new/1-a/x.parquet"
+    stats = {"numRecords": 2, "nullCount": {physical["id"]: 0}}
+    stats |= {"minValues": {physical["id"]: 1}, "maxValues": {physical["id"]: 9}}
+    file = {
+        "path": path,
+        "partitionValues": {physical["p"]: "a"},
+        "size": 1,
+        "modificationTime": 1,
+        "dataChange": True,
+        "stats": json.dumps(stats),
+    }
+    write = StagedWrite(
+        transaction_id=handle.transaction_id,
+        stage="new",
+        task_id="new",
+        attempt="1-a",
+        mode="append",
+        schema_string=handle.schema_string,
+        partition_columns=("p",),
+        actions=({"add": file},),
+        num_files=1,
+        num_records=2,
+    )
+    found = audited(table, handle, write)
+    assert check(found, value_range={"id": {"min": 1, "max": 9}}).passed
+    assert check(found, max_null_fraction={"id": 0}).passed
+    assert check(found, partitions="p = 'a'").passed
+    outside = check(found, partitions="p = 'b'")
+    assert (outside.passed, outside.value) == (False, [{"p": "a"}])
+    assert "[p=a]" in outside.message
+
+
+@pytest.mark.parametrize("limit", ["", "soon", "2026-01-01 00:00:00+00:00"])
+def test_a_limit_of_another_type_is_told_with_its_column(values, limit):
+    with pytest.raises(DeltaAnalysisException, match=rf"value_range: '{re.escape(limit)}' is no value of column `day` \(date\)"):
+        statistics_checks(value_range={"day": {"max": limit}}).run(values)
 
 
 def test_statistics_need_no_spark(filled):
@@ -502,6 +605,12 @@ def test_answers():
 def test_what_is_no_sql_check(given):
     with pytest.raises(DeltaIllegalArgumentException, match="'mine'"):
         parse_sql_checks({"mine": given})
+
+
+def test_checks_that_a_template_has_left_as_text():
+    with pytest.raises(DeltaIllegalArgumentException, match="checks must be a mapping"):
+        parse_sql_checks("{'mine': 'SELECT true'}")
+    assert parse_sql_checks("") == []
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,17 @@ def test_a_step_that_fails_stops_no_other(table):
     json.dumps(report.to_dict())
 
 
+def test_what_was_done_is_reported_also_when_the_log_cannot_be_read_any_more(table):
+    def lose_the_log(_uri, _report):
+        log = table.path / "_delta_log"
+        log.rename(table.path / "_moved")
+        log.symlink_to(log)  # to itself
+
+    report = maintain(table.log(), ["vacuum"], vacuum=EVERYTHING_NOW, on_step=lose_the_log)
+    assert (step(report, "vacuum")["status"], step(report, "vacuum")["numFiles"]) == ("done", 2)
+    assert (report.version_before, report.version_after, report.errors) == (3, None, [])
+
+
 def test_cancelled_between_two_steps(table):
     report = maintain(table.log(), ["checkpoint", "vacuum"], min_commits=1, cancelled=lambda: bool(checkpoints(table)))
     assert [found.status for found in report.steps] == ["done", "cancelled"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from airflow_delta.commands import observe as observing
 from airflow_delta.commands.observe import MAX_PARTITIONS, commit_summary, commits_after, recent_commits
 from airflow_delta.commands.watch import (
     CommitConditions,
@@ -158,6 +160,28 @@ class TestTime:
         tables.write_commit(path, 1, tables.info(in_commit_timestamp=5), at=TIME)
         assert commit_summary(log, 1).timestamp == log.history(1)[0].timestamp != 5
 
+    def test_far_from_the_end_a_store_is_asked_one_by_one(self, path, log, monkeypatch):
+        """A listing would go on to the end of the log."""
+        monkeypatch.setattr(observing, "_LISTED_AS_CHEAPLY", 3)
+        tables.create_table(path)
+        for version in range(1, 101):
+            tables.write_commit(path, version, at=TIME + version * 1000)
+        log.store.probes = False  # type: ignore[misc]
+        log.update()
+        listed: list[str] = []
+        original = log.store.list_from
+
+        def list_from(directory, start, **options):
+            listed.append(start)
+            return original(directory, start, **options)
+
+        monkeypatch.setattr(log.store, "list_from", list_from)
+        far, near = commits_after(log, 9, limit=10), commits_after(log, 79, limit=10)
+        assert [start for start in listed if start[:20] in (f"{9:020d}", f"{79:020d}")] == [f"{79:020d}"]
+        assert {found.version: found.timestamp for found in (*far, *near)} == {
+            version: TIME + version * 1000 for version in (*range(10, 20), *range(80, 90))
+        }
+
     def test_of_a_store_that_lists(self, path, log):
         """An object store tells the times of many commits in one listing."""
         for version, at in enumerate([TIME, TIME + 7, TIME + 3, TIME + 20]):
@@ -174,6 +198,20 @@ class TestPages:
         assert [found.version for found in commits_after(log, 147)] == [148, 149, 150]
         assert [found.version for found in commits_after(log, -1, limit=130)] == list(range(130))
         assert commits_after(log, 150) == commits_after(log, 999) == []
+
+    def test_large_commits_are_not_decoded_all_at_once(self, path, log):
+        tables.create_table(path)
+        stats = '{"numRecords":5,"minValues":{"id":1},"maxValues":{"id":99999}}'
+        for version in range(1, 21):
+            tables.append(path, version, files=1000, stats=stats)
+        raw = sum(tables.commit_path(path, version).stat().st_size for version in range(21))
+        log.update()
+        tracemalloc.start()
+        try:
+            assert len(recent_commits(log, 20)) == 20
+            assert tracemalloc.get_traced_memory()[1] < 2 * raw
+        finally:
+            tracemalloc.stop()
 
     def test_newest_first_page_by_page(self, path, log):
         tables.table_with_commits(path, 150)
@@ -278,6 +316,19 @@ class TestConditions:
         match, _ = first_match(log, Watermark(6), CommitConditions(partitions="part = 'z'"))
         assert match is not None
         assert (match.summary.version, match.summary.partitions) == (7, ())
+
+    @pytest.mark.parametrize("before", [{}, {"day": "2026-01-01"}, {"part": "x"}])
+    def test_a_commit_from_before_the_table_was_partitioned_anew_may_have_touched_any(self, path, log, before):
+        tables.create_table(path)
+        file = tables.add("1.parquet", partition_values=before)
+        tables.write_commit(path, 1, file)
+        number = tables.SCHEMA.replace('"string"', '"integer"')
+        tables.write_commit(path, 2, tables.metadata(schema_string=number, partition_columns=["part"]))
+        for version, value in ((3, "1"), (4, "2")):
+            tables.write_commit(path, version, tables.add(f"{version}.parquet", part=value))
+        wanted = CommitConditions(partitions="part = 2")
+        found = [match.summary.version for match, _ in matches_after(log, Watermark(0), wanted) if match is not None]
+        assert found == [1, 4]
 
     @pytest.mark.parametrize("predicate", ["id = 1", "part = 'x' and id > 3", "part = 'x' or id = 1"])
     def test_a_predicate_on_rows_is_refused(self, partitioned, log, predicate):

@@ -259,6 +259,55 @@ def test_who_asks_only_for_open_ones_looks_for_no_commits_of_the_others(table, m
     assert looked_for == [handle.transaction_id]
 
 
+@pytest.mark.parametrize("few", [True, False])
+def test_who_asks_only_for_open_ones_lists_no_files_of_the_others(table, monkeypatch, few):
+    table.publish(handle := table.begin(), stage(table, handle))
+    handle = table.begin()
+    stage(table, handle)
+    log, listed = table.log(), []
+    list_recursive = log.store.list_recursive
+    monkeypatch.setattr(log.store, "list_recursive", lambda directory: listed.append(directory) or list_recursive(directory))
+    monkeypatch.setattr(listing, "_LISTED_ONE_BY_ONE", 50 if few else 0)
+    [found] = transactions(log, states=("open", "abandoned", "aborted"))
+    assert (found.transaction_id, found.num_files) == (handle.transaction_id, 1)
+    root = transaction_directory(handle.transaction_id) if few else "staged"
+    assert all(directory == root or directory.startswith(f"{root}/") for directory in listed)
+
+
+def test_who_asks_only_for_open_ones_where_nothing_was_staged(tmp_path):
+    assert transactions(DeltaLog.for_table(str(tmp_path / "nothing")), states=("open",)) == []
+    create_table(tmp_path / "table")
+    assert transactions(DeltaLog.for_table(str(tmp_path / "table")), states=("open",)) == []
+
+
+def test_an_old_abort_marker_alone_does_not_have_the_log_read(table, monkeypatch):
+    handle = table.begin()
+    stage(table, handle)
+    assert abort_transaction(table.log(), handle.transaction_id, force=True).outcome == "deleted"
+    age(table, handle.transaction_id, 30 * DAY)
+    monkeypatch.setattr(listing, "newest_first", None)
+    [found] = transactions(table.log(), states=("open", "abandoned", "aborted"))
+    assert (found.transaction_id, found.state, found.num_files) == (handle.transaction_id, "aborted", 0)
+
+
+def test_one_that_is_committed_while_they_are_listed_is_not_open(table, monkeypatch):
+    handle = table.begin()
+    staged = stage(table, handle)
+    log = table.log()
+    names = log.store.list_directories("staged")
+    in_table = listing._in_table
+
+    def then_commit(snapshot):
+        found = in_table(snapshot)
+        monkeypatch.setattr(listing, "_in_table", in_table)
+        table.publish(handle, staged)
+        return found
+
+    monkeypatch.setattr(listing, "_in_table", then_commit)
+    assert handle.transaction_id in names
+    assert transactions(log, states=("open",)) == []
+
+
 # -- giving one up ------------------------------------------------------------------------------------------------------------
 
 
@@ -392,6 +441,9 @@ def test_on_s3_it_is_one_listing(monkeypatch):
         assert listed == ["staged"]
         assert (found["t1"].state, found["t1"].num_bytes, found["t1"].attempts) == ("open", 10, 2)
         assert found["t2"].state == "aborted"
+        assert log.store.list_directories("staged") == ["t1", "t2"]
+        assert log.store.list_directories("nothing") == []
+        assert {one.transaction_id for one in transactions(log, states=("open", "aborted"))} == {"t1", "t2"}
         assert abort_transaction(log, "t1", force=True).num_deleted_files == 2
         assert [one["Key"] for one in client.list_objects_v2(Bucket="lake")["Contents"]] == [
             "t/staged/t1/_aborted",

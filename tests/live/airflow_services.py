@@ -43,7 +43,7 @@ EXAMPLES = ("delta_approval.py", "delta_events.py")
 """Examples that run here as they are."""
 
 START_TIMEOUT = 240  # seconds for a step of the start
-HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which a task counts as dead; Airflow's default is 300
+HEARTBEAT_TIMEOUT = 60  # seconds without a sign of life after which a task counts as dead; Airflow's default is 300
 
 
 class ServiceError(Exception):
@@ -231,7 +231,8 @@ class Airflow:
         """Give a pool slots; makes it."""
         known = self.query("SELECT 1 FROM slot_pool WHERE pool = %s", name)
         if known:
-            self.rest("PATCH", f"pools/{name}?update_mask=slots", {"pool": name, "slots": slots})
+            body = {"pool": name, "slots": slots, "include_deferred": False}
+            self.rest("PATCH", f"pools/{name}?update_mask=slots", body)
         else:
             self.rest("POST", "pools", {"name": name, "slots": slots})
 
@@ -302,6 +303,8 @@ def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT),
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
         "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "3",
+        # Backfill runs are looked at by their number: with the default, 20, those that wait for a pool keep all others waiting.
+        "AIRFLOW__SCHEDULER__MAX_DAGRUNS_PER_LOOP_TO_SCHEDULE": "100",
         "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",

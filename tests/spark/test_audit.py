@@ -154,6 +154,14 @@ def test_answers(table):
         assert part in outcomes[query].message, outcomes[query].message
 
 
+def test_figures_are_cut(table):
+    made(table)
+    handle = table.begin()
+    staged = table.stage(handle, "SELECT 1L AS id, 1 AS v")
+    outcome = ask(table, handle, {"a": "SELECT true, repeat('x', 100000) AS text FROM staged"}, staged)["a"]
+    assert outcome.message == f"the query says true; text = {'x' * 1000}"
+
+
 def test_views_are_gone_afterwards(table):
     made(table)
     handle = table.begin()

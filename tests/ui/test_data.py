@@ -47,6 +47,17 @@ def test_a_history_reads_only_the_commits_of_its_page(table):
     assert data.history(log_of(table), limit=5)["commits"][-1]["version"] == 56
 
 
+def test_a_long_page_does_not_hold_all_its_commits_at_once(table, monkeypatch):
+    table_with_commits(table, 45)
+    log, at_once = log_of(table), []
+    read = log.read_commit_range
+    monkeypatch.setattr(log, "read_commit_range", lambda versions: at_once.append(len(versions)) or read(versions))
+    page = data.history(log, limit=40, before=44)
+    assert [commit["version"] for commit in page["commits"]] == list(range(43, 3, -1))
+    assert page["older"] == 4
+    assert max(at_once) <= 10
+
+
 def test_no_table_is_a_page(table):
     with pytest.raises(PageProblem) as raised:
         data.history(log_of(table))
@@ -106,6 +117,14 @@ def test_the_files_of_a_commit_are_paged(table):
         "4.parquet",
     ]
     assert data.commit_detail(log_of(table), 1, offset=6, limit=4)["files"] == []
+
+
+@pytest.mark.parametrize("rows", ['"many"', "NaN", "1.5", "{}"])
+def test_statistics_that_make_no_sense_tell_nothing(table, rows):
+    create_table(table)
+    write_commit(table, 1, add("a.parquet", stats=f'{{"numRecords":{rows}}}'))
+    (file,) = data.commit_detail(log_of(table), 1)["files"]
+    assert file["num_records"] is None
 
 
 def test_a_commit_tells_the_metadata_that_it_set(table):

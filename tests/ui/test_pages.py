@@ -186,6 +186,50 @@ def test_nothing_outside_a_base_path_is_opened(client, airflow, tmp_path, name):
         assert browser.get(opened.headers["location"]).status_code == 404
 
 
+@pytest.mark.parametrize("directory", ["_delta_log", "staged"])
+def test_a_directory_of_a_table_that_is_a_link_out_of_the_base_path_is_not_read(client, airflow, tmp_path, directory):
+    table_with_commits(tmp_path / "other", 1)
+    (tmp_path / "other" / "staged").mkdir()
+    inside = tmp_path / "lake" / "linked"
+    inside.mkdir(parents=True)
+    os.symlink(tmp_path / "other" / directory, inside / directory)
+    airflow.connection("lake", str(tmp_path / "lake"))
+    answer = client("admin").get(page("api/transactions", str(inside)))
+    assert (answer.status_code, answer.json()["title"]) == (404, "This table is not known")
+
+
+@pytest.mark.parametrize("name", ["t", "../t", "a b"])
+@pytest.mark.parametrize("base_path", ["db.internal.example.com", "s3://secret-bucket/lake", "/srv/secret"])
+def test_a_connection_that_the_user_may_not_read_is_not_looked_into(client, airflow, base_path, name):
+    airflow.connection("hidden", base_path)
+    told = [
+        client("viewer").get(page("api/table", f"delta://connection/{conn_id}/{name}")) for conn_id in ("hidden", "not_there")
+    ]
+    assert [answer.status_code for answer in told] == [404, 404]
+    assert told[0].json()["detail"] == f"delta://connection/hidden/{name}"
+    assert told[0].json() == {**told[1].json(), "detail": told[0].json()["detail"]}
+
+
+@pytest.mark.parametrize("spelled", ["s3://lake/a/t", "s3a://lake/a/t/", "s3://lake//a/t", "S3://lake/a//t", "s3:///lake/a/t"])
+def test_what_was_checked_is_what_is_opened(client, airflow, spelled):
+    from airflow_delta.plugins.access import Viewer
+    from airflow_delta.plugins.known import find_table
+
+    airflow.connection("lake", "s3a://lake/a/")
+    viewer = Viewer(None)
+    viewer._connections["lake"] = True
+    assert find_table(viewer, spelled).uri == "s3a://lake/a/t"
+
+
+@pytest.mark.parametrize("odd", ['{"conn_type": "delta", "extra": "[1]"}', "{not json", '{"port": "x"}'])
+def test_a_connection_that_cannot_be_read_hides_no_other_table(client, airflow, table, monkeypatch, odd):
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", odd)
+    airflow.asset("t", uri="delta://connection/odd/t")
+    airflow.asset(str(table))
+    listed = client().get(f"/delta-tables/api/tables?q={quote(str(table))}").json()["tables"]
+    assert [row["name"] for row in listed] == [table.name]
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_an_event_that_was_sent_to_the_api_opens_nothing(client, airflow, table, wrapped):
     asset_id = airflow.asset("s3://bucket/x", uri="s3://bucket/x")
@@ -256,6 +300,39 @@ def test_a_commit_that_a_watcher_saw_is_told_once(client, airflow, table):
     assert [commit["attempts"] for commit in commits[:2]] == [2, None]
 
 
+def test_an_event_of_several_commits_tells_each(client, airflow, table):
+    several = [{"version": version, "attempts": version + 1, "versions_checked": 0, "num_bytes": version} for version in (2, 3)]
+    airflow.event(airflow.asset(str(table)), str(table), 3, commits=several)
+    commits = client().get(page("api/table", str(table))).json()["commits"]
+    assert [commit["attempts"] for commit in commits[:3]] == [4, 3, None]
+    (row,) = client().get(f"/delta-tables/api/tables?q={quote(str(table))}").json()["tables"]
+    assert (row["version"], row["bytes"]) == (3, [2, 3])
+
+
+def test_an_event_with_odd_values_breaks_no_page(client, airflow, table):
+    odd = {"operation": {"name": "WRITE"}, "timestamp": "today", "num_records": "many", "num_bytes": [], "commits": [None, {}, 3]}
+    airflow.event(airflow.asset(str(table)), str(table), 3, attempts="two", versions_checked=None, **{**odd, "commits": "two"})
+    airflow.event(airflow.asset(str(table), name="second"), str(table), 2, **odd)
+    for url in ("/delta-tables/", "/delta-tables/api/tables", page("table", str(table)), page("commit", str(table), version=3)):
+        assert client().get(url).status_code == 200, url
+    assert client().get(page("api/table", str(table))).json()["commits"][0]["attempts"] is None
+
+
+@pytest.mark.parametrize("time", [9_999_999_999_999_999, 253_402_300_799_000, -62_135_596_800_000])
+def test_times_that_no_calendar_has_break_no_page(client, airflow, tmp_path, time):
+    from support.tables import metadata, protocol
+
+    path = tmp_path / "odd"
+    recorded = {"delta.enableInCommitTimestamps": "true"}
+    features = ["inCommitTimestamp"]
+    write_commit(
+        path, 0, info(in_commit_timestamp=time), protocol(3, 7, writer_features=features), metadata(configuration=recorded)
+    )
+    airflow.event(airflow.asset(str(path)), str(path), 0, timestamp=time)
+    for url in ("/delta-tables/", page("table", str(path)), page("commit", str(path), version=0)):
+        assert client().get(url).status_code == 200, url
+
+
 def test_a_history(client, known):
     data = client().get(page("api/table", known)).json()
     newest, older = data["commits"][:2]
@@ -293,6 +370,26 @@ def test_failed_commits_with_what_their_tasks_left(client, airflow, table):
     assert "ConcurrentAppendException" in text
     assert "/dags/load/runs/manual__7/tasks/commit" in text
     assert client().get(page("api/table", str(table), before=3)).json()["failures"] == []
+
+
+def test_what_a_failed_commit_left_is_an_xcom(client, airflow, table, monkeypatch):
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+
+    from ui.auth_manager import ScopedAuthManager
+
+    note = {"exception": "ConcurrentAppendException", "message": "Version 3 added rows.", "version": 3}
+    airflow.failed_task(airflow.asset(str(table)), dag_id="load", run_id="manual__7", note=note)
+    may = ScopedAuthManager.is_authorized_dag
+    monkeypatch.setattr(
+        ScopedAuthManager,
+        "is_authorized_dag",
+        lambda self, **asked: asked.get("access_entity") != DagAccessEntity.XCOM and may(self, **asked),
+    )
+    failures = client().get(page("api/table", str(table))).json()["failures"]
+    assert [(failure["try_number"], failure["exception"], failure["message"]) for failure in failures] == [
+        (2, None, None),
+        (1, None, None),
+    ]
 
 
 def test_failed_commits_of_hidden_dags_are_hidden(client, airflow, table):
@@ -393,6 +490,48 @@ def test_a_storage_that_hangs_does_not_hang_the_server(client, known, monkeypatc
     while client().get(page("table", known)).status_code == 504:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_listing_that_takes_long_holds_up_no_history(client, known, monkeypatch):
+    from airflow_delta.plugins import data, reading
+
+    monkeypatch.setattr(reading, "READ_TIMEOUT", 0.3)
+    monkeypatch.setattr(data, "open_transactions", lambda log: time.sleep(1.5) or [])
+    assert client().get(page("transactions", known, part=1)).status_code == 504
+    began = time.monotonic()
+    assert client().get(page("table", known)).status_code == 200
+    assert client().get(page("transactions", known, part=1)).status_code == 504
+    assert time.monotonic() - began < 1
+    deadline = time.monotonic() + 10
+    monkeypatch.setattr(data, "open_transactions", lambda log: [])
+    while client().get(page("transactions", known, part=1)).status_code == 504:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_table_that_hangs_takes_one_thread_however_often_it_is_asked_for(monkeypatch):
+    import asyncio
+    import threading
+
+    from airflow_delta.plugins import reading
+    from airflow_delta.plugins.known import KnownTable
+    from airflow_delta.plugins.problems import PageProblem
+
+    monkeypatch.setattr(reading, "READ_TIMEOUT", 0.3)
+    began, released = [], threading.Event()
+
+    async def ask_often() -> list[object]:
+        slow, other = KnownTable("s3://a/slow", "s3://a/slow"), KnownTable("s3://a/other", "s3://a/other")
+        reads = [reading.read(slow, lambda: began.append(1) or released.wait(10)) for _ in range(reading.THREADS + 2)]
+        return await asyncio.gather(*reads, reading.read(other, lambda: "read"), return_exceptions=True)
+
+    try:
+        *slow, other = asyncio.run(ask_often())
+    finally:
+        released.set()
+    assert other == "read"
+    assert [type(answer) for answer in slow] == [PageProblem] * len(slow)
+    assert len(began) == 1
 
 
 def test_an_error_keeps_the_secrets_of_the_connection(airflow_app):

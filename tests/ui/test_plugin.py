@@ -94,6 +94,15 @@ def test_links_keep_the_path_below_which_airflow_is_served(returned, operator, m
     assert link == "https://host/airflow/plugin/delta-tables/airflow/delta-tables/table?table=%2Ft"
 
 
+def test_what_a_failed_commit_leaves_keeps_the_secrets_of_the_connection():
+    from airflow.sdk.log import mask_secret
+
+    from airflow_delta.links.delta import failure_note
+
+    mask_secret("a-key-that-is-secret")
+    assert failure_note(OSError("refused: key=a-key-that-is-secret"))["message"] == "refused: key=***"
+
+
 def test_what_a_failed_commit_leaves():
     from airflow_delta.exceptions import ConcurrentAppendException
     from airflow_delta.links.delta import failure_note

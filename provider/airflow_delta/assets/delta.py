@@ -175,8 +175,19 @@ def dedupe_key(table_id: str | None, version: int) -> str:
     return f"{table_id}/{version}"
 
 
+def _names_its_commit(result: CommitResult) -> bool:
+    """Tell whether the version of a result is that of its commit, not one that was read or that contains it."""
+    if result.committed_before:
+        return bool(result.operation or result.transaction_id)
+    return bool(result.attempts or result.num_files or result.num_removed_files)
+
+
 def event_extra(result: CommitResult) -> dict[str, Any]:
-    """Return the ``extra`` of the asset event of a commit. At most 100 partitions are listed."""
+    """Return the ``extra`` of the asset event of a commit. At most 100 partitions are listed.
+
+    ``dedupe_key`` is ``None`` where the version is that of no commit of this task: nothing had changed, or the log does not
+    hold the commit any more.
+    """
     return {
         "version": result.version,
         "read_version": result.read_version,
@@ -198,7 +209,7 @@ def event_extra(result: CommitResult) -> dict[str, Any]:
         "num_partitions": len(result.partitions),
         "partitions": [dict(partition) for partition in result.partitions[:_MAX_PARTITIONS_IN_EVENT]],
         "committed_before": result.committed_before,
-        "dedupe_key": dedupe_key(result.table_id, result.version),
+        "dedupe_key": dedupe_key(result.table_id, result.version) if _names_its_commit(result) else None,
     }
 
 
@@ -225,6 +236,7 @@ def watched_extra(match: Match) -> dict[str, Any]:
     summary = match.summary
     return {
         "version": summary.version,
+        "read_version": summary.read_version,
         "observed_version": match.observed_version,
         "table": match.table,
         "table_identity": match.table_id,
@@ -246,8 +258,8 @@ def commits_of_events(events: Iterable[Any]) -> list[dict[str, Any]]:
     """Return what asset events say about commits: each commit once, in the order of the versions.
 
     Takes events of tasks that committed, once or often, and of watchers alike, in any order, and leaves out those that say
-    nothing about a commit (an event made by hand). What an earlier run of the consumer has seen is not known here: compare
-    ``dedupe_key``.
+    nothing about a commit (made by hand, or by a task that found nothing to change). What an earlier run of the consumer has
+    seen is not known here: compare ``dedupe_key``.
 
     :param events: for example ``triggering_asset_events[asset]``.
     """

@@ -15,8 +15,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.utils import cli as cli_utils
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
-from airflow_delta.cli.output import print_data, print_line, print_rows, size, span, utc
+from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
+from airflow_delta.links.delta import masked
 
 if TYPE_CHECKING:
     from airflow_delta.commands.observe import CommitSummary
@@ -48,7 +49,7 @@ def _command(*, audited: bool = False) -> Callable[[_Command], _Command]:
             except Exception as error:
                 if args.verbose:
                     raise
-                raise SystemExit(_readable(error)) from None
+                raise SystemExit(printable(masked(_readable(error)))) from None
 
         return command
 
@@ -258,7 +259,7 @@ def _refuse_missing(log: DeltaLog) -> None:
 def _confirm(question: str) -> None:
     """Ask on stderr, so that the output can be piped, and leave unless the answer is yes."""
     try:
-        answer = AirflowConsole(stderr=True).input(f"{question} (y/N) ", markup=False, emoji=False)
+        answer = AirflowConsole(stderr=True).input(f"{printable(question)} (y/N) ", markup=False, emoji=False)
     except EOFError:
         raise SystemExit("Cancelled: nobody answered. Pass --yes where no one can.") from None
     if answer.strip().lower() not in ("y", "yes"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from unicodedata import category
 
 from airflow.cli.simple_table import AirflowConsole, SimpleTable
 
@@ -57,11 +58,20 @@ def print_rows(
 
 def print_line(line: str = "") -> None:
     """Print a line beside the tables."""
-    AirflowConsole(markup=False, emoji=False).print(line, highlight=False, soft_wrap=True)
+    AirflowConsole(markup=False, emoji=False).print(printable(line), highlight=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Return a text whose control characters are written out: any writer of a table may have put them there for the terminal."""
+    return "".join(ascii(c)[1:-1] if category(c).startswith("C") and c not in "\n\t" else c for c in text)
 
 
 def text(value: Any) -> str:
     """Return a value as a cell shows it."""
+    return printable(_text(value))
+
+
+def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

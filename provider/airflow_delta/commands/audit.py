@@ -14,20 +14,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.committed import live_records, num_records
-from airflow_delta.commands.earlier import (
-    FileKey,
-    file_key,
-    gone,
-    handle_after,
-    handle_of_stage,
-    in_order,
-    predicate_of,
-    stage_id,
-)
-from airflow_delta.commands.rerun import files_to_replace
+from airflow_delta.commands.earlier import FileKey, file_key, handle_after, in_order
+from airflow_delta.commands.replaced import Replaced, find_replaced
 from airflow_delta.commands.scan import scan_of, spark_table
 from airflow_delta.commands.stage_conflicts import check_stages
-from airflow_delta.commands.staged import StageActions, load_actions, parse_staged
+from airflow_delta.commands.staged import load_actions, parse_staged
 from airflow_delta.commands.table import read_snapshot
 from airflow_delta.exceptions import DeltaIllegalArgumentException, MissingStageException
 from airflow_delta.log.actions import AddFile, RemoveFile
@@ -83,29 +74,31 @@ class AuditedTable:
         self._stages = in_order(handle, load_actions(log, handle, self.writes))
         check_stages(handle, self._stages)
         self.target = handle_after(handle, self._stages)
-        self._added: dict[FileKey, tuple[AddFile, StageActions]] = {}
-        self._dropped: set[FileKey] = set()  # what one stage adds, and one on top of it removes again
-        for stage in self._stages:
-            after = stage.write.after
-            before = [add for add, owner in self._added.values() if stage_id(owner.write) in after] if after else []
-            for key in gone(handle_of_stage(handle, stage, self._stages), before, stage):
-                del self._added[key]
-                self._dropped.add(key)
-            self._added.update((file_key(add), (add, stage)) for add in stage.adds)
+        if len(self._stages) > 1 or handle.rerun_policy == "replace":
+            self._replaced  # noqa: B018 - else nothing is there that could contradict itself
 
-    @property
+    @cached_property
+    def _replaced(self) -> Replaced:
+        """What the commit would add and remove, found as the commit finds it."""
+        from airflow_delta.transaction import OptimisticTransaction
+
+        txn = OptimisticTransaction(self.log, read_snapshot(self.log, self.handle))
+        return find_replaced(self.log, txn, self.handle, self._stages)
+
+    @cached_property
     def added(self) -> list[AddFile]:
         """Return the files that the commit adds."""
-        return [add for add, _ in self._added.values()]
+        return self._replaced.adds
 
-    @property
+    @cached_property
     def staged(self) -> list[AddFile]:
         """Return the files with rows that the stages bring.
 
         Not: files that hold nothing but copies of rows that stay (where one stage has copied rows of another, they count), files
         of the table that only get another deletion vector, and rows that the stages say are the same (``dataChange`` false).
         """
-        return [add for add, stage in self._added.values() if add.data_change and self._brings_rows(add, stage.write)]
+        owners = {file_key(add): stage.write for stage in self._stages for add in stage.adds}
+        return [add for add in self.added if add.data_change and self._brings_rows(add, owners[file_key(add)])]
 
     def _brings_rows(self, add: AddFile, write: StagedWrite) -> bool:
         path = unquote(add.path)
@@ -116,33 +109,9 @@ class AuditedTable:
         return bool(write.after) or not copied
 
     @cached_property
-    def removed(self) -> dict[FileKey, AddFile | RemoveFile]:
+    def removed(self) -> dict[FileKey, RemoveFile]:
         """Return the files of the version that was read that the commit removes, by key."""
-        found: dict[FileKey, AddFile | RemoveFile] = {}
-        for stage in self._stages:
-            files: list[AddFile | RemoveFile] = [*stage.removes, *self._whole_files(stage)]
-            found.update((key, file) for file in files if (key := file_key(file)) not in self._dropped)
-            if stage.write.definition:  # nothing of the version is left
-                break
-        for file in files_to_replace(self.log, read_snapshot(self.log, self.handle), self.handle):
-            found.setdefault(file_key(file), file)
-        return found
-
-    def _whole_files(self, stage: StageActions) -> list[AddFile]:
-        """Return the files that a stage removes whole; a stage that lists its removes removes no others."""
-        write = stage.write
-        if self.handle.read_version < 0 or write.mode not in ("overwrite", "dynamic"):
-            return []
-        snapshot = read_snapshot(self.log, self.handle)
-        if write.mode == "dynamic":
-            touched = {tuple(sorted(add.partition_values.items())) for add in stage.adds}
-            return [file for file in snapshot.add_files() if tuple(sorted(file.partition_values.items())) in touched]
-        if write.replace_where is None:
-            return snapshot.add_files()
-        predicate = predicate_of(handle_of_stage(self.handle, stage, self._stages), write, write.replace_where)
-        if not predicate.partition_only:
-            return []
-        return [file for file in snapshot.add_files(predicate) if predicate.matches_partition(file.partition_values)]
+        return {file_key(file): file for file in self._replaced.removes}
 
     # -- rows -----------------------------------------------------------------------------------------------------------------
 
@@ -202,7 +171,7 @@ def parse_sql_checks(checks: Mapping[str, Any] | None, *, on_failure: str = FAIL
     :raises DeltaIllegalArgumentException: one is neither.
     """
     parsed = []
-    for name, check in (checks or {}).items():
+    for name, check in by_name("checks", checks).items():
         given = {"sql": check} if isinstance(check, str) else check
         if not isinstance(given, Mapping) or set(given) - {"sql", "on_failure"} or not str(given.get("sql") or "").strip():
             raise DeltaIllegalArgumentException(
@@ -211,6 +180,18 @@ def parse_sql_checks(checks: Mapping[str, Any] | None, *, on_failure: str = FAIL
         severity = check_severity(f"on_failure of the check {name!r}", given.get("on_failure", on_failure))
         parsed.append(SqlCheck(name=str(name), sql=str(given["sql"]), on_failure=severity))
     return parsed
+
+
+def by_name(name: str, given: Any) -> Mapping[str, Any]:
+    """Return checks by name or column; a template that was to give a mapping may have left text.
+
+    :raises DeltaIllegalArgumentException: it is no mapping.
+    """
+    if given is None or given == "":
+        return {}
+    if not isinstance(given, Mapping):
+        raise DeltaIllegalArgumentException(f"{name} must be a mapping, got {given!r}")
+    return given
 
 
 def check_severity(name: str, value: Any) -> str:

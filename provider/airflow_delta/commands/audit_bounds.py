@@ -100,18 +100,25 @@ def comparable_value(column: Column, value: Any, *, what: str) -> Any:
     """
     if value is None:
         return None
-    if _is_number(column.data_type):
-        try:
-            if not isinstance(value, bool):
-                return decimal.Decimal(str(value).strip())
-        except decimal.InvalidOperation:
-            pass
+    try:
+        limit = _limit(column, value, what=what)
+    except (decimal.InvalidOperation, DeltaAnalysisException):
+        limit = None
+    if limit is None:  # also the empty text that a template leaves of a missing value: as a partition value it is a null
         raise DeltaAnalysisException(f"{what}: {value!r} is no value of column {column} ({column.data_type})")
+    return limit
+
+
+def _limit(column: Column, value: Any, *, what: str) -> Any:
+    if _is_number(column.data_type):
+        number = decimal.Decimal("NaN") if isinstance(value, bool) else decimal.Decimal(str(value).strip())
+        return None if number.is_nan() else number
+    if column.data_type.name == "string":
+        return str(value)
     if column.data_type.name == "date" and isinstance(value, dt.datetime):
         value = value.date()
-    if column.data_type.name in ("string", "date", "timestamp", "timestamp_ntz"):
-        text = value.isoformat() if isinstance(value, dt.date) else str(value)
-        return parse_partition_value(text, column.data_type)
+    if column.data_type.name in ("date", "timestamp", "timestamp_ntz"):
+        return parse_partition_value(value.isoformat() if isinstance(value, dt.date) else str(value), column.data_type)
     raise DeltaIllegalArgumentException(f"{what}: column {column} is {column.data_type}, which has no bounds")
 
 

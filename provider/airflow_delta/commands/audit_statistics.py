@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.audit import AuditedTable, check_severity
+from airflow_delta.commands.audit import AuditedTable, by_name, check_severity
 from airflow_delta.commands.audit_bounds import ColumnStatistics, column_statistics, comparable_value, named_column, plain
 from airflow_delta.commands.table import parse_predicate
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.staging.audit import FAIL, AuditCheck
 
 if TYPE_CHECKING:
+    from airflow_delta.log.actions import AddFile, RemoveFile
     from airflow_delta.log.predicate_ast import Column
 
 MAX_LISTED = 20
@@ -101,10 +102,13 @@ def statistics_checks(
             checks[name] = _rows_check(_whole(name, limit), least=least)
     if rows_change:
         checks["rows_change"] = _change_check(*_limits("rows_change", rows_change, "min_ratio", "max_ratio", number))
-    for column, fraction in (max_null_fraction or {}).items():
+    for column, given in by_name("max_null_fraction", max_null_fraction).items():
         name = f"max_null_fraction.{column}"
-        checks[name] = _nulls_check(column, number(name, fraction))
-    for column, limits in (value_range or {}).items():
+        fraction = number(name, given)
+        if not 0 <= fraction <= 1:  # a percentage would let everything pass
+            raise DeltaIllegalArgumentException(f"{name} must be from 0 to 1, got {given!r}")
+        checks[name] = _nulls_check(column, fraction)
+    for column, limits in by_name("value_range", value_range).items():
         checks[f"value_range.{column}"] = _range_check(
             column, *_limits(f"value_range.{column}", limits, "min", "max", lambda _, value: value)
         )
@@ -233,9 +237,10 @@ def _allowed(low: Any, high: Any) -> str:
 
 
 def _freshness_check(given: Mapping[str, Any]) -> Check:
-    name, age = given.get("column"), given.get("max_age")
-    if set(given) - {"column", "max_age", "now"} or not name or age is None:
+    known = isinstance(given, Mapping) and not set(given) - {"column", "max_age", "now"}
+    if not known or not given.get("column") or given.get("max_age") is None:
         raise DeltaIllegalArgumentException(f"freshness must be a mapping with column, max_age and perhaps now, got {given!r}")
+    name, age = given["column"], given["max_age"]
     seconds = age.total_seconds() if isinstance(age, dt.timedelta) else float(number("freshness.max_age", age))
 
     def check(table: AuditedTable) -> Finding:
@@ -253,7 +258,7 @@ def _freshness_check(given: Mapping[str, Any]) -> Check:
         allowed = f"at most {dt.timedelta(seconds=seconds)} before {now.isoformat()} allowed"
         if newest is not None and newest >= oldest:
             return Finding(True, newest.isoformat(), f"the newest {name} is {newest.isoformat()}; {allowed}")
-        unsure = next((f for f in values if f.high is None or (f.least_high is None and _utc(f.high) >= oldest)), None)
+        unsure = next((found for found in values if found.high is None or _utc(found.high) >= oldest), None)
         if unsure is not None:
             return Finding(None, None, f"{unsure.unsure(str(name))}. {_NO_STATISTICS}")
         if not values:
@@ -290,6 +295,8 @@ def _utc(value: Any) -> dt.datetime:
 
 def _partitions_check(text: str) -> Check:
     def check(table: AuditedTable) -> Finding:
+        from airflow_delta.log.schema import parse_schema
+
         predicate = parse_predicate(table.log, table.target, text)
         if not predicate.partition_only or not predicate.columns:
             names = ", ".join(table.target.partition_columns) or "none"
@@ -297,11 +304,14 @@ def _partitions_check(text: str) -> Check:
                 f"partitions must be a condition on the partition columns ({names}) of table {table.handle.table}, got {text!r}",
                 table=table.handle.table,
             )
-        touched = {
-            tuple(sorted((file.partition_values or {}).items())): file.partition_values or {}
-            for file in [*table.added, *table.removed.values()]
-        }
-        outside = [values for values in touched.values() if not predicate.matches_partition(values)]
+        files: list[AddFile | RemoveFile] = [*table.added, *table.removed.values()]
+        touched = {tuple(sorted((file.partition_values or {}).items())): file.partition_values or {} for file in files}
+        logical = {field.physical_name: field.name for field in parse_schema(table.target.schema_string or "").fields}
+        outside = [
+            {logical.get(name, name): value for name, value in values.items()}
+            for values in touched.values()
+            if not predicate.matches_partition(values)
+        ]
         message = f"{len(touched)} partitions touched, {len(outside)} of them not among {text}"
         if outside:
             message += f": {_listed(outside)}"

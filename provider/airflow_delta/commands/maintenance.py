@@ -57,7 +57,7 @@ class TableReport:
     """What the maintenance of one table did.
 
     :param version_before: version that the table had; ``None`` when that could not be read.
-    :param version_after: version after the last step.
+    :param version_after: version after the last step; ``None`` when that could not be read.
     """
 
     table: str
@@ -135,7 +135,16 @@ def maintain(
         report = StepReport(step=step, status=CANCELLED) if cancelled() else _run(log, step, work[step])
         reports.append(report)
         on_step(log.uri, report)
-    return TableReport(table=log.uri, version_before=before.version, version_after=log.update().version, steps=tuple(reports))
+    return TableReport(table=log.uri, version_before=before.version, version_after=_latest(log), steps=tuple(reports))
+
+
+def _latest(log: DeltaLog) -> int | None:
+    """Return the latest version; what was done is reported also when that cannot be read."""
+    try:
+        return log.update().version
+    except Exception:
+        logger.warning("The version of %s after its maintenance could not be read", log.uri, exc_info=True)
+        return None
 
 
 def _run(log: DeltaLog, step: str, work: Callable[[], tuple[str, dict[str, Any]]]) -> StepReport:

@@ -7,7 +7,7 @@ says that it carries an in-commit timestamp, the table's metadata tells whether 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.commands.committed import live_records
@@ -27,6 +27,8 @@ MAX_PARTITIONS = 100
 
 _CHUNK = 64
 _ASKED_ONE_BY_ONE = 2
+_LISTED_AS_CHEAPLY = 300
+"""Versions (of a few files each) that a store lists at the price of one question for a file."""
 _NO_INFO = CommitInfo()
 
 
@@ -180,21 +182,26 @@ def _read_back(log: DeltaLog, versions: range) -> list[CommitFile]:
 
 def _observe(log: DeltaLog, files: Sequence[CommitFile]) -> list[Observation]:
     """Return what contiguous commits did, in the order given."""
-    commits = [decode_commit(file.version, file.data, table=log.uri) for file in files]
-    recorded = [CommitHead.of(commit.commit_info).in_commit_timestamp for commit in commits]
+    observed: list[Observation] = []
+    recorded: list[int | None] = []
+    for file in files:  # one by one: the actions of many large commits are not held at the same time
+        commit = decode_commit(file.version, file.data, table=log.uri)
+        observed.append(_observation(commit))
+        recorded.append(CommitHead.of(commit.commit_info).in_commit_timestamp)
     first: int | None = None
     if any(timestamp is not None for timestamp in recorded):
         # Only then may the metadata say that times stand in the commits; reading it can mean opening a checkpoint.
         first = first_recorded_version(log.snapshot)
     by_file = [
-        commit.version
-        for commit, timestamp in zip(commits, recorded, strict=True)
-        if first is None or timestamp is None or commit.version < first
+        file.version
+        for file, timestamp in zip(files, recorded, strict=True)
+        if first is None or timestamp is None or file.version < first
     ]
     times = _file_times(log, by_file)
     return [
-        _observation(commit, timestamp if timestamp is not None and commit.version not in times else times.get(commit.version))
-        for commit, timestamp in zip(commits, recorded, strict=True)
+        observation._replace(summary=replace(observation.summary, timestamp=time)) if time is not None else observation
+        for observation, timestamp in zip(observed, recorded, strict=True)
+        for time in (times.get(observation.summary.version, timestamp),)
     ]
 
 
@@ -204,7 +211,8 @@ def _file_times(log: DeltaLog, versions: Sequence[int]) -> Mapping[int, int]:
         return {}
     wanted = range(max(versions[0] - 1, 0), versions[-1] + 1)
     statuses: Iterable[FileStatus | None]
-    if log.store.probes or len(wanted) <= _ASKED_ONE_BY_ONE:
+    far = len(wanted) > _ASKED_ONE_BY_ONE and log.snapshot.version - wanted.stop > _LISTED_AS_CHEAPLY * len(wanted)
+    if log.store.probes or len(wanted) <= _ASKED_ONE_BY_ONE or far:  # a listing goes on to the end of the log
         statuses = (log.store.head(commit_file(version)) for version in wanted)
     else:
         statuses = log.store.list_from(LOG_DIRECTORY, version_prefix(wanted.start), stat=False)
@@ -216,7 +224,8 @@ def _file_times(log: DeltaLog, versions: Sequence[int]) -> Mapping[int, int]:
     return monotonic_timestamps(log, sorted(found), found.values())
 
 
-def _observation(commit: Commit, time: int | None) -> Observation:
+def _observation(commit: Commit) -> Observation:
+    """Return what a commit says; its time is the one that its writer noted."""
     info = CommitInfo.from_mapping(commit.commit_info) if commit.commit_info else _NO_INFO
     touched: dict[tuple[tuple[str, str | None], ...] | None, Mapping[str, str | None] | None] = {}
     files: list[AddFile | RemoveFile] = [*commit.adds, *commit.removes]
@@ -227,7 +236,7 @@ def _observation(commit: Commit, time: int | None) -> Observation:
     rows = [live_records(add) for add in commit.adds]
     summary = CommitSummary(
         version=commit.version,
-        timestamp=time if time is not None else info.timestamp or 0,
+        timestamp=info.timestamp or 0,
         operation=info.operation,
         operation_parameters=dict(info.operation_parameters or {}),
         operation_metrics={name: str(value) for name, value in (info.operation_metrics or {}).items()},
@@ -258,8 +267,9 @@ def _not_found(log: DeltaLog, version: int) -> VersionNotFoundException:
     if latest < 0:
         message = f"There is no version {version} at {log.uri}: no table is there (yet)."
         return VersionNotFoundException(message, table=log.uri, version=version)
-    listing = list_log(log.store)
-    earliest = min(listing.commits, default=None)
+    commits = list_log(log.store).commits
+    # Of a log with a hole, what is left after it: whoever goes on from there must not come back to the hole.
+    earliest = min((found for found in commits if found > version), default=min(commits, default=None))
     if version > latest:
         message = f"Table {log.uri} has no version {version} yet; its latest is {latest}. Wait for it, or ask for an earlier one."
     elif version < 0:

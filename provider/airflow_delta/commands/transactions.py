@@ -1,6 +1,6 @@
 """The transactions that have left files under ``staged/``, and which of them are over.
 
-Storage tells it all: one listing, the commits that may hold one of them, and the paths of the table's files. Start writes
+Storage tells it all: a listing, the commits that may hold one of them, and the paths of the table's files. Start writes
 nothing to storage, so what an open transaction is called (its app id) is not known here.
 """
 
@@ -35,6 +35,7 @@ ABANDONED_AFTER = timedelta(days=7)
 
 _CLOCKS_DIFFER_BY = 24 * 3_600_000
 _REQUEST_HEAD = 4096
+_LISTED_ONE_BY_ONE = 50
 _ATTEMPT = re.compile(r"\d+-[0-9a-f]{8}")
 _READ_VERSION = re.compile(rb'"readVersion": ?(-?\d+)')
 _TRANSACTION_OF_PATH = rf"(?:^|/){STAGING_DIRECTORY}/(?P<id>[^/]+)/"
@@ -109,6 +110,10 @@ class _Staged:
                 if below[1] == REQUEST_NAME:
                     self.request = status.path
 
+    def is_void(self) -> bool:
+        """Say whether only the abort marker is left, which stays for long: no commit of it has begun."""
+        return self.aborted and not self.num_files and not self.commit_markers
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionCommit:
@@ -127,9 +132,9 @@ def transactions(
 ) -> list[TransactionState]:
     """Return the transactions that have files under ``staged/``, the one that was touched last first.
 
-    Lists that directory once and reads the commits that are as new as the oldest file in question. Files of a committed
-    transaction stay where they were staged, so a table that is written by transactions is listed as a whole; leaving
-    ``committed`` out saves reading the commits of those.
+    Reads the commits that are as new as the oldest file in question. Files of a committed transaction stay where they were
+    staged, so a table that is written by transactions is listed as a whole; without ``committed`` only those transactions are
+    listed, and looked for in the log, that no file of the table belongs to.
 
     :param abandoned_after: how long nothing of an open one may change until it counts as given up.
     :param states: leave out the others.
@@ -140,8 +145,10 @@ def transactions(
         raise DeltaIllegalArgumentException(
             f"A transaction is {', '.join(STATES)}, got {', '.join(map(repr, unknown))}.", table=log.uri
         )
-    found = _group(log.store.list_recursive(STAGING_DIRECTORY))
-    result = _states(log, found, abandoned_after=abandoned_after, with_committed="committed" in states)
+    if "committed" in states:
+        result = _states(log, _group(log.store.list_recursive(STAGING_DIRECTORY)), abandoned_after=abandoned_after)
+    else:
+        result = _without_committed(log, abandoned_after=abandoned_after)
     wanted = [transaction for transaction in result if transaction.state in states]
     return sorted(wanted, key=lambda transaction: (-(transaction.last_modified or 0), transaction.transaction_id))
 
@@ -168,25 +175,38 @@ def _group(listing: Iterable[FileStatus]) -> dict[str, _Staged]:
     return found
 
 
+def _without_committed(log: DeltaLog, *, abandoned_after: timedelta) -> list[TransactionState]:
+    """Tell the states of those that no file of the table belongs to; the others are not listed."""
+    names = log.store.list_directories(STAGING_DIRECTORY)
+    if not names:
+        return []
+    snapshot = log.update()
+    in_table = _in_table(snapshot)
+    left = [name for name in names if name not in in_table]
+    if len(left) > _LISTED_ONE_BY_ONE:
+        found = _group(log.store.list_recursive(STAGING_DIRECTORY))
+        found = {name: found[name] for name in left if name in found}
+    else:
+        found = _group(status for name in left for status in log.store.list_recursive(f"{STAGING_DIRECTORY}/{name}"))
+    return _states(log, found, abandoned_after=abandoned_after, in_table=(snapshot.version, in_table))
+
+
 def _states(
-    log: DeltaLog, found: dict[str, _Staged], *, abandoned_after: timedelta, with_committed: bool = True
+    log: DeltaLog, found: dict[str, _Staged], *, abandoned_after: timedelta, in_table: tuple[int, set[str]] | None = None
 ) -> list[TransactionState]:
     """Tell the states; the listing must be older than what is read of the log now.
 
-    :param with_committed: else those whose files are in the table are left out before commits are read for them.
+    :param in_table: a version, and the transactions that its files belong to, where that is known.
     """
     if not found:
         return []
     log.update()
-    in_table: set[str] | None = None
-    if not with_committed:
-        in_table = _in_table(log.snapshot)
-        found = {transaction: staged for transaction, staged in found.items() if transaction not in in_table}
-    commits = find_commits(log, {transaction: staged.first or 0 for transaction, staged in found.items()})
-    if in_table is None and found.keys() - commits.keys():
-        in_table = _in_table(log.snapshot)
-    for transaction in (found.keys() - commits.keys()) & (in_table or set()):
-        commits[transaction] = TransactionCommit()
+    commits = find_commits(log, {transaction: staged.first or 0 for transaction, staged in found.items() if not staged.is_void()})
+    if missing := found.keys() - commits.keys():
+        version = log.snapshot.version
+        held = in_table[1] if in_table is not None and in_table[0] == version else _in_table(log.snapshot)
+        for transaction in missing & held:
+            commits[transaction] = TransactionCommit()
     now = int(time.time() * 1000)
     return [
         _state(log, transaction, staged, commits.get(transaction), now=now, grace=_milliseconds(abandoned_after))

@@ -5,12 +5,17 @@ A table is watched by its log alone: each look reads the commits that are new si
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.commands.observe import CommitSummary, Observation, observe, observe_after
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, VersionNotFoundException
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
+    VersionNotFoundException,
+)
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -73,10 +78,17 @@ class BoundConditions(NamedTuple):
             return False
         if self.operations and (summary.operation or "").casefold() not in self.operations:
             return False
-        predicate = self.partitions
-        return predicate is None or any(
-            values is None or predicate.matches_partition(values) for values in observation.partitions
-        )
+        return self.partitions is None or any(self._may_match(self.partitions, values) for values in observation.partitions)
+
+    @staticmethod
+    def _may_match(predicate: Predicate, values: Mapping[str, str | None] | None) -> bool:
+        # A commit from before the table was partitioned anew has other columns, or values of another type.
+        if values is None or any(column.physical_path[0] not in values for column in predicate.columns):
+            return True
+        try:
+            return predicate.matches_partition(values)
+        except DeltaAnalysisException:
+            return True
 
 
 @dataclass(frozen=True, slots=True)

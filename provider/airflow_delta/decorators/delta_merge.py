@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 class _DeltaMergeDecoratedOperator(DecoratedOperator, DeltaMergePySparkOperator):
     custom_operator_name = "@task.delta_merge"
-    template_fields = (*DecoratedOperator.template_fields, *DeltaMergePySparkOperator.template_fields)
+    # Each once: what an XCom or a template has given would be rendered as a template itself the second time.
+    template_fields = DeltaMergePySparkOperator.template_fields
 
     def __init__(
         self,

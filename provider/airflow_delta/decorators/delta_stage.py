@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 class _DeltaStageDecoratedOperator(DecoratedOperator, DeltaStagePySparkOperator):
     custom_operator_name = "@task.delta_stage"
-    template_fields = (*DecoratedOperator.template_fields, *DeltaStagePySparkOperator.template_fields)
+    # Each once: what an XCom or a template has given would be rendered as a template itself the second time.
+    template_fields = DeltaStagePySparkOperator.template_fields
 
     def __init__(
         self,

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 class _DeltaStreamDecoratedOperator(DecoratedOperator, DeltaStreamOperator):
     custom_operator_name = "@task.delta_stream"
-    template_fields = (*DecoratedOperator.template_fields, *DeltaStreamOperator.template_fields)
+    # Each once: what an XCom or a template has given would be rendered as a template itself the second time.
+    template_fields = DeltaStreamOperator.template_fields
 
     def __init__(
         self,

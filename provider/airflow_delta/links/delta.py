@@ -31,11 +31,19 @@ FAILURE_KEY = "delta_commit_failure"
 
 def failure_note(error: BaseException) -> dict[str, Any]:
     """Return what a failed commit leaves under :data:`FAILURE_KEY`: its error, and the version that it lost against."""
+    # An XCom is kept and shown as it is; only task logs are masked on the way.
     return {
         "exception": type(error).__name__,
-        "message": str(error).partition("\n")[0][:_MAX_MESSAGE],
+        "message": masked(str(error).partition("\n")[0])[:_MAX_MESSAGE],
         "version": getattr(error, "winning_version", None),
     }
+
+
+def masked(text: str) -> str:
+    """Return a text without the secrets that Airflow knows of."""
+    from airflow.sdk._shared.secrets_masker import redact
+
+    return str(redact(text))
 
 
 class DeltaTableLink(BaseOperatorLink):

@@ -130,6 +130,14 @@ class LocalStore(LogStore):
                 continue
             yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
+    def list_directories(self, directory: str) -> list[str]:
+        """Return the names of the directories right below a directory."""
+        try:
+            with os.scandir(self._absolute(directory)) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     def open_input(self, path: str) -> Any:
         """Open a file for random access."""
         import pyarrow as pa

@@ -191,6 +191,17 @@ class ObjectStore(LogStore):
         """Yield all objects below a directory."""
         yield from self._list(f"{directory}/" if directory else None)
 
+    def list_directories(self, directory: str) -> list[str]:
+        """Return the names of what stands between a directory and the next slash."""
+        import obstore
+
+        client = self._client()
+        try:
+            listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/"))
+        except FileNotFoundError:
+            return []
+        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
+
     def _list(self, prefix: str | None, offset: str | None = None) -> Iterator[FileStatus]:
         import obstore
 

@@ -90,6 +90,10 @@ class LogStore(ABC):
         """Yield all files below a directory, in no particular order; nothing when it does not exist."""
 
     @abstractmethod
+    def list_directories(self, directory: str) -> list[str]:
+        """Return the names of the directories right below a directory, sorted; what is in them is not listed."""
+
+    @abstractmethod
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Create a file with this content, unless one is there. A reader sees all of it or none.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseHook
 
@@ -37,8 +38,7 @@ def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, task: Any) 
         "only_failed": False,
         "reset_dag_runs": True,
     }
-    verify = conn.extra_dejson.get("verify", True)
-    with httpx.Client(base_url=_base_url(conn, conn_id), timeout=_TIMEOUT, verify=verify) as client:
+    with httpx.Client(base_url=_base_url(conn, conn_id), timeout=_TIMEOUT, verify=_verify(conn)) as client:
         headers = {"Authorization": f"Bearer {_token(client, conn, conn_id)}"}
         path = f"/api/v2/dags/{quote(dag_id, safe='')}/clearTaskInstances"
         answer = _post(client, path, body, headers)
@@ -55,9 +55,25 @@ def _base_url(conn: Any, conn_id: str) -> str:
         raise DeltaIllegalArgumentException(
             f"The connection {conn_id!r} has no host. Set it to the URL of Airflow's API server, such as https://airflow.example.com."
         )
-    if "://" in host:
-        return host
-    return f"{conn.schema or 'http'}://{host}{f':{conn.port}' if conn.port else ''}"
+    if "://" not in host:
+        # A connection that is written as https://user:password@host has the scheme as its type.
+        host = f"{conn.schema or ('https' if conn.conn_type == 'https' else 'http')}://{host}"
+    parts = urlsplit(host)
+    if conn.port and parts.port is None:  # http://user:password@https%3A%2F%2Fhost:8080 has its port apart
+        return parts._replace(netloc=f"{parts.netloc}:{conn.port}").geturl()
+    return host
+
+
+def _verify(conn: Any) -> Any:
+    """Return what the connection says of certificates; texts, since an extra in the query of a URI knows nothing else."""
+    given = conn.extra_dejson.get("verify", True)
+    if not isinstance(given, str):
+        return given
+    if given.lower() in ("true", "false"):
+        return given.lower() == "true"
+    import ssl
+
+    return ssl.create_default_context(capath=given) if os.path.isdir(given) else ssl.create_default_context(cafile=given)
 
 
 def _token(client: Any, conn: Any, conn_id: str) -> str:

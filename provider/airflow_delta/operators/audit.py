@@ -117,6 +117,7 @@ class DeltaAuditOperator(SparkRequestOperator):
         :raises DeltaIllegalArgumentException: a check is none, or there is no check.
         :raises MissingStageException: no stage has reported.
         :raises StageConflictException: the commit would refuse the stages.
+        :raises TransactionAlreadyCommittedException: another execution committed the key, and its policy is ``fail``.
         """
         handle = parse_handle(self.transaction, task_id=self.task_id)
         report = self._audit(handle, context)
@@ -139,6 +140,7 @@ class DeltaAuditOperator(SparkRequestOperator):
     def _audit(self, handle: TransactionHandle, context: Context) -> AuditReport:
         from airflow_delta.commands.audit import AuditedTable, audit_report, parse_sql_checks
         from airflow_delta.commands.audit_statistics import statistics_checks
+        from airflow_delta.commands.publish import committed_before
 
         queries = parse_sql_checks(self.checks, on_failure=self.on_failure)
         statistics = statistics_checks(
@@ -157,16 +159,18 @@ class DeltaAuditOperator(SparkRequestOperator):
                 f"The audit {self.task_id!r} has no check. Give it checks=, or one of min_rows, max_rows, rows_change, "
                 "max_null_fraction, value_range, freshness and partitions."
             )
-        if handle.committed is not None:
+        log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
+        # As the commit asks it: a verdict on what is public already, or on what will not be, would keep back nothing.
+        committed = handle.committed or committed_before(log, handle)
+        if committed is not None:
             self.log.info(
-                "Transaction %s: its key %s is in version %s of %s already: nothing was staged, nothing is checked.",
+                "Transaction %s: its key %s is in version %s of %s already: the commit will publish nothing, nothing is checked.",
                 handle.transaction_id,
                 handle.app_id,
-                handle.committed.version,
+                committed.version,
                 handle.table,
             )
             return audit_report(handle, (), already_committed=True)
-        log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
         table = AuditedTable(log, handle, [report for report in flatten_reports(self.staged) if report is not None])
         self.log.info(
             "Transaction %s: audit of %s rows of %s stages, staged for %s; version %s was read.",

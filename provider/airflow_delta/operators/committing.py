@@ -67,6 +67,11 @@ class DeltaCommittingOperator(DeltaLineageOperator):
         self._cancelled = True
         super().on_kill()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task was told to stop."""
+        return self._cancelled
+
     def _policy(self) -> CommitPolicy:
         from airflow_delta.transaction import CommitPolicy
 
@@ -90,7 +95,10 @@ class DeltaCommittingOperator(DeltaLineageOperator):
             with watched_commit(TaskMetrics(context["ti"]), self.log, log.uri):
                 yield
         except exceptions.DeltaError as error:
-            context["ti"].xcom_push(key=FAILURE_KEY, value=failure_note(error))
+            try:
+                context["ti"].xcom_push(key=FAILURE_KEY, value=failure_note(error))
+            except Exception:  # the error itself decides about retries and restarts
+                self.log.warning("The note for the table's page could not be left", exc_info=True)
             raise
 
     def _finish(

@@ -8,6 +8,7 @@ directory, and only what the task returns is published. Whatever is in doubt is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -64,9 +65,12 @@ class EarlierTry:
 
     def kill(self) -> None:
         """End the application that :meth:`report` waits for."""
+        import psutil  # type: ignore[import-untyped]
+
         self._killed = True
         for process in self._applications():
-            process.kill()
+            with contextlib.suppress(psutil.Error):  # it may have ended meanwhile, with its parent
+                process.kill()
 
     def report(self) -> StageReport | None:
         """Return what the attempt has staged; ``None`` when it did not succeed, or nothing shows that it is still at work.
@@ -114,7 +118,7 @@ class EarlierTry:
 
     def _applications(self) -> list[Any]:
         """Return the processes of this machine and user that were started with the request as an argument."""
-        import psutil  # type: ignore[import-untyped]
+        import psutil
 
         wanted = f"{self.request.path}/"
         found = []

@@ -51,17 +51,24 @@ class DeltaLineageOperator(BaseOperator):
             self._lineage.read_by(handle, writes)
 
     def _note_commit(self, log: DeltaLog | None, result: CommitResult, writes: Sequence[StagedWrite] = ()) -> None:
-        """Note what was committed, with the schema that the log has in memory by now."""
-        if not wanted():
-            return
+        """Note what was committed, with the schema of that version; the log has it in memory by now, as a rule."""
+        if not wanted() or (result.committed_before and not result.operation):
+            return  # the log has forgotten that commit: its version is only the latest one, whoever made it
         schema_string = None
         try:
             if log is not None:
-                schema_string = log.snapshot.metadata.schema_string
+                snapshot = log.snapshot
+                if snapshot.version != result.version:  # a commit that was found in the log: others may have come after it
+                    snapshot = log.snapshot_at(result.version)
+                schema_string = snapshot.metadata.schema_string
         except Exception:
             self.log.debug("The schema of %s is not known for its lineage", result.table, exc_info=True)
         use = output_of(result, schema_string=schema_string, writes=writes)
-        self._lineage.wrote(with_symlink(use, getattr(self, "table", None), getattr(self, "delta_conn_id", None)))
+        self._lineage.wrote(with_symlink(use, *(self._given_table() or (None, None))))
+
+    def _given_table(self) -> tuple[str, str | None] | None:
+        """Return the table as the Dag names it, and its connection; ``None``: it does not."""
+        return None
 
 
 def absolute_table(table: Any) -> str | None:

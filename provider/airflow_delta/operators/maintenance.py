@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.bases.xcom import BaseXCom
+
 from airflow_delta.commands.maintenance import (
     CANCELLED,
     CHECKPOINT,
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 
     from airflow_delta.commands.optimize.result import OptimizeResult
     from airflow_delta.log import DeltaLog
-
-_RETURN_VALUE = "return_value"
 
 
 class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
@@ -152,7 +152,8 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
         if self._cancelled:
             errors.append(CommitCancelledException(f"The maintenance task {self.task_id!r} was cancelled between two steps."))
         if errors:
-            context["ti"].xcom_push(key=_RETURN_VALUE, value=result)  # a task that fails returns nothing
+            if self.do_xcom_push:  # a task that fails returns nothing
+                context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=result)
             raise _one_error(errors, self.task_id)
         return result
 

@@ -47,10 +47,10 @@ class DeltaMergeOperator(DeltaSparkTableOperator):
     :param condition: Spark SQL over a row of the table and one of the source: whether they match. (templated)
     :param clauses: made with :func:`when_matched_update`, :func:`when_not_matched_insert`, ...; the first of its kind whose
         condition is true decides a row. (templated)
-    :param source_alias: name of the source in conditions and expressions.
-    :param target_alias: name of the table in them.
+    :param source_alias: name of the source in conditions and expressions. (templated)
+    :param target_alias: name of the table in them. (templated)
     :param merge_schema: columns that only the source has are added to the table, as far as a clause has ``*``.
-    :param options: options of Spark's Parquet writer.
+    :param options: options of Spark's Parquet writer. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
     """

@@ -1,4 +1,7 @@
-"""Watching a commit from the task that makes it: conflicts by kind, and lost races, each as one line of the task log."""
+"""Watching a commit from the task that makes it: conflicts by kind, and lost races, each as one line of the task log.
+
+What a commit has cost that ends without a result is told from here as well: nobody else knows of its attempts.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import CommitStateUnknownException, DeltaConcurrentModificationException
+from airflow_delta.exceptions import (
+    CommitStateUnknownException,
+    DeltaConcurrentModificationException,
+    MaxCommitRetriesExceededException,
+)
 from airflow_delta.observability import TaskMetrics
 
 if TYPE_CHECKING:
@@ -28,14 +35,18 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
     from airflow_delta.transaction import events
 
     counted: set[str] = set()
+    lost = 0
 
     def listen(name: str, where: str, data: Mapping[str, Any]) -> None:
+        nonlocal lost
         if name == _LOST_RACE:
+            lost = int(data["attempts"])
             _tell_loss(logger, where, data)
         elif name.startswith(_CONFLICT):
             kind = f"{name.removeprefix(_CONFLICT)}Exception"
             counted.add(kind)
             metrics.conflict(where, kind)
+            metrics.count("commit.attempts", data.get("attempts") or None, table=where)  # 0: seen before the first put
             logger.warning(
                 "Transaction %s: conflict with version %s of %s (%s): %s. Nothing of it is committed.",
                 data.get("txnId"),
@@ -55,6 +66,9 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
         raise
     except CommitStateUnknownException as error:
         metrics.count("commit.unknown", table=error.table or table)
+        raise
+    except MaxCommitRetriesExceededException as error:
+        metrics.count("commit.attempts", lost or None, table=error.table or table)
         raise
     finally:
         events.remove_listener(listen)

@@ -101,6 +101,12 @@ class Restart:
         self._max_restarts = max_restarts
         self._conn_id = conn_id
         self._scope = restart_scope(context, commit)
+        if self._scope.is_whole_run and not conn_id and not _may_be_triggered(context["dag"]):
+            raise DeltaIllegalArgumentException(
+                f"on_conflict='restart' of {commit.task_id!r} clears the run as TriggerDagRunOperator does, and the Dag's "
+                "allowed_run_types forbid that. Add DagRunType.OPERATOR_TRIGGERED to them, or pass restart_conn_id=<connection "
+                "with the URL of the API server, and a user who may edit this Dag's task instances>."
+            )
         if not self._scope.is_whole_run and not conn_id:
             raise DeltaIllegalArgumentException(
                 f"on_conflict='restart' of {commit.task_id!r} would have to clear {self._scope.start_task_id!r} with everything "
@@ -116,6 +122,9 @@ class Restart:
         """
         from airflow_delta.commands.abort import abort
 
+        if self._commit.is_cancelled:
+            self._tell("failed", handle, "the task was told to stop: what ends it decides whether it runs again")
+            return False
         number = self._claim(handle)
         if number is None:
             self._tell(
@@ -145,10 +154,14 @@ class Restart:
         return False
 
     def committed(self) -> None:
-        """Forget the restarts: a later rerun of this run has all of them again."""
+        """Forget the restarts: a later rerun of this run has all of them again. Never fails: the commit is in the log."""
         store = self._context.get("task_state_store")
-        if store is not None and isinstance(store.get(STATE_KEY), dict):
-            store.set(STATE_KEY, {"restarts": 0})
+        try:
+            # Also where there were none, once the task was run again: its tries say nothing about restarts any more.
+            if store is not None and (isinstance(store.get(STATE_KEY), dict) or int(self._context["ti"].try_number) > 1):
+                store.set(STATE_KEY, {"restarts": 0})
+        except Exception:
+            self._commit.log.warning("The count of restarts could not be set back", exc_info=True)
 
     def _claim(self, handle: TransactionHandle) -> int | None:
         """Count a restart, and return its number; ``None`` when none is left.
@@ -190,6 +203,12 @@ class Restart:
     def _tell(self, outcome: str, handle: TransactionHandle, text: str) -> None:
         TaskMetrics(self._context["ti"]).count("restart", table=handle.table, outcome=outcome)
         self._commit.log.error("Transaction %s: %s.", handle.transaction_id, text)
+
+
+def _may_be_triggered(dag: Any) -> bool:
+    """Tell whether Airflow lets a task trigger runs of this Dag, which is also asked for before one is cleared."""
+    allowed = getattr(dag, "allowed_run_types", None)
+    return allowed is None or "operator_triggered" in {kind.value for kind in allowed}
 
 
 def _clear_run(dag_id: str, run_id: str) -> None:

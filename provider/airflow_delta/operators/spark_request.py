@@ -97,7 +97,7 @@ class SparkRequestOperator(SparkSessionOperator):
         from airflow_delta.spark.package import application_path, build_package
 
         options = dict(self.spark_submit or {})
-        conf = {**(self.config_kwargs or {}), **options.pop("conf", {}), REQUEST_PROPERTY: put_request(log, request)}
+        conf = {**(self.config_kwargs or {}), **(options.pop("conf", None) or {}), REQUEST_PROPERTY: put_request(log, request)}
         py_files = ",".join(part for part in (options.pop("py_files", None), build_package()) if part)
         options.setdefault("name", f"{self.dag_id}-{self.task_id}")
         if self._kill_asked:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
@@ -33,7 +34,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
     it takes the report that the application left, and waits for one that still runs on this machine. What does not show is done
     anew.
 
-    :param spark_conn_id: connection of type ``spark``.
+    :param spark_conn_id: connection of type ``spark``. (templated)
     :param read: plan a scan of the table for the application's ``read()``: ``True`` for all of it, or a predicate. (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
@@ -50,6 +51,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         "write_options",
         "spark_table_uri",
         "package_uri",
+        "spark_conn_id",
         *SparkSubmitOperator.template_fields,
     )
     ui_color = DeltaStageBaseOperator.ui_color
@@ -75,6 +77,15 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         self._kill_asked = False
         self._submitted = False
         self._resumed = False
+
+    @property
+    def spark_conn_id(self) -> str:
+        """The connection, where Airflow's operator keeps it: a template is rendered by its public name."""
+        return str(self._conn_id)
+
+    @spark_conn_id.setter
+    def spark_conn_id(self, value: str) -> None:
+        self._conn_id = value
 
     def execute(self, context: Context) -> Any:
         """Return the staged write, whichever way the job came to its end: submitted now, reconnected to, or found finished.
@@ -104,7 +115,8 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         self._tell_plan(request)
 
         asked, report = self._taken_over(log, context, earlier, request) or self._submit(log, context, earlier, request)
-        staged = self._collected(lambda: collect_stage(log, handle, asked, report))
+        with self._forgotten_if_useless(context):
+            staged = self._collected(lambda: collect_stage(log, handle, asked, report))
         self._forget_job(context)
         return self._report(staged)
 
@@ -165,12 +177,13 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
             if (reported := reported_error(log, worked_on)) is None:
                 raise
             raise reported from failure
-        if (found := resumed()) is not None:
-            request = read_request(log, found)
-            self.log.info(
-                "Transaction %s: collecting what attempt %s was asked to stage.", request.transaction_id, request.attempt
-            )
-        return request, read_report(log, request)
+        with self._forgotten_if_useless(context):
+            if (found := resumed()) is not None:
+                request = read_request(log, found)
+                self.log.info(
+                    "Transaction %s: collecting what attempt %s was asked to stage.", request.transaction_id, request.attempt
+                )
+            return request, read_report(log, request)
 
     def submit_job(self, context: Context) -> str | None:
         """Submit the driver, after its request was stored for a later try that reconnects to it."""
@@ -199,6 +212,18 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         if directory is None:
             self._forget_job(context)
         return directory
+
+    @contextmanager
+    def _forgotten_if_useless(self, context: Context) -> Iterator[None]:
+        """Drop an application that has ended when what it left cannot be used: every later try would find it so again."""
+        try:
+            yield
+        except DeltaError:
+            try:
+                self._forget_job(context)
+            except Exception:  # the error itself says what is wrong
+                self.log.warning("The application that ended could not be forgotten; clear the start task", exc_info=True)
+            raise
 
     def _forget_job(self, context: Context) -> None:
         """Drop the driver's id, so that clearing this task runs the job again."""

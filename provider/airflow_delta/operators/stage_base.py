@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.identity import column_names
 from airflow_delta.operators.transactional import DeltaTransactionalOperator
 
@@ -80,6 +81,7 @@ class DeltaStageBaseOperator(DeltaTransactionalOperator):
         self.description = description
 
     def _write_options(self) -> dict[str, Any]:
+        self._check_replacement()
         options = {
             "mode": self.mode,
             "replace_where": self.replace_where,
@@ -102,6 +104,22 @@ class DeltaStageBaseOperator(DeltaTransactionalOperator):
         if not self.data_change:
             options["data_change"] = False
         return options
+
+    def _check_replacement(self) -> None:
+        """Refuse what says nothing, as a template of no value does: the overwrite would replace all of the table.
+
+        :raises DeltaIllegalArgumentException: ``replace_on`` or ``replace_using`` was given, and is empty.
+        """
+        using = self.replace_using
+        given = {
+            "replace_on": self.replace_on is None or bool(self.replace_on.strip()),
+            "replace_using": using is None or using == () or any(name.strip() for name in column_names(using)),
+        }
+        if empty := [name for name, fits in given.items() if not fits]:
+            raise DeltaIllegalArgumentException(
+                f"{empty[0]} of the stage {self.task_id!r} is empty: its overwrite would replace the whole table. Check the "
+                "template, or leave it out."
+            )
 
     def _mode(self) -> str:
         return self.mode

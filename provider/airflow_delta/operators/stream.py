@@ -45,7 +45,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         :class:`~airflow_delta.streaming.sink.DeltaBatchSink`. (templated)
     :param reads_table: the query reads the same table: a commit that changed it since is a conflict.
     :param write_options: options of Spark's Parquet writer. (templated)
-    :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
+    :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     :param max_restarts: how often a batch is begun anew on the newest version after a conflict.
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
     :param delta_conn_id: connection to the table. (templated)
@@ -60,6 +60,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         "partition_by",
         "query_id",
         "write_options",
+        "isolation_level",
         "user_metadata",
         "delta_conn_id",
         *SparkSessionOperator.template_fields,

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from airflow_delta.log import DeltaLog
 
+_TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
+
 
 class DeltaVacuumOperator(DeltaMaintenanceBase):
     """Delete the files that neither the table nor a staged transaction needs (VACUUM), in the worker.
@@ -27,14 +29,14 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     :param retention_check: refuse a retention below that property.
     :param lite: delete only what commits since the last VACUUM removed; does not list the table.
     :param dry_run: only say what would be deleted.
-    :param transaction_timeout_hours: age at which a staged transaction without commit or abort counts as given up.
+    :param transaction_timeout_hours: age at which a staged transaction without commit or abort counts as given up. (templated)
     :param logging_enabled: commit VACUUM START and VACUUM END.
     :param max_paths: how many paths the result names.
 
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
     """
 
-    template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "retention_hours")
+    template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "retention_hours", "transaction_timeout_hours")
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         retention_check: bool = True,
         lite: bool = False,
         dry_run: bool = False,
-        transaction_timeout_hours: float = 7 * 24.0,
+        transaction_timeout_hours: float | str = _TRANSACTION_TIMEOUT_HOURS,
         logging_enabled: bool = True,
         max_paths: int = 1000,
         **kwargs: Any,
@@ -61,6 +63,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         """Delete the files."""
         from airflow_delta.commands.vacuum.run import vacuum
 
+        timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
         clock = Stopwatch()
         result = vacuum(
             log,
@@ -68,7 +71,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
             retention_check=self.retention_check,
             lite=self.lite,
             dry_run=self.only_list,
-            transaction_timeout_hours=self.transaction_timeout_hours,
+            transaction_timeout_hours=_TRANSACTION_TIMEOUT_HOURS if timeout is None else timeout,
             logging_enabled=self.logging_enabled,
             policy=self._policy(),
             tags=commit_tags(context),

@@ -67,6 +67,10 @@ class Viewer:
         """Say whether the user may read the task instances of a Dag."""
         return self.may_read_run(dag_id, DagAccessEntity.TASK_INSTANCE)
 
+    def may_read_xcom(self, dag_id: str) -> bool:
+        """Say whether the user may read what the tasks of a Dag left as XCom."""
+        return self.may_read_run(dag_id, DagAccessEntity.XCOM)
+
     def may_read_app_id(self, app_id: str) -> bool:
         """Say whether an application id may be shown: by default it begins with the id of the Dag that committed."""
         first, separator, _ = app_id.partition("/")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from airflow_delta.commands.committed import num_records
 from airflow_delta.plugins.problems import gone
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ FILES = 200
 WINNERS = 20
 """Commits listed of those that one was checked against."""
 
+_AT_ONCE = 10
 _FILE_ACTIONS = (b'{"add"', b'{"remove"', b'{"cdc"')
 _STATE_ACTIONS = (b'{"metaData"', b'{"protocol"', b'{"domainMetadata"')
 
@@ -37,7 +39,16 @@ def history(log: DeltaLog, *, limit: int = PAGE, before: int | None = None) -> d
     latest = log.update().version
     if latest < 0:
         raise gone(log.uri)
-    commits = [summary.to_dict() for summary in recent_commits(log, limit, before=before)]
+    commits: list[dict[str, Any]] = []
+    below = before
+    while len(commits) < limit:
+        # What is asked for at once is in memory at once, with all its files.
+        asked = min(_AT_ONCE, limit - len(commits))
+        found = recent_commits(log, asked, before=below)
+        commits += [summary.to_dict() for summary in found]
+        if len(found) < asked:
+            break
+        below = found[-1].version
     oldest = commits[-1]["version"] if commits else None
     more = oldest is not None and oldest > 0 and len(commits) == limit
     newer = None
@@ -112,13 +123,13 @@ def _file_lines(raw: bytes) -> Iterator[bytes]:
 
 
 def _file(kind: str, action: Mapping[str, Any]) -> dict[str, Any]:
-    stats = _json(action.get("stats"))
+    stats = action.get("stats")
     vector = action.get("deletionVector")
     return {
         "action": kind,
         "path": unquote(str(action.get("path", ""))),
         "size": action.get("size"),
-        "num_records": stats.get("numRecords") if isinstance(stats, Mapping) else None,
+        "num_records": num_records(stats) if isinstance(stats, str) else None,
         "partition_values": dict(action.get("partitionValues") or {}),
         "data_change": action.get("dataChange"),
         "deleted_rows": vector.get("cardinality") if isinstance(vector, Mapping) else None,

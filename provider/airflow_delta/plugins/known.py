@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_delta.exceptions import DeltaError
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.links.delta import masked
 from airflow_delta.plugins.problems import PageProblem, unknown_table
 
 if TYPE_CHECKING:
@@ -59,12 +59,14 @@ class KnownTable:
         """
         hook = DeltaHook(self.conn_id or DeltaHook.default_conn_name)
         if not self.asset_ids and self.key.startswith("file://"):
+            from airflow_delta.log.file_names import LOG_DIRECTORY
             from airflow_delta.log.local_store import local_path
+            from airflow_delta.staging.paths import STAGING_DIRECTORY
 
             base = os.path.realpath(local_path(hook.base_path or "/"))
-            path = os.path.realpath(self.uri)
-            if os.path.commonpath([base, path]) != base:
-                raise unknown_table(self.uri)
+            for read in (self.uri, f"{self.uri}/{LOG_DIRECTORY}", f"{self.uri}/{STAGING_DIRECTORY}"):
+                if os.path.commonpath([base, os.path.realpath(read)]) != base:
+                    raise unknown_table(self.uri)
         return hook.get_log(self.uri)
 
 
@@ -82,6 +84,13 @@ class KnownConnection:
             return False
         base = table_key(self.base_path).rstrip("/")
         return key.startswith(f"{base}/") and is_plain(key.removeprefix(f"{base}/"))
+
+    def place_of(self, key: str) -> str:
+        """Return the location of a table that lies below the base path, in the scheme of that path."""
+        if key.startswith("file://"):
+            return key.removeprefix("file://")
+        base = str(self.base_path).rstrip("/")
+        return f"{base}/{key.removeprefix(table_key(base).rstrip('/')).lstrip('/')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +135,13 @@ def find_table(viewer: Viewer, uri: str) -> KnownTable:
     """
     known = known_tables()
     if uri.startswith("delta://"):
-        uri = _of_asset_uri(uri)[0] or uri
-    key = table_key(uri)
+        # What the connection says must not come back in the answer: who asks need not be allowed to read it.
+        try:
+            key = table_key(_of_asset_uri(uri)[0] or "")
+        except PageProblem:
+            raise unknown_table(uri) from None
+    else:
+        key = table_key(uri)
     if (table := known.tables.get(key)) is not None:
         allowed = tuple(asset_id for asset_id in table.asset_ids if viewer.may_read_asset(asset_id))
         if allowed:
@@ -135,8 +149,7 @@ def find_table(viewer: Viewer, uri: str) -> KnownTable:
     for connection in known.connections:
         if connection.holds(key) and viewer.may_read_connection(connection.conn_id):
             # The form that was checked is the one that is opened.
-            path = key.removeprefix("file://") if key.startswith("file://") else uri.rstrip("/")
-            return KnownTable(key, path, (), connection.conn_id)
+            return KnownTable(key, connection.place_of(key), (), connection.conn_id)
     raise unknown_table(uri)
 
 
@@ -244,7 +257,7 @@ def _connections(session: Session) -> tuple[KnownConnection, ...]:
                 table_key(base)
             found.append(KnownConnection(conn_id, base))
         except Exception as error:  # noqa: BLE001 - one connection that cannot be read must not hide the others
-            found.append(KnownConnection(conn_id, None, f"{type(error).__name__}: {error}"))
+            found.append(KnownConnection(conn_id, None, masked(f"{type(error).__name__}: {error}")))
     return tuple(found)
 
 
@@ -256,12 +269,10 @@ def _connection_of(key: str, connections: tuple[KnownConnection, ...]) -> str | 
 
 def _of_asset_uri(asset_uri: str) -> tuple[str | None, str | None]:
     """Return location and connection of a ``delta://`` asset URI, ``(None, None)`` when it cannot be told."""
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
     from airflow_delta.assets.delta import table_of_asset_uri
 
     try:
         table, conn_id = table_of_asset_uri(asset_uri)
         return DeltaHook(conn_id or DeltaHook.default_conn_name).table_uri(table), conn_id
-    except (DeltaError, ValueError, LookupError, AirflowNotFoundException):
+    except Exception:  # noqa: BLE001 - a connection that cannot be read must not hide the other tables
         return None, None

@@ -119,7 +119,7 @@ async def _table(request: Request, viewer: Viewer, location: str, before: int | 
 
 async def _transactions(request: Request, viewer: Viewer, location: str) -> dict[str, Any]:
     known = await run_in_threadpool(find_table, viewer, location)
-    found = await read(known, lambda: data.open_transactions(known.open()))
+    found = await read(known, lambda: data.open_transactions(known.open()), of="staged files")
     return await run_in_threadpool(views.transactions_page, viewer, known, found, prefix_of(request))
 
 

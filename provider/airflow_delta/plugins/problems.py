@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_delta import exceptions
+from airflow_delta.links.delta import masked
 
 _MAX_DETAIL = 1500
 
@@ -37,7 +38,7 @@ def unknown_table(table: str) -> PageProblem:
 
 def of_error(error: BaseException, table: str) -> PageProblem:
     """Return the page for an error of the engine or of the storage."""
-    detail = _masked(f"{type(error).__name__}: {error}")[:_MAX_DETAIL]
+    detail = masked(f"{type(error).__name__}: {error}")[:_MAX_DETAIL]
     if isinstance(error, PageProblem):
         return error
     if isinstance(error, exceptions.DeltaTableNotFoundException):
@@ -76,10 +77,3 @@ def timed_out(table: str, seconds: float) -> PageProblem:
         f"Nothing came within {seconds:g} seconds. Try again; a smaller page reads fewer commits.",
         table,
     )
-
-
-def _masked(text: str) -> str:
-    """Return a text without the secrets that Airflow knows of."""
-    from airflow.sdk._shared.secrets_masker import redact
-
-    return str(redact(text))

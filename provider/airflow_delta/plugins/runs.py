@@ -83,16 +83,20 @@ def facts_by_version(
     times = [commit["timestamp"] for commit in commits if commit["timestamp"]]
     if not times:
         return {}
-    since, until = _time(min(times)) - _BEFORE, _time(max(times)) + _AFTER
+    recorded = _times(min(times), max(times))
+    if recorded is None:
+        return {}
+    since, until = recorded
     wanted = {commit["version"] for commit in commits}
     facts: dict[int, dict[str, Any]] = {}
     for asset_id in table.asset_ids:
         for said, dag_id, _ in _events(session, asset_id, limit=_MAX_EVENTS, since=since, until=until):
             # An event of a rerun that found its commit in the log says nothing about how the commit was made.
-            if said["version"] not in wanted or said.get("committed_before") or "attempts" not in said:
+            if said["version"] not in wanted or said.get("committed_before") or not isinstance(said.get("attempts"), int):
                 continue
             if dag_id is None or viewer.may_read_run(dag_id):
-                facts[said["version"]] = {name: said[name] for name in ("attempts", "versions_checked") if name in said}
+                told = {name: said.get(name) for name in ("attempts", "versions_checked")}
+                facts[said["version"]] = {name: value for name, value in told.items() if isinstance(value, int)}
     return facts
 
 
@@ -137,7 +141,9 @@ def failed_commits(
                     "conflict_version": None,
                 }
     failures = sorted(found.values(), key=lambda failure: failure["timestamp"], reverse=True)[:limit]
-    _add_exceptions(session, [failure for failure in failures if failure["state"] == "failed"])
+    _add_exceptions(
+        session, [failure for failure in failures if failure["state"] == "failed" and viewer.may_read_xcom(failure["dag_id"])]
+    )
     return failures
 
 
@@ -182,12 +188,19 @@ def _events(
         wanted = wanted.where(AssetEvent.timestamp >= since, AssetEvent.timestamp <= until)
     for extra, dag_id, run_id in session.execute(wanted.order_by(AssetEvent.timestamp.desc()).limit(limit)):
         said = commit_of_event(extra)
-        if said is not None and isinstance(said["version"], int):
-            yield said, dag_id, run_id
+        several = said.get("commits") if said is not None else None
+        for commit in several if isinstance(several, list) and several else [said]:
+            if isinstance(commit, Mapping) and isinstance(commit.get("version"), int):
+                yield commit, dag_id, run_id
 
 
-def _time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+def _times(first: int, last: int) -> tuple[datetime, datetime] | None:
+    """Return when the events of commits were recorded, ``None`` where a log tells times that no calendar has."""
+    try:
+        since, until = (datetime.fromtimestamp(milliseconds / 1000, UTC) for milliseconds in (first, last))
+        return since - _BEFORE, until + _AFTER
+    except (OverflowError, OSError, ValueError):
+        return None
 
 
 def _text(value: Any) -> str | None:

@@ -55,6 +55,7 @@ def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page
 def _row(session: Session, viewer: Viewer, table: KnownTable, root: str, prefix: str) -> dict[str, Any]:
     events = recent_events(session, viewer, table)
     latest = events[0] if events else {}
+    operation = _words(latest.get("operation"))
     runs = {
         (event["dag_id"], event["run_id"]): task_run(root, event["dag_id"], event["run_id"])
         for event in events
@@ -65,9 +66,9 @@ def _row(session: Session, viewer: Viewer, table: KnownTable, root: str, prefix:
         "name": table.name,
         "url": table_url(prefix, table.uri),
         "version": latest.get("version"),
-        "operation": latest.get("operation"),
-        "kind": kind_of(latest.get("operation")),
-        "timestamp": latest.get("timestamp"),
+        "operation": operation,
+        "kind": kind_of(operation),
+        "timestamp": _whole(latest.get("timestamp")),
         "commit_url": commit_url(prefix, table.uri, latest["version"]) if latest else None,
         "runs": list(runs.values())[:_RUNS],
         "num_runs": len(runs),
@@ -140,6 +141,10 @@ def _commit(
         "versions_checked": (facts or {}).get("versions_checked", winners),
         "num_winners": winners,
     }
+
+
+def _words(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _whole(value: Any) -> int | None:

@@ -51,7 +51,8 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         lower case; default: all. (templated)
     :param partitions: Spark SQL predicate over partition columns, such as ``day >= '2026-01-01'``: only commits that touched a
         partition that may satisfy it. (templated)
-    :param data_change_only: commits that changed no rows (OPTIMIZE, ALTER TABLE, CREATE TABLE) do not count.
+    :param data_change_only: commits that changed no rows (OPTIMIZE, ALTER TABLE, CREATE TABLE) do not count, also when
+        ``operation`` names them.
     :param fail_if_missing: fail when there is no table at the first look, rather than wait for it.
     :param deferrable: wait in the triggerer; default: ``[operators] default_deferrable``. ``poke_interval`` is then how often it
         looks, and ``timeout`` how long.
@@ -102,11 +103,12 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         if self.deferrable:
             if found := self._poke_once(context):
                 return self._finish(context, found.xcom_value)
-            self._defer()
+            self._defer(context)
         return self._finish(context, super().execute(context))
 
-    def _defer(self) -> NoReturn:
-        seen = self._seen
+    def _defer(self, context: Context) -> NoReturn:
+        # A first look that failed has told nothing; the trigger then finds the present version itself.
+        seen = self._seen if self._seen is not None or self.version is not None else self._known(context)
         self.defer(
             trigger=DeltaTableVersionTrigger(
                 self.table,
@@ -165,7 +167,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
             match = version_reached(log, version)
             awaited = f"version {version}"
         else:
-            before = self._seen if self._seen is not None else self._baseline(context, log)
+            before = self._seen = self._seen if self._seen is not None else self._baseline(context, log)
             match, self._seen = first_match(log, before, self._conditions())
             if self._seen != before and match is None:
                 self._remember(context, self._seen)
@@ -180,16 +182,21 @@ class DeltaTableVersionSensor(BaseSensorOperator):
 
     def _baseline(self, context: Context, log: DeltaLog) -> Watermark:
         """Return the version after which commits count: the one that was looked at last, the given one, or the present one."""
-        from airflow_delta.commands.watch import Watermark, watermark_now
+        from airflow_delta.commands.watch import watermark_now
+
+        if (known := self._known(context)) is not None:
+            return known
+        seen = watermark_now(log)
+        self._remember(context, seen)
+        return seen
+
+    def _known(self, context: Context) -> Watermark | None:
+        from airflow_delta.commands.watch import Watermark
 
         if (stored := self._stored(context)) is not None:
             return stored
         given = whole_number("after_version", self.after_version)
-        if given is not None:
-            return Watermark(given)
-        seen = watermark_now(log)
-        self._remember(context, seen)
-        return seen
+        return None if given is None else Watermark(given)
 
     def _stored(self, context: Context) -> Watermark | None:
         from airflow_delta.commands.watch import Watermark

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_MESSAGE = 1000
-"""Characters of an error that a report keeps."""
+"""Characters that a report keeps of an error, and of a figure: it travels in XCom."""
 
 
 def run_checks(spark: SparkSession, request: StageRequest) -> StageReport:
@@ -81,5 +81,5 @@ def _answer(check: SqlCheck, df: DataFrame) -> SqlAnswer:
     if len(rows) != 1:
         return no_answer("the query has no row" if not rows else "the query has more than one row")
     (row,) = rows
-    figures = {field.name: str(row[position]) for position, field in enumerate(columns) if position}
+    figures = {field.name: str(row[position])[:MAX_MESSAGE] for position, field in enumerate(columns) if position}
     return SqlAnswer(name=check.name, passed=None if row[0] is None else bool(row[0]), figures=figures)

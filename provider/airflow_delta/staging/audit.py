@@ -69,7 +69,7 @@ class AuditReport(Payload):
     """The outcome of an audit: the XCom of its task.
 
     :param passed: no check of severity ``fail`` has failed.
-    :param already_committed: the log held the transaction before: nothing was staged, and nothing checked.
+    :param already_committed: the log held the transaction before: there is nothing to publish, and nothing was checked.
     """
 
     contract: int = CONTRACT

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +65,10 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
     of the last moments may come again, and consumers know them by ``dedupe_key``. It never ends by itself: an error is logged,
     and the next poll tries again.
 
-    ``payload`` of an event: ``version``, ``observed_version`` (the latest one at that time), ``table``, ``table_identity`` (its
-    id), ``operation``, ``timestamp`` (milliseconds), ``transaction_id``, ``num_files``, ``num_removed_files``, ``num_records``,
-    ``num_bytes``, ``num_partitions``, ``partitions`` (100 at most), ``data_change``, ``dedupe_key``.
+    ``payload`` of an event: ``version``, ``read_version`` (``None`` where the writer does not say), ``observed_version`` (the
+    latest one at that time), ``table``, ``table_identity`` (its id), ``operation``, ``timestamp`` (milliseconds),
+    ``transaction_id``, ``num_files``, ``num_removed_files``, ``num_records``, ``num_bytes``, ``num_partitions``, ``partitions``
+    (100 at most), ``data_change``, ``dedupe_key``.
 
     Airflow runs equal triggers once. One that is equal for several assets cannot tell their states apart: give each a ``label``.
 
@@ -76,7 +78,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         first runs. A watcher that has a state goes on from there.
     :param operation: name or names of Delta's operations that count, such as ``WRITE``; default: all.
     :param partitions: Spark SQL predicate over partition columns: only commits that touched a partition that may satisfy it.
-    :param data_change_only: commits that changed no rows (OPTIMIZE, ALTER TABLE) do not count.
+    :param data_change_only: commits that changed no rows (OPTIMIZE, ALTER TABLE) do not count, also when ``operation`` names
+        them.
     :param poll_interval: seconds between two looks at the log.
     :param label: tells apart triggers that are the same otherwise.
     :param version: with ``single_event``: fire when the table has this version, whatever it did.
@@ -149,7 +152,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
     async def _wait(self) -> AsyncIterator[TriggerEvent]:
         from airflow_delta.commands.watch import Watermark
 
-        seen = Watermark(-1 if self.after_version is None else self.after_version, self.table_id)
+        seen = None if self.after_version is None else Watermark(self.after_version, self.table_id)
         failures = 0
         while True:
             try:
@@ -171,30 +174,26 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                     return
             await asyncio.sleep(self.poll_interval)
 
-    def _look(self, seen: Watermark) -> tuple[Match | None, Watermark]:
-        from airflow_delta.commands.watch import first_match, version_reached
+    def _look(self, seen: Watermark | None) -> tuple[Match | None, Watermark | None]:
+        from airflow_delta.commands.watch import first_match, version_reached, watermark_now
 
         log = self._open()
         if self.version is not None:
             return version_reached(log, self.version), seen
-        return first_match(log, seen, self._conditions())
+        return first_match(log, seen if seen is not None else watermark_now(log), self._conditions())
 
     # -- for a watcher --------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> AsyncIterator[TriggerEvent]:
         seen: Watermark | None = None
-        due: tuple[float, Watermark] | None = None
+        due: deque[tuple[float, Watermark]] = deque()
         while True:
             matches: list[Match] = []
             try:
                 if seen is None:
                     seen = await self._begin()
-                if due is not None and time.monotonic() - due[0] >= _HANDED_OVER:
-                    await self._remember(due[1])
-                    due = None
+                await self._remember_handed_over(due)
                 matches, now_seen = await asyncio.to_thread(self._look_further, seen)
-            except VersionNotFoundException as error:
-                seen = self._skip_what_is_gone(error, seen)
             except Exception as error:  # noqa: BLE001 - a trigger that ends is started again at once, over and over
                 self._opened = None
                 self.log.error("Table %s could not be looked at; trying again in %ss: %s", self.table, self.poll_interval, error)
@@ -203,7 +202,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                     yield _event(watched_extra(match))
                 if now_seen != seen:
                     # Not before the events are safe: they are passed on after the yield, and a triggerer may die any time.
-                    seen, due = now_seen, (time.monotonic(), now_seen)
+                    seen = now_seen
+                    due.append((time.monotonic(), now_seen))
             if len(matches) < _BATCH:
                 await asyncio.sleep(self.poll_interval)
 
@@ -234,6 +234,14 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                 table=self.table,
             ) from error
 
+    async def _remember_handed_over(self, due: deque[tuple[float, Watermark]]) -> None:
+        """Remember the latest that is old enough: on a busy table there is always one that is not."""
+        ready = [seen for since, seen in due if time.monotonic() - since >= _HANDED_OVER]
+        if ready:
+            await self._remember(ready[-1])
+            for _ in ready:
+                due.popleft()
+
     async def _remember(self, seen: Watermark) -> None:
         if self.asset_state_store is not None:
             await self.asset_state_store.aset(self.state_key, seen.to_dict())
@@ -244,25 +252,25 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         return watermark_now(self._open())
 
     def _look_further(self, seen: Watermark) -> tuple[list[Match], Watermark]:
-        from airflow_delta.commands.watch import matches_after
+        from airflow_delta.commands.watch import Watermark, matches_after
 
+        log = self._open()
         found: list[Match] = []
-        for match, now_seen in matches_after(self._open(), seen, self._conditions()):
-            seen = now_seen
-            if match is not None:
-                found.append(match)
-                if len(found) == _BATCH:
-                    break
+        try:
+            for match, now_seen in matches_after(log, seen, self._conditions()):
+                seen = now_seen
+                if match is not None:
+                    found.append(match)
+                    if len(found) == _BATCH:
+                        break
+        except VersionNotFoundException as error:
+            snapshot = log.snapshot
+            gone = -1 if error.version is None else error.version
+            following = error.earliest if error.earliest is not None and error.earliest > gone else snapshot.version + 1
+            self.log.error("%s Going on with version %s; there is no event for those before.", error, following)
+            # Of the table that is there now: it may be another one than was seen.
+            seen = Watermark(following - 1, snapshot.metadata.id)
         return found, seen
-
-    def _skip_what_is_gone(self, error: VersionNotFoundException, seen: Watermark | None) -> Watermark | None:
-        from airflow_delta.commands.watch import Watermark
-
-        if error.earliest is None or seen is None or error.earliest - 1 <= seen.version:
-            self.log.error("%s", error)
-            return seen
-        self.log.error("%s Going on with version %s; there is no event for those before.", error, error.earliest)
-        return Watermark(error.earliest - 1, seen.table_id)
 
     # -- the table ------------------------------------------------------------------------------------------------------------
 
