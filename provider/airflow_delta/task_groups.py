@@ -11,9 +11,7 @@ from airflow.sdk import Asset, TaskGroup, XComArg
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
-from airflow_delta.operators.transactional import DeltaTransactionalOperator
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -59,13 +57,13 @@ class DeltaTransactionGroup(TaskGroup):
             super().__exit__(exc_type, exc, traceback)  # type: ignore[no-untyped-call]
 
     def _close(self) -> None:
-        stages: list[Any] = [task for task in self.iter_tasks() if self._takes_part(task, DeltaTransactionalOperator)]
+        stages: list[Any] = [task for task in self.iter_tasks() if self._takes_part(task, "stage")]
         if not stages:
             raise DeltaIllegalArgumentException(
                 f"The transaction {self.group_id!r} holds no stage. Write a @task.delta_stage function (and call it), or a task "
                 "that stages, such as DeltaMergeOperator or DeltaStageSparkSubmitOperator, inside the with block."
             )
-        audits = [task for task in self.iter_tasks() if self._takes_part(task, DeltaAuditOperator)]
+        audits = [task for task in self.iter_tasks() if self._takes_part(task, "audit")]
         for audit in audits:
             self._give_stages(audit, stages)
         roots = [task for task in self.get_roots() if task is not self.start]
@@ -81,9 +79,9 @@ class DeltaTransactionGroup(TaskGroup):
         # Every stage, not only the commit: the commit fails with the first stage while others may still write.
         self.abort.set_upstream([self.commit, *stages, *audits])
 
-    def _takes_part(self, task: Any, kind: type) -> bool:
-        """Say whether a task of a kind is one of this transaction, after the handle was given to one that has none yet."""
-        if not issubclass(getattr(task, "operator_class", None) or type(task), kind):
+    def _takes_part(self, task: Any, role: str) -> bool:
+        """Say whether a task of a role is one of this transaction, after the handle was given to one that has none yet."""
+        if getattr(getattr(task, "operator_class", None) or type(task), "transaction_role", None) != role:
             return False
         given = _argument(task, "transaction")
         if given is None and not _maps_over(task, "transaction"):

@@ -60,7 +60,10 @@ def test_a_watched_table(live: Live) -> None:
     uri = table.uri
 
     def told() -> set[int]:
-        return {event["payload"]["version"] for event in live.events(uri)}
+        return {commit["version"] for commit in commits()}
+
+    def commits() -> list[dict]:
+        return [commit for event in live.events(uri) for commit in event["payload"].get("commits", [event["payload"]])]
 
     for month in range(1, 4):
         table.write(f"2013-{month:02}")
@@ -75,13 +78,15 @@ def test_a_watched_table(live: Live) -> None:
     live.until(lambda: told() == set(range(7)), "the watcher goes on", explain=lambda: str(live.events(uri)))
 
     # At least once: what comes twice has the same key.
-    keys = {(event["payload"]["version"], event["payload"]["dedupe_key"]) for event in live.events(uri)}
+    keys = {(commit["version"], commit["dedupe_key"]) for commit in commits()}
     assert len(keys) == 7
 
     def seen() -> set[int]:
         return {version for run in live.runs_of("watcher") if run.state == "success" for version in run.xcom("seen")}
 
-    live.until(lambda: seen() == set(range(7)), "the Dag of the watched table saw all versions")
+    # Two looks may be at one moment for Airflow: what the later one has found then waits for the next event.
+    table.write("2013-08")
+    live.until(lambda: seen() >= set(range(7)), "the Dag of the watched table saw all versions")
 
 
 def test_sensors_in_vain(live: Live) -> None:

@@ -221,14 +221,28 @@ def events_extra(results: Sequence[CommitResult]) -> dict[str, Any]:
 
     :param results: one commit or more, in the order of the versions.
     """
-    extra = event_extra(results[-1])
-    if len(results) == 1:
-        return extra
-    commits = [event_extra(result) for result in results]
+    return _of_several([event_extra(result) for result in results])
+
+
+def watched_extras(matches: Sequence[Match]) -> dict[str, Any]:
+    """Return what the event of a watcher says about the commits of one look, in the way of :func:`events_extra`.
+
+    One event for all of them: Airflow gives a run the events up to the moment when the first one asked for it, so that of
+    several at one moment the later ones would wait for the next commit.
+
+    :param matches: one or more, in the order of the versions.
+    """
+    return _of_several([watched_extra(match) for match in matches])
+
+
+def _of_several(commits: list[dict[str, Any]]) -> dict[str, Any]:
+    last = dict(commits[-1])
+    if len(commits) == 1:
+        return last
     if sum(len(commit["partitions"]) for commit in commits) > _MAX_PARTITIONS_OF_COMMITS:
         for commit in commits:
             commit["partitions"] = []
-    return {**extra, "commits": commits}
+    return {**last, "commits": commits}
 
 
 def watched_extra(match: Match) -> dict[str, Any]:

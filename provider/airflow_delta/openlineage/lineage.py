@@ -6,7 +6,6 @@ is noted while the task runs, and only where OpenLineage's provider is loaded.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 
-_PROVIDER = "airflow.providers.openlineage"
 CREATES = ("CREATE TABLE", "CREATE TABLE AS SELECT")
 OVERWRITES = (
     "REPLACE TABLE",
@@ -41,11 +39,6 @@ ALTERS = (
     "DROP FEATURE",
 )
 """Operations of Delta that OpenLineage has a word for."""
-
-
-def wanted() -> bool:
-    """Tell whether anybody may ask for lineage: OpenLineage's provider is loaded before a task begins, or not at all."""
-    return _PROVIDER in sys.modules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

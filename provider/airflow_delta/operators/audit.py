@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import RetryPolicy
 from airflow.sdk.bases.xcom import BaseXCom
@@ -14,7 +14,6 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.identity import flatten_reports, parse_handle
 from airflow_delta.operators.spark_request import SparkRequestOperator
 from airflow_delta.retry_policies import AUDIT_ERRORS
-from airflow_delta.staging.audit import WARN, AuditReport
 from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.commands.audit import AuditedTable
     from airflow_delta.log import DeltaLog
-    from airflow_delta.staging.audit import AuditCheck, SqlCheck
+    from airflow_delta.staging.audit import AuditCheck, AuditReport, SqlCheck
     from airflow_delta.staging.contract import TransactionHandle
 
 __all__ = ["AUDIT_ERRORS", "DeltaAuditOperator"]
@@ -57,6 +56,7 @@ class DeltaAuditOperator(SparkRequestOperator):
     The other parameters are those of :class:`~airflow_delta.operators.spark_request.SparkRequestOperator`.
     """
 
+    transaction_role: ClassVar[str] = "audit"
     template_fields: Sequence[str] = (
         "transaction",
         "staged",
@@ -211,6 +211,8 @@ class DeltaAuditOperator(SparkRequestOperator):
             self.log.warning("Could not delete %s of table %s: %s", directory, log.uri, error)
 
     def _log_check(self, handle: TransactionHandle, check: AuditCheck) -> None:
+        from airflow_delta.staging.audit import WARN
+
         if check.passed:
             level, verdict = logging.INFO, "passed"
         elif check.severity == WARN:

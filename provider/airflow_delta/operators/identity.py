@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingException
-from airflow_delta.staging.contract import TransactionHandle
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_delta.staging.contract import TransactionHandle
 
 
 def default_transaction_key(context: Context) -> str:
@@ -43,6 +44,8 @@ def parse_handle(value: Any, *, task_id: str) -> TransactionHandle:
 
     :raises StagingException: there is none, or it is something else.
     """
+    from airflow_delta.staging.contract import TransactionHandle
+
     if isinstance(value, TransactionHandle):
         return value
     if value is None:

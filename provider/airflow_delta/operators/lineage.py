@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_delta.openlineage.lineage import Lineage, TableUse, output_of, wanted, with_symlink
+from airflow_delta.openlineage import wanted
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.openlineage.lineage import Lineage
     from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 
 
 class DeltaLineageOperator(BaseOperator):
     """Base of the tasks that tell which tables they read and wrote. Without OpenLineage's provider this does nothing."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._lineage = Lineage()
+    @cached_property
+    def _lineage(self) -> Lineage:
+        from airflow_delta.openlineage.lineage import Lineage
+
+        return Lineage()
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         """Return the table that the task is to write, as far as its arguments alone tell."""
         from airflow_delta.openlineage.facets import operator_lineage
+        from airflow_delta.openlineage.lineage import Lineage, TableUse
 
         lineage = Lineage()
         if (table := self._table_of_arguments()) is not None:
@@ -54,6 +59,8 @@ class DeltaLineageOperator(BaseOperator):
         """Note what was committed, with the schema of that version; the log has it in memory by now, as a rule."""
         if not wanted() or (result.committed_before and not result.operation):
             return  # the log has forgotten that commit: its version is only the latest one, whoever made it
+        from airflow_delta.openlineage.lineage import output_of, with_symlink
+
         schema_string = None
         try:
             if log is not None:

@@ -15,13 +15,13 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.stage_base import DeltaStageBaseOperator
-from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 INJECTED = ("spark", "table", "transaction")
 """Parameters of the callable that the task fills in."""
@@ -102,6 +102,8 @@ class TableReader:
         """Return the staged write with what was read through this reader."""
         if not self._whole_table and not self._predicates:
             return staged
+        from airflow_delta.staging.contract import ReadSet
+
         reads = ReadSet(
             predicates=(*staged.reads.predicates, *(p for p in self._predicates if p not in staged.reads.predicates)),
             files=staged.reads.files,

@@ -13,14 +13,13 @@ from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.stage_base import DeltaStageBaseOperator
-from airflow_delta.staging.report import StageRequest
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
 
     from airflow_delta.log import DeltaLog
-    from airflow_delta.staging.report import StageReport
+    from airflow_delta.staging.report import StageReport, StageRequest
 
 _K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator remembers a finished driver pod
 

@@ -26,13 +26,13 @@ from airflow_delta.operators.identity import (
 from airflow_delta.operators.lineage import table_of_handle
 from airflow_delta.operators.restart import ON_CONFLICT, Restart
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 
 
 class DeltaStartTransactionOperator(BaseOperator):
@@ -211,6 +211,8 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         handle = parse_handle(self.transaction, task_id=self.task_id)
         if handle.given_table is not None:
             self._given = handle.given_table, handle.delta_conn_id
+        from airflow_delta.staging.contract import StagedWrite
+
         staged = [StagedWrite.from_dict(report) for report in flatten_reports(self.staged) if report is not None]
         if handle.committed is None:
             check_all_reported(self, context, handle, staged)

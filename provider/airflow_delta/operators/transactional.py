@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.identity import flatten_reports, parse_handle
 from airflow_delta.operators.lineage import DeltaLineageOperator
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
-from airflow_delta.staging.report import StageRequest
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+    from airflow_delta.staging.report import StageRequest
 
 
 class DeltaTransactionalOperator(DeltaLineageOperator):
@@ -30,6 +30,7 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
     """
 
     template_fields: Sequence[str] = ("transaction", "after", "delta_conn_id")
+    transaction_role: ClassVar[str] = "stage"
     ui_color = "#e0f2f7"
 
     def __init__(self, *, transaction: Any = None, after: Any = (), delta_conn_id: str | None = None, **kwargs: Any) -> None:
@@ -54,6 +55,8 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
 
     def _earlier(self) -> tuple[StagedWrite, ...]:
         """Return the staged writes that this stage builds on; a skipped stage left none."""
+        from airflow_delta.staging.contract import StagedWrite
+
         reports = [] if not self.after else flatten_reports(self.after)
         return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)
 

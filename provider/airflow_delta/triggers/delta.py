@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_delta.assets.delta import dedupe_key, watched_extra
+from airflow_delta.assets.delta import dedupe_key, watched_extras
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.hooks.delta import DeltaHook
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 _BATCH = 100
-"""So many events at most between two looks at the clock."""
+"""So many commits at most in one event."""
 
 _HANDED_OVER = 10.0
 """Seconds after which an event counts as handed over: the triggerer passes on what its triggers yield about once a second."""
@@ -60,7 +60,8 @@ def commit_report(match: Match) -> dict[str, Any]:
 class DeltaTableVersionTrigger(BaseEventTrigger):
     """Fire for versions of a Delta table, whoever commits them: this provider, Spark, delta-rs, any engine.
 
-    As the trigger of an ``AssetWatcher`` it fires one event for each matching version, in order and at least once. How far it is,
+    As the trigger of an ``AssetWatcher`` it tells of each matching version, in order and at least once: an event for each look
+    that found any. How far it is,
     it keeps in the state store of the asset, after the events have been handed over; after a restart of the triggerer the events
     of the last moments may come again, and consumers know them by ``dedupe_key``. It never ends by itself: an error is logged,
     and the next poll tries again.
@@ -68,7 +69,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
     ``payload`` of an event: ``version``, ``read_version`` (``None`` where the writer does not say), ``observed_version`` (the
     latest one at that time), ``table``, ``table_identity`` (its id), ``operation``, ``timestamp`` (milliseconds),
     ``transaction_id``, ``num_files``, ``num_removed_files``, ``num_records``, ``num_bytes``, ``num_partitions``, ``partitions``
-    (100 at most), ``data_change``, ``dedupe_key``.
+    (100 at most), ``data_change``, ``dedupe_key``. Of several commits in one look these are the last one's, and ``commits`` has
+    all of them, oldest first: ``commits_of_events`` reads both forms.
 
     Airflow runs equal triggers once. One that is equal for several assets cannot tell their states apart: give each a ``label``.
 
@@ -198,8 +200,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                 self._opened = None
                 self.log.error("Table %s could not be looked at; trying again in %ss: %s", self.table, self.poll_interval, error)
             else:
-                for match in matches:
-                    yield _event(watched_extra(match))
+                if matches:
+                    yield _event(watched_extras(matches))
                 if now_seen != seen:
                     # Not before the events are safe: they are passed on after the yield, and a triggerer may die any time.
                     seen = now_seen
