@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import time
 import uuid
@@ -195,6 +196,20 @@ class Run:
             return state in states and attempt >= tries
 
         self.live.until(there, f"{task_id}[{map_index}] of {self} was {' or '.join(states)}", explain=self.explain)
+
+    def wait_until_left(self, task_id: str) -> None:
+        """Wait until the scheduler knows that a task that waits has left its process.
+
+        It hears of the new state first. What makes the task go on in between, faster than things happen, counts as a failure.
+        """
+        ended = re.compile(
+            rf"TaskInstance Finished: dag_id={self.dag_id}, task_id={task_id}, run_id={re.escape(self.run_id)},.*"
+            rf" try_number={self.tries_of(task_id)},"
+        )
+        log = self.live.airflow.logs / "scheduler.log"
+        self.live.until(
+            lambda: ended.search(log.read_text(errors="replace")), f"the scheduler knows that {task_id} of {self} waits"
+        )
 
     # -- gates
 

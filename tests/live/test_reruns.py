@@ -122,6 +122,7 @@ def test_wait_between_stage_and_commit(live: Live, dag_id: str) -> None:
     table, awaited = live.table(dag_id), live.table(f"{dag_id}-awaited")
     run = live.trigger(dag_id, table=str(table), awaited=str(awaited))
     run.wait_for_task("txn.wait", "deferred" if dag_id == "waits_deferred" else "up_for_reschedule")
+    run.wait_until_left("txn.wait")
     assert table.version == -1
     awaited.write("2013-01")
     run.wait()
