@@ -179,12 +179,11 @@ class TestEvents:
 @pytest.mark.airflow
 def test_airflow_knows_the_scheme(airflow_database):
     """Needs the ``asset-uris`` entry of the provider info."""
-    from airflow.providers_manager import ProvidersManager
     from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
     assert ProvidersManagerTaskRuntime().asset_uri_handlers["delta"] is sanitize_uri
     assert ProvidersManagerTaskRuntime().asset_factories["delta"] is create_asset
-    assert ProvidersManager().asset_to_openlineage_converters["delta"] is convert_asset_to_openlineage
+    assert ProvidersManagerTaskRuntime().asset_to_openlineage_converters["delta"] is convert_asset_to_openlineage
     assert Asset(uri="delta://S3A/lake/flights/").uri == "delta://s3/lake/flights"
     with pytest.raises(DeltaIllegalArgumentException):
         Asset(uri="delta://s3")

@@ -93,7 +93,7 @@ def test_sql_in_the_session_of_the_task(run_dag, tables, spark):
         "broken, but only a warning": (False, "warn"),
     }
     assert "largest = 12" in report["checks"][0]["message"]
-    assert run_dag("audited_sql", NEXT_DAY).state == "success"
+    assert run_dag("audited_sql", NEXT_DAY, largest=100).state == "success"
     assert values(tables, "audited_sql") == [0, 1, 2, 3, 4, 10, 11, 12]
     assert not spark.catalog.tableExists("staged")
 

@@ -140,7 +140,7 @@ class TestWithSpark:
             assert not alive
         finally:
             worker.kill()
-            worker.wait()
+            worker.communicate()
 
     def test_a_job_of_a_session_ends_within_the_grace_time(self, tmp_path):
         """SIGTERM as Airflow sends it: the handler calls on_kill, and the task's own code goes on."""
@@ -168,7 +168,7 @@ class TestWithSpark:
             driver.wait(timeout=30)
         finally:
             worker.kill()
-            worker.wait()
+            worker.communicate()
 
     def test_told_to_stop_before_the_session_was_there(self):
         operator = DeltaStagePySparkOperator(task_id="stage", python_callable=lambda: None)

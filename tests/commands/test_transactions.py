@@ -429,11 +429,11 @@ def test_on_s3_it_is_one_listing(monkeypatch):
         endpoint = f"http://127.0.0.1:{port}"
         keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
         client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
-        client.create_bucket(Bucket="lake")
+        client.create_bucket(Bucket="lake-of-transactions")
         options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "aws_allow_http": "true"}
-        log = DeltaLog.for_table("s3://lake/t", {**options, **keys})
+        log = DeltaLog.for_table("s3://lake-of-transactions/t", {**options, **keys})
         for name in ("t1/s/1-00000000/a.parquet", "t1/s/2-00000000/a.parquet", "t2/_aborted"):
-            client.put_object(Bucket="lake", Key=f"t/staged/{name}", Body=b"12345")
+            client.put_object(Bucket="lake-of-transactions", Key=f"t/staged/{name}", Body=b"12345")
         listed: list[str] = []
         list_recursive = log.store.list_recursive
         monkeypatch.setattr(log.store, "list_recursive", lambda directory: listed.append(directory) or list_recursive(directory))
@@ -445,7 +445,7 @@ def test_on_s3_it_is_one_listing(monkeypatch):
         assert log.store.list_directories("nothing") == []
         assert {one.transaction_id for one in transactions(log, states=("open", "aborted"))} == {"t1", "t2"}
         assert abort_transaction(log, "t1", force=True).num_deleted_files == 2
-        assert [one["Key"] for one in client.list_objects_v2(Bucket="lake")["Contents"]] == [
+        assert [one["Key"] for one in client.list_objects_v2(Bucket="lake-of-transactions")["Contents"]] == [
             "t/staged/t1/_aborted",
             "t/staged/t2/_aborted",
         ]
