@@ -61,7 +61,7 @@ demo: $(STAMP)
 	@$(RUN) $(BIN)/python dags_examples/demo/run.py
 
 test: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -m "not slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
 
 test-slow: $(STAMP)
 	@$(RUN) $(BIN)/python -m pytest -m "slow and not delta_spark and not live and not browser" $(TEST_FLAGS)

@@ -22,6 +22,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand
+from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 
 MODES = ("poke", "reschedule", "deferrable")
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
@@ -219,7 +220,8 @@ class TestArguments:
 
         with DAG("d", schedule=None):
             mapped = DeltaTableVersionSensor.partial(task_id="wait", mode="reschedule").expand(table=["a", "b"])
-        assert mapped.partial_kwargs["retry_policy"] is not None
+        if MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS:
+            assert mapped.partial_kwargs["retry_policy"] is not None
 
 
 class TestDeferral:
