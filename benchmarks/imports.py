@@ -4,7 +4,7 @@ python benchmarks/imports.py [--repeats N] [--json FILE]        (about two minut
 
 Every figure is taken in a process that is as Airflow's: Dag files are parsed in children of a process that has Airflow's modules
 loaded already, as the Dag processor forks them; tasks likewise. Beside the examples stand Dags of as many tasks that know nothing
-of this provider: of ``@task`` functions, and of ``@task.pyspark`` functions of Airflow's own Spark provider.
+of this provider, with an asset as outlet: of ``@task`` functions, and of ``@task.pyspark`` functions of Airflow's own Spark provider.
 """
 
 from __future__ import annotations
@@ -201,12 +201,19 @@ PEERS = {
     "@task": "@task",
     "@task.pyspark": "@task.pyspark(conn_id='spark_default')",
 }
+SUBMIT = "from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator"
 
 
-def peer(tasks: int, decorator: str) -> str:
-    """Return a Dag of as many tasks, in a task group, without this provider."""
-    lines = ["from datetime import datetime", "from airflow.sdk import dag, task, task_group", ""]
-    lines += ["@dag(schedule=None, start_date=datetime(2026, 1, 1))", "def peer():", "    @task_group", "    def group():"]
+def peer(tasks: int, decorator: str, like: str) -> str:
+    """Return a Dag of as many tasks, in a task group, that tells of an asset as the examples do, without this provider.
+
+    :param like: the example: what submits applications has a peer that imports Airflow's operator for that.
+    """
+    lines = ["from datetime import datetime", "from airflow.sdk import Asset, dag, task, task_group", ""]
+    if "spark_submit" in like:
+        lines += [SUBMIT, ""]
+    lines += ["@dag(schedule=None, start_date=datetime(2026, 1, 1), default_args={'outlets': [Asset(uri='s3://lake/peer')]})"]
+    lines += ["def peer():", "    @task_group", "    def group():"]
     for number in range(tasks):
         lines += [f"        {decorator}", f"        def task_{number}(value=None):", "            return value", ""]
     chain = "None"
@@ -265,7 +272,7 @@ def report_parsing(work: Path, repeats: int, figures: dict[str, Any]) -> None:
         files.append(example)
         for number, decorator in enumerate(PEERS.values()):
             path = work / f"peer_{number}_{example.name}"
-            path.write_text(peer(tasks, decorator))
+            path.write_text(peer(tasks, decorator, example.stem))
             files.append(path)
     parsed = [median(runs) for runs in ask(work, "parse_service", [str(path) for path in files], repeats)]
     whole = [[whole_process(work, path) for path in files] for _ in range(3)]
