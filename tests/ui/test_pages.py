@@ -407,6 +407,7 @@ def test_one_commit(client, known):
     assert 'id="dag-run"' in text
     first = client().get(page("commit", known, version=0)).text
     assert "Set by this commit" in first
+    assert "There was nothing to check against." in first
 
 
 def test_transactions_as_page_part_and_data(client, known):
