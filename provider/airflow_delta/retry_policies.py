@@ -35,6 +35,7 @@ _REFUSED: tuple[type[BaseException], ...] = (
     exceptions.StagingException,
     exceptions.TransactionAlreadyCommittedException,
     exceptions.FeatureDropConflictException,
+    exceptions.VersionNotFoundException,
 )
 _FAIL, _RETRY = "fail", "retry"
 
@@ -55,7 +56,8 @@ class DeltaRetryPolicy(RetryPolicy):
     - a conflict (``DeltaConcurrentModificationException``): as ``on_conflict`` says;
     - a lost race (``MaxCommitRetriesExceededException``): retry;
     - ``CommitStateUnknownException``: retry, the commit recognises itself in the log;
-    - a failed audit, schema, predicate, constraint, protocol, a bad argument, what a stage handed over: fail;
+    - a failed audit, schema, predicate, constraint, protocol, a version that the log does not hold any more, a bad argument, what
+      a stage handed over: fail;
     - storage and network (``OSError``, which ``ConnectionError`` and ``TimeoutError`` are): retry;
     - any other: what Airflow does without a policy.
 

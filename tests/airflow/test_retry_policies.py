@@ -34,6 +34,7 @@ KINDS = [
     (exceptions.TransactionAbortedException("m"), FAIL, FAIL),
     (exceptions.FeatureDropConflictException("m"), FAIL, FAIL),
     (exceptions.DeltaAuditFailedException("m"), FAIL, FAIL),
+    (exceptions.VersionNotFoundException("m"), FAIL, FAIL),
     (exceptions.CommitCancelledException("m"), DEFAULT, DEFAULT),
     (exceptions.DeltaLogCorruptedException("m"), DEFAULT, DEFAULT),
     (RuntimeError("the job failed"), DEFAULT, DEFAULT),

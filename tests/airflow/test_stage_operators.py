@@ -12,7 +12,7 @@ from airflow_delta.exceptions import ConcurrentAppendException, DeltaAnalysisExc
 from airflow_delta.operators.committing import FINAL_ERRORS, REFUSALS
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
-from airflow_delta.operators.optimize import REFUSED, DeltaAutoCompactOperator, DeltaOptimizeOperator
+from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator, call_injected, without_injected
 from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
@@ -107,8 +107,8 @@ def test_a_named_spark_connection_must_exist():
         (DeltaDeleteOperator, REFUSALS),
         (DeltaMergeOperator, REFUSALS),
         (DeltaVacuumOperator, FINAL_ERRORS),
-        (DeltaOptimizeOperator, REFUSED),
-        (DeltaAutoCompactOperator, REFUSED),
+        (DeltaOptimizeOperator, REFUSALS),
+        (DeltaAutoCompactOperator, REFUSALS),
         (DeltaStartTransactionOperator, FINAL_ERRORS),
         (DeltaComputeStatisticsOperator, FINAL_ERRORS),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryPolicy, RetryRule
+from airflow.sdk import RetryPolicy
 
 from airflow_delta import exceptions
 from airflow_delta.observability import Stopwatch, TaskMetrics
@@ -16,6 +16,7 @@ from airflow_delta.operators.identity import commit_tags, whole_number
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.table import DeltaMaintenanceBase, DeltaSparkTableOperator
+from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -26,23 +27,6 @@ if TYPE_CHECKING:
     from airflow_delta.commands.optimize.files import Rewrite
     from airflow_delta.commands.optimize.result import OptimizeResult
     from airflow_delta.log import DeltaLog
-
-REFUSED = ExceptionRetryPolicy(
-    rules=[
-        RetryRule(
-            exception=[
-                exceptions.DeltaAnalysisException,
-                exceptions.DeltaIllegalArgumentException,
-                exceptions.DeltaUnsupportedOperationException,
-                exceptions.DeltaUnsupportedTableFeatureException,
-                exceptions.InvalidProtocolVersionException,
-            ],
-            action=RetryAction.FAIL,
-            reason="What the task asks for is not possible on this table.",
-        )
-    ]
-)
-"""Retry policy: what a retry cannot change fails at once. After a conflict a retry selects the files anew."""
 
 
 class DeltaRewriteOperator(DeltaSparkTableOperator):
@@ -75,7 +59,7 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
         max_file_size: int | str | None = None,
         batch_size: int | str | None = None,
         parallel: int | str = 4,
-        retry_policy: RetryPolicy | None = REFUSED,  # named here, so that partial() finds the default
+        retry_policy: RetryPolicy | None = REFUSALS,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
         super().__init__(retry_policy=retry_policy, **kwargs)
@@ -233,7 +217,7 @@ class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
         committed: Any = None,
         min_files: int | str = 50,
         max_file_size: int | str = 128 << 20,
-        retry_policy: RetryPolicy | None = REFUSED,
+        retry_policy: RetryPolicy | None = REFUSALS,
         **kwargs: Any,
     ) -> None:
         super().__init__(retry_policy=retry_policy, **kwargs)
