@@ -185,7 +185,7 @@ def _names_its_commit(result: CommitResult) -> bool:
     """Tell whether the version of a result is that of its commit, not one that was read or that contains it."""
     if result.committed_before:
         return bool(result.operation or result.transaction_id)
-    return bool(result.attempts or result.num_files or result.num_removed_files)
+    return not result.committed_nothing
 
 
 def event_extra(result: CommitResult) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_delta.staging.contract import CommitResult, StagedWrite
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
-__all__ = ["FINAL_ERRORS", "REFUSALS", "DeltaCommittingOperator", "is_nothing"]
+__all__ = ["FINAL_ERRORS", "REFUSALS", "DeltaCommittingOperator"]
 
 
 class DeltaCommittingOperator(DeltaLineageOperator):
@@ -111,7 +111,7 @@ class DeltaCommittingOperator(DeltaLineageOperator):
         """
         seconds = None if self._commit_clock is None else self._commit_clock.seconds
         self._tell_committed(result, seconds)
-        if not is_nothing(result):
+        if not result.committed_nothing:
             if not measured:
                 TaskMetrics(context["ti"]).committed(result, seconds)
             self._note_commit(self._delta_log, result, writes)
@@ -136,7 +136,7 @@ class DeltaCommittingOperator(DeltaLineageOperator):
         return (table, getattr(self, "delta_conn_id", None)) if isinstance(table, str) and table.strip() else None
 
     def _tell_committed(self, result: CommitResult, seconds: float | None) -> None:
-        if is_nothing(result):
+        if result.committed_nothing:
             self.log.info("%s of %s: nothing has changed, nothing is committed.", result.operation, result.table)
             return
         if result.committed_before:
@@ -163,8 +163,3 @@ class DeltaCommittingOperator(DeltaLineageOperator):
             result.versions_checked,
             "" if seconds is None else f", {seconds:.1f} s",
         )
-
-
-def is_nothing(result: CommitResult) -> bool:
-    """Tell whether an operation found nothing to do and committed nothing (COMPUTE STATS of a table that has them)."""
-    return not (result.attempts or result.committed_before or result.num_files or result.num_removed_files)

@@ -129,6 +129,11 @@ class CommitResult(Payload):
     partitions: tuple[dict, ...] = ()  # type: ignore[type-arg]
     auto_compaction: dict | None = None  # type: ignore[type-arg]
 
+    @property
+    def committed_nothing(self) -> bool:
+        """Whether an operation found nothing to do (COMPUTE STATS of a table that has them): ``version`` is the one it read."""
+        return not (self.attempts or self.committed_before or self.num_files or self.num_removed_files)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionHandle(Payload):
