@@ -403,6 +403,54 @@ def test_lite_needs_the_log_since_the_last_vacuum(table):
     assert vacuum(table.log(), **NOTHING, lite=True, clock=later()).num_files == 0
 
 
+def removed(path: str, at: int = 1) -> dict:
+    return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True, "partitionValues": {}, "size": 1}}
+
+
+def test_lite_follows_no_remove_out_of_the_table(table, tmp_path):
+    """Whatever a commit says that it removed: nothing goes that a full VACUUM would not find."""
+    path = table.path
+    for other in (tmp_path / "elsewhere", path / "nested", path / "d/nested", path / "staged/t/nested"):
+        write_deltalake(other, rows(1))
+        write(other / "x.parquet", 1)
+        write(other / "_delta_log/x.parquet", 1)
+    (path / "link").symlink_to(tmp_path / "elsewhere")
+    (path / "d/link").symlink_to(tmp_path / "elsewhere")
+    live = table.begin()
+    staged = stage(table, live, 10)
+    [file] = [action["add"]["path"] for action in staged.actions]
+    hidden = ["_hidden/x.parquet", "d/_hidden/x.parquet", ".x", "_x.parquet", "_delta_log/x.parquet"]
+    for name in hidden:
+        write(path / name, 1)
+    nested = [f"{d}/{f}" for d in ("nested", "d/nested", "staged/t/nested") for f in ("x.parquet", "_delta_log/x.parquet")]
+    away = ["link/x.parquet", "d/link/x.parquet", "link/_delta_log/00000000000000000000.json", "link", "d/link"]
+    outside = ["../elsewhere/x.parquet", "d/../../elsewhere/x.parquet", "%2e%2e/elsewhere/x.parquet"]
+    outside += [f"{tmp_path}/elsewhere/x.parquet", f"file://{tmp_path}/elsewhere/x.parquet", "d/../link/x.parquet"]
+    log = [f"_delta_log/{0:020}.json", f"nested/_delta_log/{0:020}.json", f"d/../_delta_log/{0:020}.json"]
+    gone = ["d/gone.parquet", f"{path}/gone too.parquet", "_change_data/x.parquet"]
+    for name in ("d/gone.parquet", "gone too.parquet", "_change_data/x.parquet", "young.parquet"):
+        write(path / name, 1)
+    age(path / "young.parquet", -2 * HOUR)
+    directories = ["d", "nested", f"staged/{live.transaction_id}"]
+    names = [*hidden, *nested, *away, *outside, *log, *gone, file, "young.parquet", *directories]
+    vector = {"storageType": "p", "pathOrInlineDv": f"file://{tmp_path}/elsewhere/x.parquet", "offset": 1, "sizeInBytes": 1}
+    last = removed("gone.parquet")
+    last["remove"]["deletionVector"] = {**vector, "cardinality": 1}
+    append_lines(path, 4, *map(removed, names), last)
+    before = {str(p) for p in tmp_path.rglob("*")}
+    full = set(vacuum(table.log(), **NOTHING, clock=later(), dry_run=True).paths)
+    done = vacuum(table.log(), **NOTHING, lite=True, clock=later())
+    assert {path for path in done.paths if not path.startswith("part-")} == {
+        "d/gone.parquet",
+        "gone too.parquet",
+        "_change_data/x.parquet",
+    }
+    assert set(done.paths) <= full
+    assert before - {str(p) for p in tmp_path.rglob("*")} == {str(path / name) for name in done.paths}
+    table.publish(live, staged)
+    assert set(table.rows()) == {(2,), (10,)}
+
+
 # -- refusals --------------------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -44,5 +46,13 @@ def test_vacuum_and_restore(s3_table, s3_options, s3_client):
     assert {live, "_hidden/x"} <= left
     table = DeltaTable(s3_table, storage_options=storage).to_pyarrow_table()
     assert table.column("id").to_pylist() == [1]
+    named = ["nested/x.parquet", "nested/_delta_log/0.json", "_hidden/x", live, "d/gone.parquet"]
+    for key in (*named[:2], named[-1]):
+        log.store.put(key, b"12345")
+    removes = [{"remove": {"path": key, "deletionTimestamp": 1, "dataChange": True}} for key in named]
+    version = log.update().version + 1
+    log.store.put(f"_delta_log/{version:020}.json", "\n".join(map(json.dumps, removes)).encode())
+    assert vacuum(log, **options, lite=True).paths == ("d/gone.parquet",)
+    assert {*named[:-1]} <= {status.path for status in log.store.list_recursive("")}
     with pytest.raises(DeltaFileNotFoundException):
         restore(log, version=2, transaction_key="restore 2", attempt="1-0")

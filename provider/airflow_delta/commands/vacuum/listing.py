@@ -1,9 +1,15 @@
-"""What lies in a table's directory, as VACUUM looks at it (Delta's ``isHiddenDirectory``)."""
+"""What lies in a table's directory, as VACUUM looks at it (Delta's ``isHiddenDirectory``).
+
+One set of rules decides what VACUUM may touch, whether a listing or the log (VACUUM LITE) names it: no hidden names, except
+below ``staged/``; nothing of a table in a directory of this one; nothing behind a link to a directory.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +24,7 @@ _COLLECTED = ("_delta_index", "_change_data")
 """Hidden names that are VACUUM's all the same."""
 
 _STAGED = f"{STAGING_DIRECTORY}/"
+_THREADS = 8
 
 
 @dataclass
@@ -25,10 +32,13 @@ class Listing:
     """Files and directories of a table that VACUUM may look at.
 
     :ivar directories: modification time by path; none on an object store.
+    :ivar staged: all that lies below ``staged/<transactionId>`` of the transactions that files belong to, where ``files`` is only
+        a selection.
     """
 
     files: list[FileStatus] = field(default_factory=list)
     directories: dict[str, int] = field(default_factory=dict)
+    staged: Listing | None = None
 
 
 def hidden_names(snapshot: Snapshot) -> Callable[[str], bool]:
@@ -54,19 +64,77 @@ def list_table(store: LogStore, hidden: Callable[[str], bool]) -> Listing:
     Links to directories are neither followed nor listed, nor is what belongs to another table in a directory of this one.
     """
     listing = Listing()
+    _list_below(store, "", hidden, listing)
+    return listing
+
+
+def select_listed(store: LogStore, hidden: Callable[[str], bool], named: Iterable[FileStatus]) -> Listing:
+    """Return those of the files that the log names which :func:`list_table` would have found, without listing the table.
+
+    :param named: sizes and times are those of the log; a local file that is younger keeps its own time.
+    """
+    visible = [status for status in named if _visible(hidden, status.path)]
+    foreign = _foreign_directories(store, all_parents([status.path for status in visible]))
+    own = (_status(store, status) for status in visible if foreign.isdisjoint(parents(status.path)))
+    found = [status for status in own if status is not None]
+    staged = Listing()
+    for transaction in sorted({status.path.split("/")[1] for status in found if status.path.startswith(_STAGED)}):
+        _list_below(store, f"{_STAGED}{transaction}", hidden, staged)
+    return Listing(found, staged=staged)
+
+
+def _visible(hidden: Callable[[str], bool], path: str) -> bool:
+    return path.startswith(_STAGED) or not any(map(hidden, path.split("/")))
+
+
+def _list_below(store: LogStore, start: str, hidden: Callable[[str], bool], listing: Listing) -> None:
     if store.local_root is not None:
-        _walk(store.local_root, hidden, listing)
-        return listing
+        _walk(store.local_root, start, hidden, listing)
+        return
     tables = set()
-    for status in store.list_recursive(""):
+    files = []
+    for status in store.list_recursive(start):
         directory, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
         if inner:
             tables.add(directory)
-        if status.path.startswith(_STAGED) or not any(map(hidden, status.path.split("/"))):
-            listing.files.append(status)
-    if tables:
-        listing.files = [status for status in listing.files if tables.isdisjoint(parents(status.path))]
-    return listing
+        if _visible(hidden, status.path):
+            files.append(status)
+    listing.files += [status for status in files if tables.isdisjoint(parents(status.path))] if tables else files
+
+
+def _foreign_directories(store: LogStore, directories: Collection[str]) -> set[str]:
+    """Return those directories that are links, or hold another table."""
+    root = store.local_root
+    if root is not None:
+        return {directory for directory in directories if not _is_own(root, directory)}
+    wanted = list(directories)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        logs = pool.map(lambda directory: store.list_from(f"{directory}/{LOG_DIRECTORY}", "", stat=False), wanted)
+        return {directory for directory, log in zip(wanted, logs, strict=True) if log}
+
+
+def _is_own(root: str, directory: str) -> bool:
+    try:
+        real = stat.S_ISDIR(os.lstat(f"{root}/{directory}").st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return real and not os.path.lexists(f"{root}/{directory}/{LOG_DIRECTORY}")
+
+
+def _status(store: LogStore, named: FileStatus) -> FileStatus | None:
+    """Return a file as it is to be judged, ``None`` for what is no file."""
+    from airflow_delta.log.store import FileStatus
+
+    if store.local_root is None:
+        return named
+    path = f"{store.local_root}/{named.path}"
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if os.path.isdir(path):
+        return None
+    return FileStatus(named.path, named.size, max(named.modification_time, status.st_mtime_ns // 1_000_000))
 
 
 def parents(path: str) -> Iterator[str]:
@@ -86,10 +154,10 @@ def all_parents(paths: Collection[str]) -> set[str]:
     return found
 
 
-def _walk(root: str, hidden: Callable[[str], bool], listing: Listing) -> None:
+def _walk(root: str, start: str, hidden: Callable[[str], bool], listing: Listing) -> None:
     from airflow_delta.log.store import FileStatus
 
-    pending = [""]
+    pending = [start]
     while pending:
         directory = pending.pop()
         staged = f"{directory}/".startswith(_STAGED)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.table_paths import forget_links
-from airflow_delta.commands.vacuum.listing import Listing, all_parents, hidden_names, list_table, parents
-from airflow_delta.commands.vacuum.staged import StagedTransactions, staged_transactions
+from airflow_delta.commands.vacuum.listing import Listing, all_parents, hidden_names, list_table, parents, select_listed
+from airflow_delta.commands.vacuum.staged import staged_transactions
 from airflow_delta.commands.vacuum.valid import (
     committed_within,
     last_version_before,
@@ -140,13 +140,14 @@ def vacuum(
     forget_links()
     last = last_version_before(log, now - retention)
     # The files first, then the version: what is committed in between is kept.
+    hidden = hidden_names(log.snapshot)
     if lite:
-        listing = Listing(removed_files(log, last, deleted_before=now - retention))
+        listing = select_listed(log.store, hidden, removed_files(log, last, deleted_before=now - retention))
     else:
-        listing = list_table(log.store, hidden_names(log.snapshot))
+        listing = list_table(log.store, hidden)
     snapshot = log.update()
     _check_protocol(snapshot)
-    found = _find(log, snapshot, listing, deleted_before=now - retention, dead_before=dead_before, lite=lite)
+    found = _find(log, snapshot, listing, deleted_before=now - retention, dead_before=dead_before)
     if needs_commits(snapshot, found.files, longer=retention > default):
         kept = committed_within(log, snapshot, last)
         found = replace(found, files=[status for status in found.files if status.path not in kept])
@@ -227,14 +228,9 @@ def _check_protocol(snapshot: Snapshot) -> None:
     protocol.check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
 
 
-def _find(log: DeltaLog, snapshot: Snapshot, listing: Listing, *, deleted_before: int, dead_before: int, lite: bool) -> _Found:
+def _find(log: DeltaLog, snapshot: Snapshot, listing: Listing, *, deleted_before: int, dead_before: int) -> _Found:
     valid = valid_files(snapshot, deleted_before=deleted_before)
-    # What the log has removed is committed, so VACUUM LITE meets no staged file of another transaction.
-    staged = (
-        StagedTransactions(frozenset(), frozenset())
-        if lite
-        else staged_transactions(log, listing, valid, dead_before=dead_before)
-    )
+    staged = staged_transactions(log, listing.staged or listing, valid, dead_before=dead_before)
     old = [status for status in listing.files if status.modification_time < deleted_before]
     occupied = all_parents([status.path for status in old])
     kept = all_parents(valid)

@@ -139,7 +139,7 @@ def removed_files(log: DeltaLog, last: int | None, *, deleted_before: int) -> li
             for change in commit.cdcs:
                 if (key := relative_key(log.store, unquote(change.path))) is not None:
                     found[key] = FileStatus(key, change.size, 0)
-    return [status for status in found.values() if not status.path.startswith(f"{LOG_DIRECTORY}/")]
+    return list(found.values())
 
 
 def remember_vacuum(log: DeltaLog, last: int | None) -> None:
