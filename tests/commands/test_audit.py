@@ -29,6 +29,7 @@ from airflow_delta.exceptions import (
     MissingStageException,
     StageConflictException,
 )
+from airflow_delta.log.actions import encode_action
 from airflow_delta.log.deletion_vectors import inline_deletion_vector
 from airflow_delta.staging.audit import AuditCheck, AuditReport, SqlAnswer
 from airflow_delta.staging.contract import ReadSet, ScanPlan, StagedWrite
@@ -160,11 +161,13 @@ def test_copies_of_rows_that_stay_are_not_staged(filled):
     """As Spark leaves them: a directory for new rows, one for copied ones; a file of the table may get a deletion vector."""
     handle = filled.begin()
     directory = f"staged/{handle.transaction_id}/update/1-a"
-    paths = [f"{directory}/0123abcd-new-0/p=a/x.parquet", f"{directory}/0123abcd-copied-0/p=a/y.parquet", "old.parquet"]
+    paths = [f"{directory}/0123abcd-new-0/p=a/x.parquet", f"{directory}/0123abcd-copied-0/p=a/y.parquet"]
     actions = tuple(
         {"add": {"path": path, "partitionValues": {"p": "a"}, "size": 1, "modificationTime": 1, "dataChange": True}}
         for path in paths
     )
+    old = filled.log().snapshot.add_files()[0]
+    actions += tuple(json.loads(encode_action(action)) for action in (old.remove(0), old))
     write = StagedWrite(
         transaction_id=handle.transaction_id,
         stage="update",
@@ -176,6 +179,7 @@ def test_copies_of_rows_that_stay_are_not_staged(filled):
         partition_columns=("p",),
         actions=actions,
         num_files=3,
+        num_removed_files=1,
         num_records=1,
         num_copied_records=7,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -39,9 +40,10 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
     VersionNotFoundException,
 )
-from airflow_delta.log.actions import AddFile
-from airflow_delta.log.deletion_vectors import inline_deletion_vector
-from airflow_delta.staging.contract import StagedWrite
+from airflow_delta.log.actions import AddFile, encode_action
+from airflow_delta.log.checkpoint_writer import write_checkpoint
+from airflow_delta.log.deletion_vectors import inline_deletion_vector, write_deletion_vectors
+from airflow_delta.staging.contract import ManifestRef, StagedWrite
 from airflow_delta.transaction import CommitPolicy
 from commands.flow import Table, column, schema
 from support.tables import protocol, write_commit
@@ -220,6 +222,146 @@ def test_a_listed_file_outside_the_staging_path_is_refused(filled):
     stolen = filled.commit(0)["add"][0]
     with pytest.raises(StagingException, match="not under its staging path"):
         filled.publish(handle, replace(write, actions=({"add": stolen},)))
+
+
+# -- what a forged staged write may name ---------------------------------------------------------------------------------------
+
+
+def rewritten(handle, *actions, task_id: str = "delete", **fields) -> StagedWrite:
+    """What an operation on rows reports: removes, and the same files with vectors."""
+    kinds = [next(iter(action)) for action in actions]
+    return StagedWrite(
+        transaction_id=handle.transaction_id,
+        stage=fields.pop("stage", task_id),
+        task_id=task_id,
+        attempt="1-a",
+        operation="DELETE",
+        mode="rewrite",
+        schema_string=handle.schema_string,
+        partition_columns=handle.partition_columns,
+        actions=actions,
+        num_files=kinds.count("add"),
+        num_removed_files=kinds.count("remove"),
+        num_change_files=kinds.count("cdc"),
+        num_records=0,
+        **fields,
+    )
+
+
+def as_json(action) -> dict:
+    return json.loads(encode_action(action))
+
+
+def marked(table, handle, file: AddFile, *rows: int, stage: str = "delete") -> list[dict]:
+    """Mark rows of a file as deleted, in a vector file of the stage's attempt."""
+    directory = f"staged/{handle.transaction_id}/{stage}/1-a"
+    [vector] = write_deletion_vectors(table.log().store, directory, [BitMap64(rows)])
+    stats = json.dumps({"numRecords": 2, "tightBounds": False})
+    return [as_json(file.remove(0)), as_json(msgspec.structs.replace(file, deletion_vector=vector, stats=stats))]
+
+
+@pytest.fixture(params=["json", "checkpoint"])
+def with_vectors(table, request) -> Table:
+    """A table with deletion vectors, and a file at an absolute path, as a shallow clone has them."""
+    handle = table.begin(partition_by=["p"], configuration={"delta.enableDeletionVectors": "true"})
+    table.publish(handle, staged(table, handle))
+    source = table.path.parent / "source/x y.parquet"
+    source.parent.mkdir()
+    pq.write_table(pa.table({"id": pa.array([7, 8], pa.int64())}), source)
+    file = {"size": source.stat().st_size, "partition_values": {"p": "s"}, "modification_time": 1, "data_change": True}
+    write_commit(table.path, 1, AddFile(path=source.as_uri(), stats='{"numRecords":2}', **file))
+    if request.param == "checkpoint":
+        write_checkpoint(table.log().snapshot)
+    return table
+
+
+def test_rows_of_live_files_may_be_marked_wherever_the_files_are(with_vectors):
+    table = with_vectors
+    handle = table.begin()
+    files = table.log().snapshot.add_files()
+    first = rewritten(handle, *(action for file in files for action in marked(table, handle, file, 0)))
+    staged_files = [msgspec.convert(action["add"], AddFile) for action in first.actions if "add" in action]
+    after = (f"{first.stage}/{first.attempt}",)
+    again = [action for file in staged_files for action in marked(table, handle, file, 0, 1, stage="again")]
+    second = rewritten(handle, *again, task_id="again", after=after)
+    assert table.publish(handle, first, second).version == 2
+    assert {file.deletion_vector.cardinality for file in table.log().snapshot.add_files()} == {2}
+
+
+def forgeries(table, handle) -> dict[str, StagedWrite]:
+    """Staged writes that no stage leaves behind, by what is wrong with them."""
+    inside, absolute = sorted(table.log().snapshot.add_files(), key=lambda file: "source" in file.path)
+    outside = table.path.parent / "outside.parquet"
+    pq.write_table(pa.table({"id": pa.array([99, 98], pa.int64())}), outside)
+    alien = msgspec.structs.replace(inside, path=outside.as_uri(), size=outside.stat().st_size)
+    relative = msgspec.structs.replace(alien, path="../outside.parquet")
+    own = marked(table, handle, inside, 0)
+    other_vector = marked(table, handle, absolute, 1)
+    attempt = f"staged/{handle.transaction_id}/delete/1-a"
+    change = {"partitionValues": {"p": "a"}, "size": 1, "dataChange": False}
+    forged_vector = json.loads(json.dumps(own))
+    forged_vector[1]["add"]["deletionVector"].update(storageType="p", pathOrInlineDv=outside.as_uri())
+    inline = json.loads(json.dumps(own))
+    inline[1]["add"]["deletionVector"] = as_json(
+        msgspec.structs.replace(inside, deletion_vector=inline_deletion_vector(BitMap64([0])))
+    )["add"]["deletionVector"]
+    moved = json.loads(json.dumps(own))
+    moved[1]["add"]["partitionValues"] = {"p": "b"}
+    foreign = json.loads(json.dumps(own).replace(handle.transaction_id, "0c7d7a4e-5d4b-4a3c-9b3e-111111111111"))
+    another_attempt = json.loads(json.dumps(own).replace("/1-a", "/2-b"))
+    another_attempt[0] = own[0]
+    return {
+        "absolute path outside of the table": rewritten(handle, *marked(table, handle, alien, 0)),
+        "path out of the table": rewritten(handle, *marked(table, handle, relative, 0)),
+        "removed, and nothing else": rewritten(handle, as_json(alien.remove(0))),
+        "removed with a vector that it has not": rewritten(
+            handle, as_json(msgspec.convert(other_vector[1]["add"], AddFile).remove(0))
+        ),
+        "vector outside": rewritten(handle, *forged_vector),
+        "vector in the log": rewritten(handle, *inline),
+        "vector of another transaction": rewritten(handle, own[0], foreign[1]),
+        "vector of another attempt": rewritten(handle, *another_attempt),
+        "another partition": rewritten(handle, *moved),
+        "change data outside": rewritten(handle, {"cdc": {"path": outside.as_uri(), **change}}),
+        "change data of another attempt": rewritten(handle, {"cdc": {"path": f"{attempt}/../2-b/x.parquet", **change}}),
+        "stage of another task": rewritten(handle, *own, stage="other"),
+        "file of a stage that it does not build on": rewritten(
+            handle, as_json(msgspec.convert(own[1]["add"], AddFile).remove(0)), task_id="second"
+        ),
+    }
+
+
+def test_paths_that_are_no_file_of_the_table_nor_of_the_stage_are_refused(with_vectors):
+    table = with_vectors
+    handle = table.begin()
+    published = []
+    for wrong, write in forgeries(table, handle).items():
+        with contextlib.suppress(StagingException):
+            table.publish(handle, write)
+            published.append(wrong)
+    assert not published
+    assert table.versions() == 2
+
+
+def test_deleted_rows_are_not_brought_back(with_vectors):
+    table = with_vectors
+    handle = table.begin()
+    [file, _] = table.log().snapshot.add_files()
+    table.publish(handle, rewritten(handle, *marked(table, handle, file, 0)))
+    handle = table.begin()
+    [now] = [file for file in table.log().snapshot.add_files() if file.deletion_vector is not None]
+    with pytest.raises(StagingException, match="bring deleted rows back"):
+        table.publish(handle, rewritten(handle, as_json(now.remove(0)), as_json(file)))
+
+
+def test_a_stage_names_no_file_of_another_stage(filled):
+    handle = filled.begin()
+    first = staged(filled, handle, "first")
+    with pytest.raises(StagingException, match="not under its staging path"):
+        filled.publish(handle, replace(first, num_records=0, actions=(), num_files=0), replace(first, stage="x", task_id="x"))
+    data = ManifestRef(path=first.actions[0]["add"]["path"], count=1, sha256="", size=1)
+    with pytest.raises(ManifestException, match="not that of its attempt"):
+        filled.publish(handle, replace(first, actions=(), manifest=data))
 
 
 @pytest.mark.parametrize("actions", [({"metaData": {"id": "x"}},), ({"add": {"path": 1}},), ()])

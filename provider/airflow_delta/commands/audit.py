@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.committed import live_records, num_records
-from airflow_delta.commands.earlier import FileKey, file_key, handle_after, in_order
+from airflow_delta.commands.earlier import FileKey, file_key, handle_after, load_stages
 from airflow_delta.commands.replaced import Replaced, find_replaced
 from airflow_delta.commands.scan import scan_of, spark_table
 from airflow_delta.commands.stage_conflicts import check_stages
-from airflow_delta.commands.staged import load_actions, parse_staged
+from airflow_delta.commands.staged import parse_staged
 from airflow_delta.commands.table import read_snapshot
 from airflow_delta.exceptions import DeltaIllegalArgumentException, MissingStageException
 from airflow_delta.log.actions import AddFile, RemoveFile
@@ -71,7 +71,7 @@ class AuditedTable:
                 table=handle.table,
                 version=handle.read_version,
             )
-        self._stages = in_order(handle, load_actions(log, handle, self.writes))
+        self._stages = load_stages(log, handle, self.writes)
         check_stages(handle, self._stages)
         self.target = handle_after(handle, self._stages)
         if len(self._stages) > 1 or handle.rerun_policy == "replace":

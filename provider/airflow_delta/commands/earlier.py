@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.create.definition import as_defined
 from airflow_delta.commands.staged import StageActions, load_actions, parse_staged
+from airflow_delta.commands.staged_paths import check_paths
 from airflow_delta.exceptions import PredicateException, StageConflictException
 from airflow_delta.log.actions import AddFile, RemoveFile
 from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
@@ -49,7 +50,19 @@ def load_earlier(
     :raises StageConflictException: one of them builds on a stage that is not among them.
     """
     writes = parse_staged(handle, after, None)
-    return in_order(handle, load_actions(log, handle, [write for write in writes if not write.already_committed]))
+    return load_stages(log, handle, [write for write in writes if not write.already_committed])
+
+
+def load_stages(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> list[StageActions]:
+    """Return stages with their actions, checked, each after those that it was planned on top of.
+
+    :raises ManifestException: a manifest is missing, truncated or altered.
+    :raises StagingException: an action is none, or names what is not the stage's.
+    :raises StageConflictException: one builds on a stage that is not among them.
+    """
+    stages = in_order(handle, load_actions(log, handle, writes))
+    check_paths(log, handle, stages)
+    return stages
 
 
 def after_arguments(stages: Sequence[StageActions]) -> Json:

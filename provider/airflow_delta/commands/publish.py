@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.alter.table import is_alter
 from airflow_delta.commands.commit_stages import CommitOptions, commit_stages
 from airflow_delta.commands.committed import find_commit, result_without_commit
-from airflow_delta.commands.earlier import in_order
+from airflow_delta.commands.earlier import load_stages
 from airflow_delta.commands.stage_conflicts import check_stages
-from airflow_delta.commands.staged import check_files, load_actions, parse_staged
+from airflow_delta.commands.staged import check_files, parse_staged
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
     DeltaError,
@@ -80,7 +80,7 @@ def publish(
     options = CommitOptions(policy=policy, tags=tags, user_metadata=user_metadata, hooks=hooks)
     writes = parse_staged(handle, staged, expected)
     with _fence(log, handle, attempt):
-        stages = in_order(handle, load_actions(log, handle, writes))
+        stages = load_stages(log, handle, writes)
         check_stages(handle, stages)
         check_files(log.store, handle, stages)
         result = commit_stages(log, handle, stages, options)

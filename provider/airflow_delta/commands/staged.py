@@ -11,19 +11,19 @@ from urllib.parse import unquote
 import msgspec
 
 from airflow_delta.commands.partitions import common_directory
+from airflow_delta.commands.staged_paths import not_staged
 from airflow_delta.exceptions import (
     ForeignTransactionException,
     ManifestException,
     MissingStageException,
     StageConflictException,
     StagedFileException,
-    StagingException,
 )
 from airflow_delta.log.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.deletion_vectors import vector_path
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.manifest import check_manifest
-from airflow_delta.staging.paths import transaction_directory
+from airflow_delta.staging.paths import MANIFEST_NAME, attempt_directory, transaction_directory
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -108,7 +108,7 @@ def load_actions(log: DeltaLog, handle: TransactionHandle, writes: Sequence[Stag
         stage = StageActions(write)
         for line in _lines(log, handle, write):
             if sum(action is not None for action in (line.add, line.remove, line.cdc)) != 1:
-                raise _not_staged(handle, write, "an action is not one of add, remove and cdc")
+                raise not_staged(handle, write, "an action is not one of add, remove and cdc")
             if line.add is not None:
                 stage.adds.append(line.add)
             elif line.remove is not None:
@@ -118,7 +118,7 @@ def load_actions(log: DeltaLog, handle: TransactionHandle, writes: Sequence[Stag
         found = (len(stage.adds), len(stage.removes), len(stage.changes))
         counted = (write.num_files, write.num_removed_files, write.num_change_files)
         if found != counted:
-            raise _not_staged(
+            raise not_staged(
                 handle,
                 write,
                 "it lists {} added, {} removed and {} change data files, and counts {}, {} and {}".format(*found, *counted),
@@ -132,11 +132,11 @@ def _lines(log: DeltaLog, handle: TransactionHandle, write: StagedWrite) -> list
     try:
         if write.manifest is None:
             return msgspec.convert(list(write.actions), list[_Line])
-        root = f"{transaction_directory(handle.transaction_id)}/"
-        if not write.manifest.path.startswith(root) or ".." in write.manifest.path.split("/"):
+        own = f"{attempt_directory(handle.transaction_id, write.stage, write.attempt)}/{MANIFEST_NAME}"
+        if write.manifest.path != own:
             raise ManifestException(
-                f"The manifest {write.manifest.path} of stage {write.stage} is not under {root} of table {log.uri}. "
-                "Clear the stage.",
+                f"The manifest {write.manifest.path} of stage {write.stage} of table {log.uri} is not that of its attempt "
+                f"({own}). Nothing is committed. Clear the stage.",
                 table=log.uri,
             )
         try:
@@ -145,16 +145,7 @@ def _lines(log: DeltaLog, handle: TransactionHandle, write: StagedWrite) -> list
             data = None
         return [_decoder.decode(line) for line in check_manifest(write.manifest, data, table=log.uri)]
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise _not_staged(handle, write, f"an action is malformed ({error})") from error
-
-
-def _not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> StagingException:
-    return StagingException(
-        f"The staged write of {write.stage} (attempt {write.attempt}) for table {handle.table} is broken: {what}. Nothing is "
-        "committed. Clear the stage.",
-        table=handle.table,
-        version=handle.read_version,
-    )
+        raise not_staged(handle, write, f"an action is malformed ({error})") from error
 
 
 def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
@@ -177,9 +168,10 @@ def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]
 
 
 def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
-    """Check that every listed file is under the transaction's staging path, is there, and has the listed size.
+    """Check that every listed file is there, and has the listed size.
 
-    Lists the directories of the attempts: as many calls as stages, however large the table is.
+    Where it is was checked by :func:`airflow_delta.commands.staged_paths.check_paths`. Lists the directories of the
+    attempts: as many calls as stages, however large the table is.
 
     :raises StagedFileException: a file is gone or has another size.
     """
@@ -188,14 +180,11 @@ def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[Sta
     for stage in stages:
         marked = {remove.path for remove in stage.removes}
         for add in stage.adds:
-            if add.deletion_vector is not None:
-                sizes[vector_path(store, add.deletion_vector)] = None, stage.write
+            if add.deletion_vector is not None and (path := vector_path(store, add.deletion_vector)).startswith(root):
+                sizes[path] = None, stage.write
             if add.path not in marked:  # else it is a file of the table, or of an earlier stage, with other rows deleted
                 sizes[unquote(add.path)] = add.size, stage.write
     sizes |= {unquote(change.path): (change.size, stage.write) for stage in stages for change in stage.changes}
-    for path, (_, write) in sizes.items():
-        if not path.startswith(root) or ".." in path.split("/"):
-            raise _not_staged(handle, write, f"{path} is not under its staging path {root}")
     # staged/<transaction>/<stage>/<attempt>
     for directory, paths in common_directory(list(sizes), 4).items():
         found = {status.path: status.size for status in store.list_recursive(directory)}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_delta.log import predicate_ast as ast
 from airflow_delta.log.actions import AddFile
@@ -84,6 +86,31 @@ class FileFilter:
 
     def _partition_mask(self, values: pa.MapArray) -> pa.BooleanArray:
         return self._predicate.partition_mask(lambda name: partition_texts(values, name), len(values))
+
+
+class PathFilter(FileFilter):
+    """The files with certain paths, as the log spells them."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        self._paths = sorted(paths)
+        values = pa.array(self._paths, pa.string())
+        self._steps: list[Step] = [(["path"], lambda rows: pc.is_in(rows.column("path"), value_set=values))]
+
+    def prepare(self, reader: CheckpointReader) -> None:
+        """Keep the steps: every checkpoint has paths."""
+
+    def keeps(self, group: RowGroup) -> bool:
+        """Return whether one of the paths is within the bounds of a row group."""
+        bounds = group.bounds("add.path")
+        if bounds is None:
+            return True
+        at = bisect_left(self._paths, bounds[0])
+        return at < len(self._paths) and self._paths[at] <= bounds[1]
+
+    def filter_actions(self, adds: list[AddFile]) -> list[AddFile]:
+        """Return the files that have one of the paths."""
+        paths = set(self._paths)
+        return [add for add in adds if add.path in paths]
 
 
 def _column(adds: list[AddFile], name: str) -> pa.Array:

@@ -353,6 +353,20 @@ class Snapshot:
         file_filter = self._file_filter(predicate) if predicate is not None else None
         return self.read_with_checkpoint(lambda reader, tail: to_add_files(live_files(reader, tail, file_filter=file_filter)))
 
+    def files_at(self, paths: Collection[str]) -> dict[str, AddFile]:
+        """Return the live files with these paths, as the log spells them; only they are looked up."""
+        found = {add.path: add for add in self.tail_files().adds.values() if add.path in paths}
+        missing = {path for path in paths if path not in found}
+        if missing and self.segment.checkpoint is not None:
+            from airflow_delta.log.files import live_files
+            from airflow_delta.log.files_columns import to_add_files
+            from airflow_delta.log.files_filter import PathFilter
+
+            wanted = PathFilter(missing)
+            files = self.read_with_checkpoint(lambda reader, tail: live_files(reader, tail, file_filter=wanted))
+            found.update((file.path, file) for file in to_add_files(files))
+        return found
+
     def tombstones(self) -> pa.Table:
         """Return the removes that have not expired (``delta.deletedFileRetentionDuration``) as an Arrow table."""
         from airflow_delta.log.files import tombstones
