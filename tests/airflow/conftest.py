@@ -129,6 +129,47 @@ def run_dag(dag_bags) -> Callable[..., Run]:
 
 
 @pytest.fixture(scope="session")
+def clear_and_run(dag_bags) -> Callable[..., Run]:
+    """Clear tasks of a finished run, as Airflow does, and run what is to be run again, as ``dag.test()`` does."""
+
+    def again(run: Run, *task_ids: str, **conf) -> Run:
+        from airflow.models.dagrun import DagRun
+        from airflow.models.taskinstance import clear_task_instances
+        from airflow.sdk.definitions.dag import _run_task
+        from airflow.utils.session import create_session
+        from airflow.utils.state import DagRunState, TaskInstanceState
+        from sqlalchemy import select
+
+        dag = next(found.dags[run.dag_id] for found in dag_bags if run.dag_id in found.dags)
+        with create_session() as session:
+            dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id))
+            dag_run.dag = _scheduler_dag(dag)
+            dag_run.conf = {**dag_run.conf, **conf}
+            cleared = [ti for ti in dag_run.get_task_instances(session=session) if ti.task_id in task_ids]
+            clear_task_instances([ti for ti in cleared if ti.state != TaskInstanceState.REMOVED], session)
+            dag_run.state = DagRunState.RUNNING
+            session.commit()
+            while dag_run.state == DagRunState.RUNNING:
+                session.expire_all()
+                for ti in dag_run.update_state(session=session)[0]:
+                    ti.try_number += 1
+                    ti.state = TaskInstanceState.SCHEDULED
+                session.commit()
+                scheduled = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == TaskInstanceState.SCHEDULED]
+                for ti in scheduled:
+                    _run_task(ti=ti, task=dag.task_dict[ti.task_id])
+        return Run(dag_run)
+
+    return again
+
+
+def _scheduler_dag(dag):
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    return DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+
+
+@pytest.fixture(scope="session")
 def tables() -> str:
     """Directory of the tables of the examples and test Dags."""
     return os.environ["DELTA_EXAMPLES"]

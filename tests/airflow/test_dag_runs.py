@@ -120,6 +120,38 @@ def test_a_skipped_member_that_the_author_allows(run_dag, tables):
     assert values(tables, "mapped_True") == [1, 3]
 
 
+def test_what_removed_and_skipped_instances_left_in_xcom_is_ignored(run_dag, clear_and_run, tables):
+    """A mapped stage shrinks and another is skipped, while their reports of before are still there."""
+    values_of = ("paths", "stage", "part.write_more", "part.stage", "choose", "write_extra", "extra")
+    after = ("emptied", "audit", "commit")
+    run = run_dag("changing", numbers=[1, 2, 3], write_extra=True, emptied=False, max_rows=0)
+    assert (run.state_of("audit"), run.state_of("commit")) == ("failed", "upstream_failed")
+
+    # Start is kept: the reports are of the same transaction. The audit sees what the commit publishes.
+    run = clear_and_run(run, *values_of, *after, numbers=[1, 2], write_extra=False, max_rows=4)
+    assert run.state == "success"
+    assert [run.state_of("stage", 2), run.state_of("part.stage", 2), run.state_of("extra")] == ["removed", "removed", "skipped"]
+    assert run.xcom("stage", 2)["transactionId"] == run.xcom("extra")["transactionId"] == run.xcom("start")["transactionId"]
+    assert values(tables, "changing") == [1, 2, 101, 102]
+
+    # Start is cleared as well: they are of another transaction.
+    run = clear_and_run(run, "start", *values_of, *after, numbers=[5], max_rows=2)
+    assert run.state == "success"
+    assert run.xcom("stage", 1)["transactionId"] != run.xcom("start")["transactionId"]
+    assert values(tables, "changing") == [1, 2, 5, 101, 102, 105]
+
+    # A stage that builds on the others builds on what counts.
+    run = clear_and_run(run, "start", *values_of, *after, numbers=[7], emptied=True)
+    assert run.state == "success"
+    assert len(run.xcom("emptied")["after"]) == 2
+    assert values(tables, "changing") == []
+
+    # The report of an instance that did succeed, for another transaction, is an error.
+    run = clear_and_run(run, "start", "commit")
+    assert run.state_of("commit") == "failed"
+    assert table(tables, "changing").version() == 2
+
+
 def test_a_conflict_is_final(run_dag, tables):
     deltalake.write_deltalake(f"{tables}/conflict", pa.table({"id": pa.array([1, 2], pa.int64())}))
     run = run_dag("conflict")

@@ -11,6 +11,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, parse_handle
 from airflow_delta.operators.spark_request import SparkRequestOperator
 from airflow_delta.retry_policies import AUDIT_ERRORS
@@ -171,7 +172,7 @@ class DeltaAuditOperator(SparkRequestOperator):
                 handle.table,
             )
             return audit_report(handle, (), already_committed=True)
-        table = AuditedTable(log, handle, [report for report in flatten_reports(self.staged) if report is not None])
+        table = AuditedTable(log, handle, valid_reports(context, flatten_reports(self.staged)))
         self.log.info(
             "Transaction %s: audit of %s rows of %s stages, staged for %s; version %s was read.",
             handle.transaction_id,

@@ -1,19 +1,58 @@
-"""Which stages a commit expects: every task instance that Airflow knows of the stage tasks, by task id and map index."""
+"""Which reports count, and which stages a commit expects: by the task instances of the run, by task id and map index.
+
+XCom outlives what it reports. An instance that was removed (a mapped stage that got fewer values), skipped, or cleared and not
+run again keeps its XCom of before, of this transaction or of an older one. Airflow's states tell which still count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
-from airflow_delta.exceptions import MissingStageException
+from airflow_delta.exceptions import MissingStageException, StagingException
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.operators.transaction import DeltaCommitOperator
     from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+
+logger = logging.getLogger(__name__)
+
+
+def valid_reports(context: Context, reports: Iterable[Mapping[str, Any] | None]) -> list[StagedWrite]:
+    """Return the reports of the task instances that ended in success in this run; what others left in XCom is ignored.
+
+    :param reports: staged writes as they came by XCom; ``None`` is an instance without one.
+    :raises StagingException: a report names a task that this Dag run does not have.
+    """
+    from airflow_delta.staging.contract import StagedWrite
+
+    writes = [StagedWrite.from_dict(report) for report in reports if report is not None]
+    states = _states(context, {write.task_id for write in writes})
+    known = {task_id for task_id, _ in states}
+    if unknown := sorted({write.task_id for write in writes} - known):
+        ti = context["ti"]
+        raise StagingException(
+            f"Staged writes name the tasks {', '.join(unknown)}, which the run {ti.run_id!r} of Dag {ti.dag_id!r} does not have. "
+            "Nothing is committed. Pass the outputs of stage tasks of this Dag run."
+        )
+    valid = []
+    for write in writes:
+        state = states.get((write.task_id, write.map_index))
+        if state == "success":
+            valid.append(write)
+        else:
+            logger.info(
+                "Transaction %s: the report of %s is ignored: that task instance did not end in success in this run (%s).",
+                write.transaction_id,
+                _name(write.task_id, write.map_index),
+                state or "it does not exist, or has not run",
+            )
+    return valid
 
 
 def check_all_reported(
@@ -23,21 +62,19 @@ def check_all_reported(
 
     Position in a mapped result is not the map index: members are compared by the identity that each report carries.
 
+    :param staged: from :func:`valid_reports`.
     :raises MissingStageException: a task instance of a stage task did not report, or no stage reported.
     """
     reported = {(write.task_id, write.map_index) for write in staged}
     task_ids = {write.task_id for write in staged} | set(_stage_tasks(commit, context))
-    expected = _instances(context, sorted(task_ids))
+    expected = _instances(context, task_ids)
     missing = [
         (task_id, map_index, state)
         for (task_id, map_index), state in sorted(expected.items())
         if (task_id, map_index) not in reported and not (commit.allow_skipped and state == "skipped")
     ]
     if missing or not staged:
-        names = ", ".join(
-            f"{task_id}{f'[{map_index}]' if map_index >= 0 else ''} ({state or 'not run'})"
-            for task_id, map_index, state in missing[:20]
-        )
+        names = ", ".join(f"{_name(task_id, map_index)} ({state or 'not run'})" for task_id, map_index, state in missing[:20])
         raise MissingStageException(
             f"{len(missing) or 'All'} of {len(expected)} stage task instances did not report to transaction "
             f"{handle.transaction_id} on {handle.table}: {names or 'no stage reported'}. Nothing is committed. "
@@ -58,18 +95,28 @@ def _stage_tasks(commit: DeltaCommitOperator, context: Context) -> Iterable[str]
             yield task.task_id
 
 
-def _instances(context: Context, task_ids: list[str]) -> dict[tuple[str, int], str | None]:
-    """Return the state of every task instance of the tasks in this run; of its own map index, inside a mapped group."""
+def _instances(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int], str | None]:
+    """Return the state of every task instance that the commit waits for; of its own map index, inside a mapped group."""
     ti = context["ti"]
-    found: dict[tuple[str, int], str | None] = {}
-    for task_id in task_ids:  # one by one: in an answer for several, "a_1" may be a task or instance 1 of the task "a"
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
-        for name, state in states.items():
-            found[task_id, -1 if name == task_id else int(name.removeprefix(f"{task_id}_"))] = state
     group = context["task"].get_closest_mapped_task_group()
     inside = {task.task_id for task in group.iter_tasks()} if group is not None else set()
     return {
         (task_id, map_index): state
-        for (task_id, map_index), state in found.items()
+        for (task_id, map_index), state in _states(context, task_ids).items()
         if state != "removed" and (task_id not in inside or map_index == ti.map_index)
     }
+
+
+def _states(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int], str | None]:
+    """Return the state of every task instance of the tasks in this run."""
+    ti = context["ti"]
+    found: dict[tuple[str, int], str | None] = {}
+    for task_id in sorted(task_ids):  # one by one: in an answer for several, "a_1" may be a task or instance 1 of the task "a"
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
+        for name, state in states.items():
+            found[task_id, -1 if name == task_id else int(name.removeprefix(f"{task_id}_"))] = state
+    return found
+
+
+def _name(task_id: str, map_index: int) -> str:
+    return task_id if map_index < 0 else f"{task_id}[{map_index}]"

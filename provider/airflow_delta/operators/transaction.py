@@ -14,7 +14,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.observability import TaskMetrics
 from airflow_delta.operators.committing import DeltaCommittingOperator
-from airflow_delta.operators.expected_stages import check_all_reported
+from airflow_delta.operators.expected_stages import check_all_reported, valid_reports
 from airflow_delta.operators.identity import (
     column_names,
     commit_tags,
@@ -211,10 +211,9 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         handle = parse_handle(self.transaction, task_id=self.task_id)
         if handle.given_table is not None:
             self._given = handle.given_table, handle.delta_conn_id
-        from airflow_delta.staging.contract import StagedWrite
-
-        staged = [StagedWrite.from_dict(report) for report in flatten_reports(self.staged) if report is not None]
+        staged: list[StagedWrite] = []
         if handle.committed is None:
+            staged = valid_reports(context, flatten_reports(self.staged))
             check_all_reported(self, context, handle, staged)
         log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
         self.log.info(

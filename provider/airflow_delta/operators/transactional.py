@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.observability import Stopwatch, TaskMetrics
+from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, parse_handle
 from airflow_delta.operators.lineage import DeltaLineageOperator
 from airflow_delta.staging.paths import new_attempt
@@ -39,6 +40,7 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
         self.after = after
         self.delta_conn_id = delta_conn_id
         self._stage_of: tuple[TransactionHandle, TaskMetrics, Stopwatch] | None = None
+        self._after: tuple[StagedWrite, ...] = ()
 
     def _open(self) -> tuple[DeltaLog, TransactionHandle]:
         handle = parse_handle(self.transaction, task_id=self.task_id)
@@ -55,16 +57,18 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
 
     def _earlier(self) -> tuple[StagedWrite, ...]:
         """Return the staged writes that this stage builds on; a skipped stage left none."""
-        from airflow_delta.staging.contract import StagedWrite
+        if self.transaction is None and self.after:  # refused when it is planned: they belong to a transaction
+            from airflow_delta.staging.contract import StagedWrite
 
-        reports = [] if not self.after else flatten_reports(self.after)
-        return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)
+            return tuple(StagedWrite.from_dict(report) for report in flatten_reports(self.after) if report is not None)
+        return self._after
 
     def _skip_if_committed(self, handle: TransactionHandle, context: Context) -> dict[str, Any] | None:
         """Return the report of a stage that has nothing to do, because an earlier run committed this transaction key."""
         from airflow_delta.commands.write import skip_stage
 
         if handle.committed is None:
+            self._after = tuple(valid_reports(context, flatten_reports(self.after))) if self.after else ()
             self._stage_of = handle, TaskMetrics(context["ti"]), Stopwatch()
             return None
         self.log.info(

@@ -9,7 +9,10 @@ from airflow.sdk import AssetAlias, dag, task, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import delta_transaction
+from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.delete_update import DeltaTruncateOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 
 ROOT = os.environ["DELTA_EXAMPLES"]
 AT_ONCE = {"retries": 1, "retry_delay": timedelta(0)}
@@ -129,9 +132,66 @@ def per_region():
     region.expand(name=[f"{ROOT}/region_a", f"{ROOT}/region_b"])
 
 
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def changing():
+    """What is mapped and what is skipped comes with the run, and may be another in the next try of it."""
+    start = DeltaStartTransactionOperator(task_id="start", table=f"{ROOT}/changing", rerun_policy="append")
+
+    @task
+    def paths(handle, dag_run=None):
+        return [write_parquet(handle, f"rows{number}", [number]) for number in dag_run.conf["numbers"]]
+
+    @task_group
+    def part(path):
+        @task
+        def write_more(handle, path):
+            return write_parquet(handle, f"more/{path}", [int(path.removeprefix("rows")) + 100])
+
+        DeltaStageFilesOperator(task_id="stage", transaction=start.output, path=write_more(start.output, path))
+
+    @task.branch
+    def choose(dag_run=None):
+        return [task_id for task_id in ("write_extra", "emptied") if dag_run.conf[task_id]]
+
+    @task
+    def write_extra(handle):
+        return write_parquet(handle, "extra", [1000])
+
+    given = paths(start.output)
+    staged = DeltaStageFilesOperator.partial(task_id="stage", transaction=start.output).expand(path=given)
+    more = write_extra(start.output)
+    extra = DeltaStageFilesOperator(task_id="extra", transaction=start.output, path=more)
+    part.expand(path=given)
+    stages = [staged.output, extra.output, start.dag.task_dict["part.stage"].output]
+    emptied = DeltaTruncateOperator(
+        task_id="emptied",
+        transaction=start.output,
+        after=stages,
+        trigger_rule="none_failed",
+    )
+    choose() >> [more, emptied]
+    audit = DeltaAuditOperator(
+        task_id="audit",
+        transaction=start.output,
+        staged=stages,
+        max_rows="{{ dag_run.conf['max_rows'] }}",
+        trigger_rule="none_failed",
+    )
+    commit = DeltaCommitOperator(
+        task_id="commit",
+        transaction=start.output,
+        staged=[*stages, emptied.output],
+        allow_skipped=True,
+        trigger_rule="none_failed",
+        retries=0,
+    )
+    audit >> commit
+
+
 rerun()
 killed_commit()
 missing_member()
 skipped_member()
 conflict()
 per_region()
+changing()
