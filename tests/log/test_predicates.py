@@ -301,3 +301,59 @@ def test_a_partition_is_kept_where_only_spark_can_tell():
 )
 def test_strings_are_read_as_spark_4_reads_them(text, value):
     assert parse(f"s = {text}").expression.literal.value == value
+
+
+ZONELESS = [
+    "at = '2024-01-01 12:00:00'",
+    "NOT (at = '2024-01-01 12:00:00')",
+    "at <=> '2024-01-01 12:00:00'",
+    "NOT (at <=> '2024-01-01 12:00:00')",
+    "at <=> NULL",
+    "NOT (at <=> NULL)",
+    "at <> '2030-01-01'",
+    "at < '2023-12-31 10:00:00'",
+    "at <= '2024-01-02 06:00:00'",
+    "at > '2024-01-02 06:00:00'",
+    "NOT (at >= '2023-12-31 18:00:00')",
+    "at IN ('2024-01-01', NULL)",
+    "at NOT IN ('2024-01-01', '2025-01-01')",
+    "at NOT IN ('2024-01-01', NULL)",
+    "at IS NULL",
+    "at IS NOT NULL",
+    "at BETWEEN '2023-12-31' AND '2024-01-03'",
+    "p = 1 AND at > '2024-01-01'",
+    "NOT (p = 2 OR at > '2024-01-03') AND q IS NULL",
+    "at > '2024-01-01' OR p = 1",
+    "true",
+    "NULL OR at < '2030-01-01'",
+]
+
+
+@pytest.mark.parametrize("text", ZONELESS)
+@pytest.mark.parametrize("value", ["2024-01-01 12:00:00", "2024-01-01 00:00:00.000000"])
+def test_a_partition_without_a_time_zone(text, value):
+    """Kept where any reader may see a row, taken whole where every reader sees all of them."""
+    predicate = Predicate.parse(text, SCHEMA, [*PARTITIONS, "at"])
+    naive = dt.datetime.fromisoformat(value)
+    for p in ("1", "2"):
+        zoned = [
+            {"p": p, "at": (naive + dt.timedelta(minutes=15 * step)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")} for step in range(-72, 73)
+        ]
+        seen = {predicate.matches_partition(values) for values in zoned}
+        values = {"p": p, "at": value}
+        assert predicate.matches_partition(values) or seen == {False}
+        assert not predicate.selects_partition(values) or seen == {True}
+        if len(seen) == 1 and "=" not in text:
+            assert predicate.matches_partition(values) == predicate.selects_partition(values) == seen.pop()
+        maps = pa.array([list(values.items()), list(zoned[0].items())], pa.map_(pa.string(), pa.string()))
+        mask = predicate.partition_mask(lambda name, maps=maps: partition_texts(maps, name), 2)
+        assert mask.to_pylist() == [predicate.matches_partition(values), predicate.matches_partition(zoned[0])]
+
+
+def test_a_disjunction_with_a_partition_without_a_time_zone():
+    from airflow_delta.log.data_skipping import skipping_mask
+
+    predicate = Predicate.parse("at = '2024-01-01 10:00:00' OR id = 5", SCHEMA, ["at"])
+    stats = pa.array(['{"numRecords":1,"minValues":{"Id":1},"maxValues":{"Id":1},"nullCount":{"Id":0}}'] * 3)
+    texts = pa.array(["2024-01-01 00:00:00", "2024-01-01T00:00:00Z", "2024-01-03 00:00:00"])
+    assert skipping_mask(predicate.data_part, stats, lambda _name: texts).to_pylist() == [True, False, False]

@@ -13,7 +13,7 @@ from airflow_delta.commands.committed import live_records
 from airflow_delta.commands.table import parse_predicate
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.log.actions import AddFile
-from airflow_delta.log.partition_values import parse_partition_value, parse_timestamp
+from airflow_delta.log.partition_values import parse_partition_value, parse_timestamp, possible_instants
 from airflow_delta.log.properties import TableProperties
 from airflow_delta.log.schema import FLOATING, INTEGRAL, DataType, DecimalType
 
@@ -126,7 +126,10 @@ def column_statistics(file: AddFile, column: Column, configuration: Mapping[str,
     """Return what a file says of a column."""
     rows = live_records(file)
     if column.is_partition:
-        value = parse_partition_value(file.partition_values.get(column.physical_path[0]), column.data_type)
+        text = file.partition_values.get(column.physical_path[0])
+        if (instants := possible_instants(text, column.data_type)) is not None:  # which one, the reader's time zone tells
+            return ColumnStatistics(file.path, rows, 0, instants.earliest, None, None, instants.latest)
+        value = parse_partition_value(text, column.data_type)
         nulls = rows if value is None else 0
         value = _as_decimal(value) if _is_number(column.data_type) else value
         return ColumnStatistics(file.path, rows, nulls, value, value, value, value)

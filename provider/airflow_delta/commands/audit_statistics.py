@@ -310,7 +310,7 @@ def _partitions_check(text: str) -> Check:
         outside = [
             {logical.get(name, name): value for name, value in values.items()}
             for values in touched.values()
-            if not predicate.matches_partition(values)
+            if not predicate.selects_partition(values)  # one that no reader, in whatever time zone, sees elsewhere
         ]
         message = f"{len(touched)} partitions touched, {len(outside)} of them not among {text}"
         if outside:

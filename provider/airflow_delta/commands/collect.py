@@ -11,6 +11,7 @@ from airflow_delta.commands.data_files import DataFiles, Footers, find_data_file
 from airflow_delta.commands.earlier import earlier_of
 from airflow_delta.commands.planned import as_planned, rewritten_files
 from airflow_delta.commands.rules import check_finished_files, table_rules
+from airflow_delta.commands.scan import undecided_files, zone_needed
 from airflow_delta.commands.staged_write import staged_write
 from airflow_delta.commands.table import check_new_schema, parse_predicate
 from airflow_delta.exceptions import (
@@ -148,7 +149,7 @@ def collect_files(
             table=handle.table,
         )
     earlier = load_earlier(log, handle, after) if after else []
-    handle = handle_after(handle, earlier)
+    begun, handle = handle, handle_after(handle, earlier)
     partition_columns = check_write_options(
         handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
     )
@@ -172,6 +173,8 @@ def collect_files(
     predicate = None if replace_where is None else _predicate(log, handle, replace_where, schema_string, partition_columns)
     if predicate is not None:
         _refuse_data_predicate(handle, predicate)
+        if known is not None and undecided_files(log, begun, predicate, earlier):
+            raise zone_needed(handle, predicate, "With files that another job wrote")
     new = DataFiles()
     Footers(log, handle, schema_string, partition_columns, time_zone, known=known).collect(directory, new, statuses)
     _check_inside_predicate(log, handle, predicate, new.adds)

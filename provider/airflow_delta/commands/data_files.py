@@ -11,6 +11,7 @@ from airflow_delta.exceptions import InvariantViolationException, StagedFileExce
 from airflow_delta.log.actions import AddFile
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import is_hidden
+from airflow_delta.staging.zones import AS_IN_LOG
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -75,7 +76,7 @@ class Footers:
         # Partition values are known by physical names, as statistics are.
         self._types = {self._stored_name(f): f.data_type for f in fields if f is not None}
         self._partition_columns = [f.name for f in fields if f is not None]
-        self._zone = time_zone_of(time_zone)
+        self._zone = None if time_zone == AS_IN_LOG else time_zone_of(time_zone)
         self._not_null = self._not_null_columns(known)
         # Delta says so where a deletion vector may loosen the bounds later.
         self._tight_bounds = "deletionVectors" in handle.features

@@ -211,4 +211,4 @@ def _selection(handle: TransactionHandle, stage: StageActions) -> Predicate | st
 def _matches(selected: Predicate | str, file: AddFile, stage: StageActions) -> bool:
     if isinstance(selected, str):
         return selected == "all" or any(add.partition_values == file.partition_values for add in stage.adds)
-    return selected.matches_partition(file.partition_values)
+    return selected.selects_partition(file.partition_values)

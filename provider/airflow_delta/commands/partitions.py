@@ -8,14 +8,18 @@ from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, StagedFileException
-from airflow_delta.log.partition_values import parse_partition_directory, parse_partition_value, serialize_partition_value
+from airflow_delta.log.partition_values import (
+    is_zoneless,
+    parse_partition_directory,
+    parse_partition_value,
+    serialize_partition_value,
+)
 from airflow_delta.log.schema import TIMESTAMP, DataType
 
 # What java.net.URI leaves as it is in a path: ASCII letters and digits, these marks, and all that is not ASCII except
 # spaces and control characters.
 _PLAIN_MARKS = "_-!.~'()*,;:$&+=@/"
 _PLAIN = re.compile(r"[A-Za-z0-9/=._-]*")
-_ZONE = re.compile(r"\d\s*(Z|UTC|GMT|[+-]\d{1,2}(:?\d{2})?)$")
 
 
 def url_encode(path: str) -> str:
@@ -44,12 +48,14 @@ def time_zone_of(name: str) -> tzinfo:
         raise DeltaIllegalArgumentException(f"There is no time zone {name!r}") from error
 
 
-def partition_values(directories: str, types: Mapping[str, DataType], zone: tzinfo, *, table: str) -> dict[str, str | None]:
+def partition_values(
+    directories: str, types: Mapping[str, DataType], zone: tzinfo | None, *, table: str
+) -> dict[str, str | None]:
     """Return the partition values that the directories of a file say, as the log spells them.
 
     :param directories: ``month=1/day=2``; parts without ``=`` are no partitions.
     :param types: type of each partition column, in order, by name.
-    :param zone: time zone of timestamps in directory names.
+    :param zone: time zone of timestamps in directory names; ``None``: those without one are kept as they are.
     :raises StagedFileException: a partition column is missing, or its value is not of its type.
     """
     found = {name.lower(): text for name, text in parse_partition_directory(directories).items()}
@@ -71,9 +77,11 @@ def partition_values(directories: str, types: Mapping[str, DataType], zone: tzin
     return values
 
 
-def _serialised(text: str | None, data_type: DataType, zone: tzinfo) -> str | None:
+def _serialised(text: str | None, data_type: DataType, zone: tzinfo | None) -> str | None:
     value = parse_partition_value(text, data_type)
-    if text is not None and data_type == TIMESTAMP and not _ZONE.search(text[10:]):
+    if text is not None and data_type == TIMESTAMP and is_zoneless(text):
+        if zone is None:
+            return text
         value = value.replace(tzinfo=zone).astimezone(UTC)
     return serialize_partition_value(value, data_type)
 

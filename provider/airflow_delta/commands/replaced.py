@@ -163,7 +163,9 @@ def _whole_files(txn: OptimisticTransaction, handle: TransactionHandle, stage: S
     if not predicate.partition_only:
         txn.track_read_predicates(predicate)
         return None
-    return _actions(txn.filter_files(predicate))
+    files = _actions(txn.filter_files(predicate))
+    # Of the others, which need a time zone, Spark has written the rows that stay.
+    return [file for file in files if predicate.selects_partition(file.partition_values)] if predicate.zone_dependent else files
 
 
 def _actions(files: pa.Table) -> list[AddFile]:

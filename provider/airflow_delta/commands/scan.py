@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.committed import live_records
 from airflow_delta.commands.earlier import files_after, handle_after, load_earlier
 from airflow_delta.commands.table import parse_predicate, read_snapshot
-from airflow_delta.exceptions import DeltaTableNotFoundException
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
 from airflow_delta.log import column_mapping
 from airflow_delta.staging.contract import WORD_BITS, ScanFile, ScanPlan, ScanVector, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import SCAN_DIRECTORY, transaction_directory
@@ -84,6 +84,30 @@ def candidate_files(
         return files
     live = files_after(handle, files, earlier)
     return [file for file in live if predicate is None or predicate.matches_partition(file.partition_values)]
+
+
+def undecided_files(
+    log: DeltaLog, handle: TransactionHandle, predicate: Predicate, earlier: Sequence[StageActions]
+) -> list[AddFile]:
+    """Return the files of which the time zone of the Spark session decides whether a predicate on partitions selects them.
+
+    Their timestamps name no zone. As in Delta, what they are, whoever reads them decides.
+    """
+    if not predicate.zone_dependent:
+        return []
+    files = candidate_files(log, handle, predicate, earlier)
+    return [file for file in files if not predicate.selects_partition(file.partition_values)]
+
+
+def zone_needed(handle: TransactionHandle, predicate: Predicate, what: str) -> DeltaAnalysisException:
+    """Return the error of an operation that takes partitions whole, and cannot tell which a predicate selects."""
+    return DeltaAnalysisException(
+        f"{what}, partitions of table {handle.table} version {handle.read_version} are replaced whole, and whether "
+        f"{predicate.text} selects some of them depends on the time zone of the reader: their timestamps name none. Name a range "
+        "that ends 18 hours or more away from them, or run a DELETE first, which Spark decides.",
+        table=handle.table,
+        version=handle.read_version,
+    )
 
 
 def scan_of(

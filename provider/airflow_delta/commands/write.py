@@ -11,7 +11,7 @@ from airflow_delta.commands.collect import collect_files, collect_stage
 from airflow_delta.commands.create.plan import handle_of_new
 from airflow_delta.commands.earlier import after_arguments, handle_after, load_earlier
 from airflow_delta.commands.rules import table_rules
-from airflow_delta.commands.scan import plan_scan, plan_scan_after, spark_table
+from airflow_delta.commands.scan import plan_scan, plan_scan_after, scan_of, spark_table, undecided_files, zone_needed
 from airflow_delta.commands.table import parse_predicate
 from airflow_delta.commands.write_options import (
     create_arguments,
@@ -123,6 +123,10 @@ def plan_stage(
         predicate_text = predicate.text
         if not predicate.partition_only:
             rewrite = plan(replace_where)
+        elif undecided := undecided_files(log, before, predicate, earlier):
+            if not data_change:
+                raise zone_needed(handle, predicate, "With data_change=False")
+            rewrite = scan_of(log, handle, undecided, predicate, spark_table_uri=spark_table_uri)
     scan = plan(None if read is True else read) if read else None
     stage = stage_key(task_id, map_index)
     return StageRequest(

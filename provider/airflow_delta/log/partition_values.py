@@ -2,9 +2,10 @@
 
 The forms are those of the protocol, "Partition Value Serialization".
 
-Timestamps come in two forms: ISO 8601 with a zone, and ``yyyy-MM-dd HH:mm:ss`` in the zone of whoever wrote it. The log does
-not say
-which zone that was; UTC is assumed.
+Timestamps come in two forms: ISO 8601 with a zone, and ``yyyy-MM-dd HH:mm:ss``, of which the log does not say the zone. Delta
+Spark reads the latter in the time zone of its session, which is not known here: what decides about rows asks
+:func:`possible_instants`. :func:`parse_partition_value` takes them for UTC, as delta-rs does, where nothing but an order hangs
+on it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.schema import INTEGRAL, DataType, DecimalType
@@ -38,6 +39,41 @@ _TIMESTAMP = re.compile(
     r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?",
     re.ASCII,
 )
+
+
+MAX_OFFSET = dt.timedelta(hours=18)
+"""No time zone is farther from UTC (``java.time.ZoneOffset``)."""
+
+
+class Instants(NamedTuple):
+    """The value of a timestamp without a zone: one of the instants between two, by the time zone of the reader."""
+
+    earliest: dt.datetime
+    latest: dt.datetime
+
+
+def possible_instants(text: str | None, data_type: DataType) -> Instants | None:
+    """Return which instants a partition value may be, ``None`` where no time zone is needed to tell.
+
+    :raises DeltaAnalysisException: if the text is not a value of the type.
+    """
+    if data_type.name != "timestamp" or text is None or not is_zoneless(text):
+        return None
+    moment = parse_partition_value(text, data_type)
+    return Instants(_shifted(moment, -MAX_OFFSET), _shifted(moment, MAX_OFFSET))
+
+
+def is_zoneless(text: str) -> bool:
+    """Return whether a text is a timestamp that names no time zone."""
+    match = _TIMESTAMP.fullmatch(text.strip())
+    return match is not None and match[8] is None
+
+
+def _shifted(moment: dt.datetime, by: dt.timedelta) -> dt.datetime:
+    try:
+        return moment + by
+    except OverflowError:
+        return (dt.datetime.min if by < dt.timedelta() else dt.datetime.max).replace(tzinfo=dt.UTC)
 
 
 def is_partition_type(data_type: DataType) -> bool:

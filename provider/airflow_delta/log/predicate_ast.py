@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from airflow_delta.log.partition_values import Instants
 from airflow_delta.log.schema import FLOATING, INTEGRAL, DataType
 
 Row = Mapping[tuple[str, ...], Any]
@@ -365,6 +366,54 @@ def _like(pattern: str) -> tuple[re.Pattern[str], str]:
             prefix.append(letter)
         position += 1
     return re.compile("".join(parts), re.DOTALL), "".join(prefix)
+
+
+# -- values that are not known exactly -------------------------------------------------------------------------------------------
+
+
+def holds(expression: Expression, row: Row, *, surely: bool) -> bool:
+    """Return whether an expression can be true for a row, or surely is, where values may be :class:`Instants`.
+
+    :param expression: from :func:`push_down_not`, without :class:`Opaque`.
+    :param surely: true whichever of the possible values each one is.
+    """
+    match expression:
+        case And(parts):
+            return all(holds(part, row, surely=surely) for part in parts)
+        case Or(parts):
+            return any(holds(part, row, surely=surely) for part in parts)
+        case Constant(value):
+            return value is True
+    instants = row.get(next(columns(expression)).physical_path)
+    if not isinstance(instants, Instants):
+        return compile_expression(expression)(row) is True
+    low, high = instants
+    match expression:
+        case Not(IsNull()):
+            return True
+        case Compare(operator, _, literal):
+            return _instants_hold(operator, instants, literal.value, surely=surely)
+        case In(_, literals):
+            return not surely and any(low <= literal.value <= high for literal in literals if literal.value is not None)
+        case Not(Compare("<=>", _, literal)):
+            return literal.value is None or not surely or not low <= literal.value <= high
+        case Not(In(_, literals)):
+            wanted = [literal.value for literal in literals]
+            return None not in wanted and not (surely and any(low <= value <= high for value in wanted))
+    return not surely and not isinstance(expression, IsNull)
+
+
+def _instants_hold(operator: str, instants: Instants, value: Any, *, surely: bool) -> bool:
+    if value is None:
+        return False
+    low, high = instants
+    if operator in ("=", "<=>"):
+        return not surely and low <= value <= high
+    if operator == "<>":
+        return not surely or not low <= value <= high
+    # The end of the range that fulfils it first, or last.
+    first = operator in ("<", "<=")
+    return _OPERATORS[operator](low if first != surely else high, value)
 
 
 # -- text ---------------------------------------------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ Conditions that only Spark evaluates are unknown here: they keep every file, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log import predicate_ast as ast
-from airflow_delta.log.partition_values import parse_partition_value
-from airflow_delta.log.schema import StructType
+from airflow_delta.log.partition_values import Instants, parse_partition_value, possible_instants
+from airflow_delta.log.schema import DataType, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,10 @@ class Predicate:
 
     @property
     def partition_only(self) -> bool:
-        """Return whether partition values alone decide it, here, without Spark."""
+        """Return whether partition values alone decide it, without a look at rows.
+
+        That of a file may still depend on the time zone of the Spark session: see :meth:`selects_partition`.
+        """
         return all(column.is_partition for column in self.columns) and not any(ast.opaque(self.expression))
 
     @cached_property
@@ -103,11 +106,45 @@ class Predicate:
         if self.partition_part is None:
             return True
         part = self.partition_part.widened
-        row = {
-            column.physical_path: parse_partition_value(partition_values.get(column.physical_path[0]), column.data_type)
-            for column in part.columns
-        }
-        return part.evaluate(row) is True
+        return part._may_hold(_row(part.columns, partition_values))
+
+    def selects_partition(self, partition_values: Mapping[str, str | None]) -> bool:
+        """Return whether the predicate is true for every row of a file with these partition values.
+
+        Of a timestamp without a zone that must hold in every time zone: what it is, the session of Spark decides.
+
+        :param partition_values: as for :meth:`matches_partition`.
+        :raises DeltaAnalysisException: if a text is not a value of its column's type.
+        """
+        if not self.partition_only:
+            return False
+        row = _row(self.columns, partition_values)
+        if any(isinstance(value, Instants) for value in row.values()):
+            return ast.holds(self._pushed_down, row, surely=True)
+        return self.evaluate(row) is True
+
+    def selects_partitions(self, partitions: Iterable[Mapping[str, str | None]]) -> bool:
+        """Return whether the predicate is true for every row of files that may match it (:meth:`matches_partition`).
+
+        :param partitions: their partition values.
+        """
+        if not self.partition_only:
+            return False
+        return not self.zone_dependent or all(map(self.selects_partition, partitions))
+
+    @property
+    def zone_dependent(self) -> bool:
+        """Return whether it is about a partition column whose values may lack a time zone."""
+        return any(column.is_partition and column.data_type.name == "timestamp" for column in self.columns)
+
+    @cached_property
+    def _pushed_down(self) -> ast.Expression:
+        return ast.push_down_not(self.expression)
+
+    def _may_hold(self, row: ast.Row) -> bool:
+        if any(isinstance(value, Instants) for value in row.values()):
+            return ast.holds(self._pushed_down, row, surely=False)
+        return self.evaluate(row) is True
 
     def partition_mask(self, texts: Callable[[str], pa.Array], length: int) -> pa.BooleanArray:
         """Return which files may hold rows, evaluating each different partition once.
@@ -124,7 +161,7 @@ class Predicate:
             return pc.equal(pa.nulls(length, pa.bool_()).fill_null(keep), True)
         encoded = [texts(column.physical_path[0]).dictionary_encode(null_encoding="encode") for column in part.columns]
         values = [
-            [parse_partition_value(text, column.data_type) for text in array.dictionary.to_pylist()]
+            [_value(text, column.data_type) for text in array.dictionary.to_pylist()]
             for array, column in zip(encoded, part.columns, strict=True)
         ]
         # One number for each combination: positions in the dictionaries, as digits of a mixed radix.
@@ -133,11 +170,16 @@ class Predicate:
             codes = pc.add(pc.multiply(codes, len(array.dictionary)), array.indices.cast(pa.int64()))
         combined = codes.dictionary_encode()
         paths = [column.physical_path for column in part.columns]
-        kept = [
-            part.evaluate(dict(zip(paths, _digits(code, values), strict=True))) is True
-            for code in combined.dictionary.to_pylist()
-        ]
+        kept = [part._may_hold(dict(zip(paths, _digits(code, values), strict=True))) for code in combined.dictionary.to_pylist()]
         return pa.array(kept, pa.bool_()).take(combined.indices)
+
+
+def _value(text: str | None, data_type: DataType) -> Any:
+    return possible_instants(text, data_type) or parse_partition_value(text, data_type)
+
+
+def _row(columns: Sequence[ast.Column], partition_values: Mapping[str, str | None]) -> dict[tuple[str, ...], Any]:
+    return {c.physical_path: _value(partition_values.get(c.physical_path[0]), c.data_type) for c in columns}
 
 
 def _digits(code: int, values: list[list[Any]]) -> list[Any]:

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_delta.log.partition_values import parse_timestamp, partition_array
+from airflow_delta.log.partition_values import parse_timestamp, partition_array, possible_instants
 from airflow_delta.log.predicate_ast import Column
 from airflow_delta.log.schema import FLOATING, INTEGRAL, DataType, DecimalType
 
@@ -83,13 +83,22 @@ def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[C
 def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: Column, bounded: bool) -> Bounds:
     """Return partition values in the form of statistics: every row of a file has the same value.
 
+    Timestamps without a zone may be any of the instants that they are in some time zone.
+
     :raises DeltaAnalysisException: a text is no value of the column's type.
     """
     kind = _comparable(column.data_type)
     values = partition_array(texts, column.data_type)
     bounds = _numbers(values.cast(kind)) if bounded else None
     nulls = pc.is_null(values).cast(pa.int64())
-    return Bounds(bounds, bounds, nulls, pc.add(pc.multiply(nulls, 0), 1))
+    low = high = bounds
+    if bounded and column.data_type.name == "timestamp":
+        encoded = pc.dictionary_encode(texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts)
+        ranges = [possible_instants(text, column.data_type) for text in encoded.dictionary.to_pylist()]
+        if any(ranges):
+            ends = [pa.array([r and r[end] for r in ranges], kind).take(encoded.indices) for end in (0, 1)]
+            low, high = (pc.coalesce(end, bounds) for end in ends)
+    return Bounds(low, high, nulls, pc.add(pc.multiply(nulls, 0), 1))
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class MergeRewrite(Rewrite):
     def write_inserted(self, df: DataFrame) -> str:
         """Write new rows into a directory that tells them from changed ones, and return its name."""
         name = f"{self.run}{INSERTED}"
-        write_files(df, self.request, self.target, name)
+        write_files(df, self.request, self.target, name, new_rows=True)
         self._directories["new"].append(name)
         return name
 

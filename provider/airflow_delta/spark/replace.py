@@ -12,6 +12,7 @@ from airflow_delta.spark.paths import data_file_uri, escape_glob, normal_form, n
 from airflow_delta.spark.read import FILE_COLUMN, read_files
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.zones import zoneless_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -77,18 +78,22 @@ def written_rows(spark: SparkSession, request: StageRequest, target: Json, direc
     partitions = [{"name": name, "type": "string", "nullable": True, "metadata": {}} for _, name in layout.partition_columns]
     schema = StructType.fromJson({"type": "struct", "fields": [*layout.stored["fields"], *partitions]})
     rows = spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(f"{request.path}/{directory}"))
-    columns = {field["name"]: _partition_value(field, name) for field, name in layout.partition_columns}
+    zoned = bool(zoneless_values(request.rewrite))
+    columns = {field["name"]: _partition_value(field, name, zoned=zoned) for field, name in layout.partition_columns}
     in_files = [field["name"] for field in layout.fields if field["name"] not in columns]
     columns |= dict(zip(in_files, layout.columns(), strict=True))
     return rows.select(*[columns[field["name"]].alias(field["name"]) for field in layout.fields])
 
 
-def _partition_value(field: Json, name: str) -> Column:
-    """Return the value that a directory name says; instants are named in UTC, whatever the session's time zone."""
+def _partition_value(field: Json, name: str, *, zoned: bool) -> Column:
+    """Return the value that a directory name says; instants are named in UTC, whatever the session's time zone.
+
+    :param zoned: they say so themselves.
+    """
     from pyspark.sql import functions as sf
 
     text = sf.col(quoted(name))
-    if field["type"] == "timestamp":
+    if field["type"] == "timestamp" and not zoned:
         epoch = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
         return sf.expr(f"timestamp_micros(timestampdiff(MICROSECOND, {epoch}, CAST({quoted(name)} AS TIMESTAMP_NTZ)))")
     return text if field["type"] == "string" else text.cast(spark_type(field["type"]))

@@ -26,6 +26,7 @@ from airflow_delta.spark.write import write_files, write_inserts
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.schema import parse_struct
+from airflow_delta.staging.zones import zone_of_directories
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -156,7 +157,7 @@ class Rewrite:
             metrics=self.metrics,
             schema_string=json.dumps(self.target, separators=(",", ":"), ensure_ascii=False),
             partition_columns=self.request.partition_columns,
-            time_zone="UTC",
+            time_zone=zone_of_directories(self.plan),
         )
 
 

@@ -22,6 +22,7 @@ from airflow_delta.staging.mapping import mapped_schema
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.rules import IdentityRule
 from airflow_delta.staging.schema import parse_struct, written_schema
+from airflow_delta.staging.zones import zone_of_directories
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +61,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         with session_settings(spark, WRITE_SETTINGS):
             new = _new_rows(df, data, request, target, identities, checks)
             with file_sizes(spark, request):
-                write_files(rebalanced(new, request, partition_names(target, request)), request, target, run)
+                write_files(rebalanced(new, request, partition_names(target, request)), request, target, run, new_rows=True)
             replaced = None if rewrite is None else ReplacedRows(spark, request, rewrite, target, run)
             if replaced is not None:
                 touched = replaced.files()
@@ -90,7 +91,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         schema_string=json.dumps(target, separators=(",", ":"), ensure_ascii=False),
         # A schema that the data decides also decides how its partition columns are spelled.
         partition_columns=tuple(partition_names(target, request)) if request.schema_string is None else request.partition_columns,
-        time_zone="UTC",
+        time_zone=zone_of_directories(rewrite),
     )
 
 

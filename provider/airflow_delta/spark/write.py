@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from airflow_delta.spark.align import quoted, spark_type
@@ -10,6 +11,7 @@ from airflow_delta.staging.contract import Json
 from airflow_delta.staging.mapping import field_metadata, physical_name, physical_type
 from airflow_delta.staging.report import StageRequest
 from airflow_delta.staging.schema import find_field, nullable
+from airflow_delta.staging.zones import zoneless_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,18 +19,34 @@ if TYPE_CHECKING:
 CHANGE_TYPE = "_change_type"
 
 
-def write_files(df: DataFrame, request: StageRequest, target: Json, directory: str, *, change_type: str | None = None) -> None:
+def write_files(
+    df: DataFrame,
+    request: StageRequest,
+    target: Json,
+    directory: str,
+    *,
+    change_type: str | None = None,
+    new_rows: bool = False,
+) -> None:
     """Write rows into a directory of the attempt.
 
     :param df: all columns of ``target`` in order, under their logical names.
     :param change_type: write change data: the kind of change that every row stands for.
+    :param new_rows: the table has none of the rows; those that it has stay in their partition, as the log spells it.
     """
     from pyspark.sql import functions as sf
 
     partitions = _partition_fields(target, request)
     names = {field["name"] for field in partitions}
     if partitions or request.rules.column_mapping != "none":
-        df = df.select(*[_stored(field, request, in_path=field["name"] in names) for field in target["fields"]])
+        zoneless = zoneless_values(request.rewrite) if partitions else {}
+        columns = [_stored(field, request, in_path=field["name"] in names) for field in target["fields"]]
+        for position, field in enumerate(target["fields"] if zoneless else ()):
+            if field["name"] in names and field["type"] == "timestamp":
+                kept = set[str]() if new_rows else zoneless.get(field["name"], set())
+                name = physical_name(field, request.rules)
+                columns[position] = _as_in_log(df.sparkSession, field["name"], kept).alias(name, metadata=field_metadata(field))
+        df = df.select(*columns)
     if change_type is not None:
         df = df.withColumn(CHANGE_TYPE, sf.lit(change_type))
     _save(df, request, [physical_name(field, request.rules) for field in partitions], directory)
@@ -76,15 +94,37 @@ def _save(df: DataFrame, request: StageRequest, partitions: list[str], directory
     writer.save(f"{request.path}/{directory}")
 
 
+def _as_in_log(spark: SparkSession, name: str, texts: set[str]) -> Column:
+    """Return the texts of a timestamp in directory names: partition values of the log word for word, others in UTC with a zone.
+
+    :param texts: partition values without a zone. Those that this session takes for the same instant are not told apart, and
+        their rows move to the partition in UTC, as in Delta.
+    """
+    from pyspark.sql import functions as sf
+
+    in_utc = sf.concat(sf.expr(_in_utc(name)).cast("string"), sf.lit("Z"))
+    if not texts:
+        return in_utc
+    known = spark.createDataFrame([(text,) for text in sorted(texts)], "text STRING")
+    read = [(row[0], row[1]) for row in known.selectExpr("text", "unix_micros(CAST(text AS TIMESTAMP))").collect()]
+    times = Counter(micros for _, micros in read)
+    unique = {micros: text for text, micros in read if times[micros] == 1}
+    keys, values = sf.lit(list(unique)).cast("array<bigint>"), sf.lit(list(unique.values())).cast("array<string>")
+    return sf.coalesce(sf.try_element_at(sf.map_from_arrays(keys, values), sf.unix_micros(sf.col(quoted(name)))), in_utc)
+
+
+def _in_utc(name: str) -> str:
+    # By arithmetic on the instant: formatting in a zone with daylight saving would be ambiguous for an hour a year.
+    return f"timestampadd(MICROSECOND, unix_micros({quoted(name)}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+
+
 def _stored(field: Json, request: StageRequest, *, in_path: bool) -> Column:
     """Return a column as it goes into files, or, for a partition column, into directory names."""
     from pyspark.sql import functions as sf
 
     column = sf.col(quoted(field["name"]))
     if in_path and field["type"] == "timestamp":
-        # In UTC, whatever the session's time zone, and by arithmetic on the instant: formatting in a zone with daylight saving
-        # would be ambiguous for an hour a year.
-        column = sf.expr(f"timestampadd(MICROSECOND, unix_micros({quoted(field['name'])}), TIMESTAMP_NTZ'1970-01-01 00:00:00')")
+        column = sf.expr(_in_utc(field["name"]))  # whatever the session's time zone
     if request.rules.column_mapping == "none":
         return column.alias(field["name"])
     if not isinstance(field["type"], str):

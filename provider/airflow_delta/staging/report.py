@@ -76,7 +76,8 @@ class StageReport(Payload):
     :param metrics: what the operation counted, by the name that ``operationMetrics`` has for it.
     :param identities: identity columns whose values the stage generated.
     :param schema_string: Spark's JSON form of what was written, data and partition columns, under their logical names.
-    :param time_zone: time zone of timestamps in the names of partition directories.
+    :param time_zone: time zone of timestamps in the names of partition directories, or
+        :data:`airflow_delta.staging.zones.AS_IN_LOG`.
     :param answers: of an ``AUDIT``: JSON forms of :class:`~airflow_delta.staging.audit.SqlAnswer`.
     :param error_class: class name of the error when the stage failed.
     """

@@ -99,6 +99,8 @@ class TableReads:
             return self._filter_files(predicates)
         predicate = self._conjunction(predicates)
         files = with_num_records(self.snapshot.files(predicate))
+        if predicate is not None and not predicate.selects_partitions(map(dict, files.column("partition_values").to_pylist())):
+            return self._filter_files(predicates)  # of some files, the time zone of the reader tells whether their rows count
         files = files.slice(0, files_for_limit(files.column("num_records").to_pylist(), limit)).drop_columns(["num_records"])
         if predicate is None:
             self.reads.add_predicate("true")
@@ -147,7 +149,7 @@ class TableReads:
             return self._no_files()
         partitions = PartitionSet.of((file.partition_values for file in new_files), self.snapshot.partition_schema)
         self.reads.add_predicate(partitions.text, partitions, partitions.members)
-        return partitions.select(self.snapshot.files())
+        return partitions.select(self.snapshot.files(), replace=True)
 
     def track_files_read(self, paths: Iterable[str]) -> None:
         """Record files as read, by path as the log has it."""

@@ -42,7 +42,7 @@ def plan_delete(
     condition = target.parse(predicate)
     parameters = {"predicate": [] if condition is None else [condition.text]}
     files = target.files(condition)
-    if condition is None or condition.partition_only or not files:
+    if condition is None or not files or condition.selects_partitions(file.partition_values for file in files):
         return target.staged(files, condition, parameters=parameters, metrics=removal_metrics(files))
     return target.request(
         files,

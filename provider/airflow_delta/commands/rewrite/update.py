@@ -57,7 +57,7 @@ def plan_update(
     if not files:
         return _nothing(target, condition, parameters)
     # All rows of the files change: there is nothing to mark, and nothing to look for.
-    whole = condition is None or condition.partition_only
+    whole = condition is None or condition.selects_partitions(file.partition_values for file in files)
     return target.request(
         files,
         condition,
