@@ -106,11 +106,12 @@ def delta_describe(args: Namespace) -> None:
     if print_data(detail, args.output):
         return
     schema = detail.pop("schema")
+    num_bytes = detail["size_in_bytes"]
     shown = {
         **detail,
         "created_at": f"{utc(detail['created_at'])} UTC" if detail["created_at"] is not None else None,
         "last_modified": f"{utc(detail['last_modified'])} UTC",
-        "size_in_bytes": f"{size(detail['size_in_bytes'])} ({detail['size_in_bytes']:,} bytes)",
+        "size_in_bytes": f"{size(num_bytes)} ({num_bytes:,} bytes)" if num_bytes is not None else None,
     }
     empty: tuple[Any, ...] = (None, "", [], {})
     rows = ({"property": name, "value": value} for name, value in shown.items() if value not in empty)

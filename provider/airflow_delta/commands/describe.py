@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.committed import live_records, num_records
-from airflow_delta.exceptions import DeltaTableNotFoundException
+from airflow_delta.exceptions import (
+    DeltaTableNotFoundException,
+    DeltaUnsupportedTableFeatureException,
+    InvalidProtocolVersionException,
+)
 from airflow_delta.log.constraints import check_constraints
 from airflow_delta.log.protocol import features
 from airflow_delta.log.schema_walk import dotted
@@ -22,13 +26,14 @@ def describe(log: DeltaLog) -> dict[str, Any]:
     """Return what the latest version of a table is, as plain JSON.
 
     Read from the checksum or the newest commits; the list of files is read only where these do not tell number, size and rows.
-    A table of an unknown feature is described as well: nothing is read of its files then but their number and size.
+    A table that this provider cannot read is described as well; of its files nothing is told then.
 
     Keys: ``name``, ``id``, ``description``, ``location``, ``format``, ``version``, ``created_at`` and ``last_modified`` (both
-    milliseconds since the epoch), ``partition_columns``, ``clustering_columns``, ``num_files``, ``size_in_bytes``,
-    ``num_records`` (``None`` when statistics do not tell, or above :data:`COUNTED_FILES` files), ``min_reader_version``,
-    ``min_writer_version``, ``table_features``, ``properties``, ``check_constraints`` (expressions by name) and ``schema`` (a
-    list of ``name``, ``type`` as Spark SQL writes it, ``nullable``, ``comment``).
+    milliseconds since the epoch), ``partition_columns``, ``clustering_columns``, ``num_files`` and ``size_in_bytes`` (both
+    ``None`` for a table that cannot be read), ``num_records`` (``None`` also when statistics do not tell, or above
+    :data:`COUNTED_FILES` files), ``min_reader_version``, ``min_writer_version``, ``table_features``, ``properties``,
+    ``check_constraints`` (expressions by name) and ``schema`` (a list of ``name``, ``type`` as Spark SQL writes it, ``nullable``,
+    ``comment``).
 
     :raises DeltaTableNotFoundException: there is no table.
     """
@@ -39,6 +44,7 @@ def describe(log: DeltaLog) -> dict[str, Any]:
             table=log.uri,
         )
     metadata, protocol = snapshot.metadata, snapshot.protocol
+    readable = _is_readable(snapshot)
     return {
         "name": metadata.name,
         "id": metadata.id,
@@ -50,9 +56,9 @@ def describe(log: DeltaLog) -> dict[str, Any]:
         "last_modified": snapshot.timestamp,
         "partition_columns": list(metadata.partition_columns),
         "clustering_columns": _clustering_columns(snapshot),
-        "num_files": snapshot.num_files,
-        "size_in_bytes": snapshot.size_in_bytes,
-        "num_records": _num_records(snapshot),
+        "num_files": snapshot.num_files if readable else None,
+        "size_in_bytes": snapshot.size_in_bytes if readable else None,
+        "num_records": _num_records(snapshot) if readable else None,
         "min_reader_version": protocol.min_reader_version,
         "min_writer_version": protocol.min_writer_version,
         "table_features": sorted(features(protocol)),
@@ -60,6 +66,14 @@ def describe(log: DeltaLog) -> dict[str, Any]:
         "check_constraints": check_constraints(metadata),
         "schema": [_column(field) for field in snapshot.schema],
     }
+
+
+def _is_readable(snapshot: Snapshot) -> bool:
+    try:
+        snapshot.check_readable()
+    except (InvalidProtocolVersionException, DeltaUnsupportedTableFeatureException):
+        return False
+    return True
 
 
 def _column(field: StructField) -> dict[str, Any]:

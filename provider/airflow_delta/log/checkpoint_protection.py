@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_delta.log.protocol import check_can_write, features
+from airflow_delta.log.protocol import features
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
@@ -17,16 +17,3 @@ def protected_before(snapshot: Snapshot) -> int:
     if "checkpointProtection" not in features(snapshot.protocol):
         return 0
     return int(snapshot.properties.get(_PROPERTY) or 0)
-
-
-def check_checkpoint_allowed(snapshot: Snapshot) -> None:
-    """Refuse a checkpoint of a protected version whose protocol this provider does not write.
-
-    The latest protocol says nothing of older versions: they may have features that were dropped since.
-
-    :raises DeltaUnsupportedTableFeatureException: the version has a feature that this provider does not write.
-    :raises InvalidProtocolVersionException: it needs a newer writer version.
-    """
-    latest = snapshot.log.snapshot
-    if latest.version > snapshot.version and snapshot.version < protected_before(latest):
-        check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)

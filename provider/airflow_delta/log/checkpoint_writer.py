@@ -14,13 +14,13 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegal
 from airflow_delta.log.checkpoint_files import PartFiles
 from airflow_delta.log.checkpoint_manifest import SidecarFile
 from airflow_delta.log.checkpoint_prefetch import prefetched
-from airflow_delta.log.checkpoint_protection import check_checkpoint_allowed
 from airflow_delta.log.checkpoint_schema import spark_schema
 from airflow_delta.log.checkpoint_source import CheckpointSource
 from airflow_delta.log.checkpoint_v2 import SIDECAR_ACTIONS, uses_v2, write_manifest
 from airflow_delta.log.file_names import LAST_CHECKPOINT, checkpoint_file, checkpoint_parts, sidecar_file
 from airflow_delta.log.files import count_files
 from airflow_delta.log.last_checkpoint import LastCheckpointInfo, encode_last_checkpoint, read_last_checkpoint, short_schema
+from airflow_delta.log.protocol import check_can_write
 from airflow_delta.log.totals import Totals
 
 if TYPE_CHECKING:
@@ -44,12 +44,15 @@ def write_checkpoint(snapshot: Snapshot, *, part_size: int | None = None, parque
     :param parquet_manifest: write the manifest of a V2 checkpoint as Parquet rather than JSON.
     :raises DeltaIllegalStateException: the files that were read are not as many as the log says the table has.
     :raises DeltaIllegalArgumentException: ``part_size`` is not positive.
-    :raises DeltaUnsupportedTableFeatureException: the table protects the version, whose protocol is not supported.
+    :raises DeltaUnsupportedTableFeatureException: the version has a feature that this provider does not write: what it adds to
+        the log would be left out of the checkpoint.
+    :raises InvalidProtocolVersionException: it needs a newer writer version.
     """
     size = part_size if part_size is not None else snapshot.properties.checkpoint_part_size
     if size is not None and size < 1:
         raise DeltaIllegalArgumentException(f"A checkpoint part holds at least one action, got {size}", table=snapshot.log.uri)
-    check_checkpoint_allowed(snapshot)
+    # Of this version itself: the latest protocol says nothing of older ones, which may have features that were dropped since.
+    check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
 
     def write(reader: CheckpointReader | None, tail: TailFiles) -> LastCheckpointInfo:
         writing = _Writing(snapshot, reader, tail)

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 def write_snapshot_checksum(snapshot: Snapshot) -> bool:
     """Write the checksum of a snapshot; return ``False`` when it cannot be derived cheaply or is there already."""
     log = snapshot.log
+    snapshot.check_readable()
     totals, head = snapshot.derive_totals()
     if totals is None:
         logger.debug("Table %s: no checksum of version %s, its totals are not known", log.uri, snapshot.version)

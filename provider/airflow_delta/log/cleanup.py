@@ -22,7 +22,7 @@ from airflow_delta.log.file_names import (
     split_version,
     version_prefix,
 )
-from airflow_delta.log.protocol import features
+from airflow_delta.log.protocol import check_can_write, features
 from airflow_delta.log.segment import CheckpointFiles, LogListing
 from airflow_delta.log.time_travel import first_recorded_version, required_timestamp
 
@@ -48,7 +48,11 @@ def clean_up_expired_logs(snapshot: Snapshot, *, now: int | None = None) -> list
     exists, and no new one is made below that version (protocol, "Checkpoint Protection").
 
     :param now: milliseconds since the epoch; the present for ``None``.
+    :raises DeltaUnsupportedTableFeatureException: the table has a feature that is not known here and may keep files of the log
+        that nothing else names; or :class:`~airflow_delta.exceptions.InvalidProtocolVersionException`.
     """
+    if snapshot.version >= 0:
+        check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
     properties = snapshot.properties
     if not properties.enable_expired_log_cleanup or snapshot.version < 0:
         return []

@@ -17,7 +17,7 @@ from airflow_delta.log.actions import AddFile, DomainMetadata, Metadata, Protoco
 from airflow_delta.log.commits import CommitFile, CommitHead, read_small_state
 from airflow_delta.log.file_names import commit_file
 from airflow_delta.log.segment import LogSegment, load_segment
-from airflow_delta.log.snapshot_state import SnapshotState, TailCache, missing_actions, resolve_state
+from airflow_delta.log.snapshot_state import ReadCommits, ReadOnce, SnapshotState, TailCache, missing_actions, resolve_state
 from airflow_delta.log.totals import MAX_FILES, Totals
 
 if TYPE_CHECKING:
@@ -201,10 +201,26 @@ class Snapshot:
                 version=self.version,
             ) from error
 
-    def _small_state(self) -> SnapshotState:
+    def check_readable(self) -> None:
+        """Refuse a version whose files must not be listed: what its log says may mean something else than is known here.
+
+        All that lists files asks this first; protocol, metadata and history stay readable, to see why. Costs no reading once
+        protocol and metadata are known.
+
+        :raises DeltaTableNotFoundException: there is no table.
+        :raises DeltaLogCorruptedException: the log holds no protocol or no metadata.
+        :raises InvalidProtocolVersionException: it needs a newer reader version.
+        :raises DeltaUnsupportedTableFeatureException: it lists a reader feature that is not supported.
+        """
+        from airflow_delta.log.protocol import check_can_read
+
+        _ = self.metadata
+        check_can_read(self.protocol, self.log.uri, self.version)
+
+    def _small_state(self, read_commits: ReadCommits | None = None) -> SnapshotState:
         with self._lock:
             if self._state is None:
-                self._state = resolve_state(self.log.store, self.segment, self.log.read_commit_range)
+                self._state = resolve_state(self.log.store, self.segment, read_commits or self.log.read_commit_range)
             return self._state
 
     def _complete_state(self) -> SnapshotState:
@@ -339,6 +355,8 @@ class Snapshot:
         :param columns: columns wanted of ``path``, ``partition_values``, ``size``, ``modification_time``, ``data_change``,
             ``stats``, ``tags``, ``deletion_vector``, ``base_row_id``, ``default_row_commit_version``, ``clustering_provider``.
         :raises PredicateException: the predicate does not parse or names an unknown column.
+
+        Also raises as :meth:`check_readable` does.
         """
         from airflow_delta.log.files import live_files
 
@@ -384,12 +402,15 @@ class Snapshot:
         return FileFilter(predicate)
 
     def tail_files(self) -> TailFiles:
-        """Return the file actions of the commits after the checkpoint, reconciled."""
+        """Return the file actions of the commits after the checkpoint, reconciled; raises as :meth:`check_readable` does."""
         from airflow_delta.log.compaction import read_tail
 
         with self._lock:
+            read_commits = ReadOnce(self.log.read_commit_range)
+            self._small_state(read_commits)
+            self.check_readable()
             if self._tail is None:
-                self._tail = TailCache(read_tail(self.log.store, self.segment, self.log.read_commit_range))
+                self._tail = TailCache(read_tail(self.log.store, self.segment, read_commits))
             return self._tail.files(table=self.log.uri)
 
     def read_with_checkpoint(self, read: Callable[[CheckpointReader | None, TailFiles], T]) -> T:
@@ -486,6 +507,8 @@ class Snapshot:
             return totals, head
 
     def _totals(self) -> Totals:
+        if self._segment is not None:
+            self.check_readable()
         totals = self.derived_totals()
         if totals is None:
             from airflow_delta.log.files import count_files
@@ -542,10 +565,10 @@ class Snapshot:
 
     @property
     def num_files(self) -> int:
-        """Return the number of files."""
+        """Return the number of files; raises as :meth:`check_readable` does."""
         return self._totals().num_files
 
     @property
     def size_in_bytes(self) -> int:
-        """Return the bytes of all files."""
+        """Return the bytes of all files; raises as :meth:`check_readable` does."""
         return self._totals().size_in_bytes

@@ -101,6 +101,21 @@ def _retention(metadata: Metadata | None) -> str | None:
     return next((value for key, value in configuration.items() if key.lower() == _RETENTION), None)
 
 
+class ReadOnce:
+    """Reads of commits that are known to exist, each commit once: state and file actions come from the same ones."""
+
+    def __init__(self, read: ReadCommits) -> None:
+        self._read = read
+        self._known: dict[int, CommitFile] = {}
+
+    def __call__(self, versions: range) -> list[CommitFile]:
+        """Return the commits of a range."""
+        unknown = [version for version in versions if version not in self._known]
+        if unknown:
+            self._known |= {commit.version: commit for commit in self._read(range(unknown[0], unknown[-1] + 1))}
+        return [self._known[version] for version in versions]
+
+
 def resolve_state(store: LogStore, segment: LogSegment, read_commits: ReadCommits) -> SnapshotState:
     """Read the state of a segment's version from its checksum and commits; the checkpoint is not opened.
 

@@ -26,6 +26,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions import AddFile, Metadata, RemoveFile
 from airflow_delta.log.change_data_feed import is_enabled
 from airflow_delta.log.commits import Commit, decode_commits
+from airflow_delta.log.protocol import check_can_read
 from airflow_delta.staging.change_plan import ChangeCommit, ChangePlan
 from airflow_delta.staging.contract import ScanFile, TransactionHandle
 
@@ -80,6 +81,8 @@ def plan_changes(
     :raises DeltaIllegalArgumentException: no start or two are given, or the end is before the start.
     :raises VersionNotFoundException: the log does not hold the versions, or not any more.
     :raises DeltaIllegalStateException: changes were not recorded in the whole range (Delta: DELTA_MISSING_CHANGE_DATA).
+    :raises InvalidProtocolVersionException: a version needs a newer reader version; or
+        :class:`~airflow_delta.exceptions.DeltaUnsupportedTableFeatureException`.
     :raises DeltaAnalysisException: the schema changed in the range so that no one schema reads all of it.
     :raises DeltaFileNotFoundException: a deletion vector is gone.
     """
@@ -90,11 +93,15 @@ def plan_changes(
     if end < start:  # two times between the same two commits
         return _plan(log, snapshot, start, end, [], spark_table_uri, transaction_id)
     first = log.snapshot_at(start)
+    first.check_readable()
     _check_recorded(log, first.metadata, start, (start, end))
     read = read_schema(log, snapshot, first, end)
+    read.check_readable()
     found: list[_Files] = []
     times = _times(log, snapshot, start, end)
     for commit in _commits(log, start, end):
+        for protocol in commit.protocol:
+            check_can_read(protocol, log.uri, commit.version)
         for metadata in commit.metadata:
             _check_recorded(log, metadata, commit.version, (start, end))
             if commit.version > start:
