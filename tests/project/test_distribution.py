@@ -86,12 +86,21 @@ def test_the_metadata_name_what_is_needed(wheel):
 
 
 def test_pyspark_and_its_client_are_held_together():
-    """Both wheels install the same files: whoever installs an extra gets versions of one range."""
-    extras = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
-    ranges = {str(item.specifier) for lines in extras.values() for item in lines if item.name.startswith("pyspark")}
-    assert len(ranges) == 1
-    assert {item.name for item in extras["spark"]} == {"pyspark", "pyspark-client"}
-    assert {item.name for item in extras["connect"]} == {"pyspark-client"}
+    """Both wheels install the same files: whoever installs an extra gets one version of both, and a pandas that PySpark takes."""
+    extras = {
+        name: {Requirement(line).name: Requirement(line).specifier for line in lines}
+        for name, lines in PROJECT["optional-dependencies"].items()
+    }
+    spark, connect = extras["spark"], extras["connect"]
+    assert set(spark) == {"pyspark", "pyspark-client", "pandas"}
+    assert set(connect) == {"pyspark-client", "pandas"}
+    # No range ties two packages together: what pip finds as the newest of one need not exist of the other.
+    (pin,) = spark["pyspark"]
+    assert pin.operator == "=="
+    assert spark["pyspark"] == spark["pyspark-client"]
+    assert pin.version in connect["pyspark-client"]
+    assert spark["pandas"] == connect["pandas"]
+    assert "3.0.0" not in spark["pandas"]
 
 
 def test_the_sdist_holds_what_building_needs_and_no_tests(built):
@@ -169,7 +178,10 @@ def test_the_lowest_lock_has_the_lowest_versions():
     lock = (ROOT / "requirements-lowest.lock").read_text(encoding="utf-8").splitlines()
     pinned = {line.partition("==")[0]: line.partition("==")[2].partition(" ;")[0] for line in lock}
     wanted = [Requirement(line) for line in PROJECT["dependencies"]]
-    wanted += [Requirement(line) for lines in PROJECT["optional-dependencies"].values() for line in lines]
+    # The extra `spark` pins its versions; the lowest that a session may have is that of `connect`.
+    extras = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name != "spark"}
+    wanted += [Requirement(line) for lines in extras.values() for line in lines]
+    assert pinned["pyspark"] == pinned["pyspark-client"]
     for requirement in wanted:
         (bound,) = [item.version for item in requirement.specifier if item.operator == ">="]
         assert Version(pinned[requirement.name]) == Version(bound), requirement
@@ -298,3 +310,62 @@ def test_a_typed_dag_passes_the_strict_check(plain):
     done = subprocess.run(command, cwd=plain.folder, env=plain.env, capture_output=True, text=True, timeout=900, check=False)
     assert "call-arg" in done.stdout
     assert "assignment" in done.stdout
+
+
+NEWEST = """
+import json, os, sys
+from importlib.metadata import version
+from airflow_delta.operators.spark_packages import check_pyspark
+check_pyspark()
+from pyspark.sql import SparkSession
+from airflow_delta.commands.publish import publish
+from airflow_delta.commands.start import begin
+from airflow_delta.commands.write import collect_stage, plan_stage
+from airflow_delta.log import DeltaLog
+from airflow_delta.spark import stage_dataframe
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+log = DeltaLog.for_table("newest")
+handle = begin(log, transaction_key="key")
+request = plan_stage(log, handle, task_id="stage", attempt="1")
+staged = collect_stage(log, handle, request, stage_dataframe(spark, spark.range(3), request))
+result = publish(log, handle, [staged], attempt="1")
+frame = spark.createDataFrame(spark.range(2).toPandas())
+versions = [version(name) for name in ("pyspark", "pyspark-client", "pandas")]
+answer = [result.version, log.update().num_files > 0, frame.count(), *versions]
+print("answer " + json.dumps(answer))
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_spark_extra_with_the_newest_versions_of_the_day(plain, built):
+    """What `pip install airflow-provider-delta[spark]` brings to an Airflow today works together, and says so by its silence.
+
+    The last to use the environment: the versions of the others are locked.
+    """
+    (path,) = built.glob("*.whl")
+    plain.run("-m", "pip", "install", "-q", "--upgrade", "--upgrade-strategy", "eager", f"{path}[spark]", timeout=1500)
+    java = subprocess.check_output([sys.executable, str(ROOT / "dags_examples" / "demo" / "java.py")], text=True).strip()
+    command = [
+        str(plain.python),
+        "-W",
+        "error",
+        "-W",
+        "default::DeprecationWarning",
+        "-W",
+        "default::ResourceWarning",
+        "-c",
+        NEWEST,
+    ]
+    env = plain.env | {"JAVA_HOME": java, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, cwd=plain.folder, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("answer ")]
+    version, has_files, rows, pyspark, client, pandas = json.loads(line.removeprefix("answer "))
+    assert (version, has_files, rows, pyspark) == (0, True, 2, client)
+    assert Version(pandas).major == 2
+    assert "pandas" not in done.stderr
+    plain.run("-m", "pip", "check")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.committed import live_records
+from airflow_delta.commands.committed import live_records, num_records
 from airflow_delta.commands.earlier import files_after, handle_after, load_earlier
 from airflow_delta.commands.table import parse_predicate, read_snapshot
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_INLINE_WORDS = 4096
 """Up to so many words of 64 rows travel in the plan; more go into a file that Spark reads."""
+
+_POSITIONS_AT_ONCE = 1 << 20
 
 
 def plan_scan(
@@ -155,28 +158,62 @@ def spark_table(log: DeltaLog, given: str | None = None) -> str:
 
 def _deleted_rows(log: DeltaLog, files: Sequence[AddFile], transaction_id: str) -> tuple[dict[int, ScanVector], str | None]:
     """Return the vectors by position of their file, and the file with their words when they do not travel in the plan."""
-    marked = [(position, f.deletion_vector) for position, f in enumerate(files) if f.deletion_vector is not None]
+    marked = [(position, f, f.deletion_vector) for position, f in enumerate(files) if f.deletion_vector is not None]
     if not marked:
         return {}, None
     from airflow_delta.log.deletion_vectors import read_deletion_vectors
 
-    bitmaps = read_deletion_vectors(log.store, [descriptor for _, descriptor in marked])
-    words = [_words(bitmap) for bitmap in bitmaps]
-    inline = sum(table.num_rows for table in words) <= MAX_INLINE_WORDS
+    bitmaps = read_deletion_vectors(
+        log.store, [descriptor for _, _, descriptor in marked], [num_records(file.stats) for _, file, _ in marked]
+    )
+    chunks = ((number, words) for number, bitmap in enumerate(bitmaps) for words in word_chunks(bitmap))
+    counts = [0] * len(bitmaps)
+    first: list[list[pa.Table]] = [[] for _ in bitmaps]
+    total = 0
+    for number, words in chunks:
+        first[number].append(words)
+        counts[number] += words.num_rows
+        total += words.num_rows
+        if total > MAX_INLINE_WORDS:
+            break
+    inline = total <= MAX_INLINE_WORDS
+    path = None
+    if not inline:
+        started = ((number, words) for number, some in enumerate(first) for words in some)
+        path = _put_words(log, chain(started, _counted(chunks, counts)), transaction_id)
     vectors = {
         position: ScanVector(
             number=number,
             cardinality=descriptor.cardinality,
-            num_words=table.num_rows,
-            words=_as_text(table) if inline else None,
+            num_words=counts[number],
+            words=_as_text(first[number]) if inline else None,
         )
-        for number, ((position, descriptor), table) in enumerate(zip(marked, words, strict=True))
+        for number, (position, _, descriptor) in enumerate(marked)
     }
-    return vectors, None if inline else _put_words(log, words, transaction_id)
+    return vectors, path
+
+
+def _counted(chunks: Iterable[tuple[int, pa.Table]], counts: list[int]) -> Iterator[tuple[int, pa.Table]]:
+    for number, words in chunks:
+        counts[number] += words.num_rows
+        yield number, words
+
+
+def word_chunks(bitmap: BitMap64) -> Iterator[pa.Table]:
+    """Yield the positions as words of 64: ``number`` (int64) and ``word`` (int64, bit for bit).
+
+    Some positions at a time: a vector of few bytes may mark all rows of a large file.
+    """
+    from pyroaring import BitMap64
+
+    start = next(iter(bitmap), None)
+    while start is not None:
+        start -= start % 64
+        yield _words(bitmap & BitMap64(range(start, start + _POSITIONS_AT_ONCE)))
+        start = next(bitmap.iter_equal_or_larger(start + _POSITIONS_AT_ONCE), None)
 
 
 def _words(bitmap: BitMap64) -> pa.Table:
-    """Return the positions as words of 64: ``number`` (int64) and ``word`` (int64, bit for bit)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -195,24 +232,28 @@ def _words(bitmap: BitMap64) -> pa.Table:
     return pa.table({"number": number, "word": word.view(pa.int64())})
 
 
-def _as_text(words: pa.Table) -> str:
+def _as_text(chunks: Sequence[pa.Table]) -> str:
     import struct
 
-    pairs = zip(words.column("number").to_pylist(), words.column("word").to_pylist(), strict=True)
+    pairs = chain.from_iterable(
+        zip(words.column("number").to_pylist(), words.column("word").to_pylist(), strict=True) for words in chunks
+    )
     return base64.b64encode(zlib.compress(b"".join(struct.pack("<qq", *pair) for pair in pairs))).decode()
 
 
-def _put_words(log: DeltaLog, words: Sequence[pa.Table], transaction_id: str) -> str:
+def _put_words(log: DeltaLog, chunks: Iterable[tuple[int, pa.Table]], transaction_id: str) -> str:
+    """Write the words of all vectors into one file as they come."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     schema = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("word", pa.int64(), nullable=False)])
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, schema, compression="snappy") as writer:
-        for file_number, table in enumerate(words):
-            key = pc.add(table.column("number"), file_number << WORD_BITS)
-            writer.write_table(pa.table([key, table.column("word")], schema=schema))
     path = f"{transaction_directory(transaction_id)}/{SCAN_DIRECTORY}/{uuid.uuid4()}.parquet"
-    log.store.put(path, sink.getvalue().to_pybytes())
+    with log.store.scratch_file() as file:
+        with pq.ParquetWriter(file, schema, compression="snappy") as writer:
+            for number, words in chunks:
+                key = pc.add(words.column("number"), number << WORD_BITS)
+                writer.write_table(pa.table([key, words.column("word")], schema=schema))
+        file.seek(0)
+        log.store.put_file(path, file)
     return path

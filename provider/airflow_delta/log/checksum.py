@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.file_names import checksum_file, commit_file
 from airflow_delta.log.histograms import FILE_SIZE_BINS, DeletedRecordCountsHistogram, FileSizeHistogram
@@ -145,6 +146,9 @@ def read_checksum(store: LogStore, version: int, *, verify: bool = True) -> Vers
     try:
         data = store.read(path)
     except FileNotFoundError:
+        return None
+    except DeltaLogCorruptedException as error:
+        logger.warning("Table %s: the checksum file %s is ignored: %s", store.root, path, error.message)
         return None
     decoded = decode_checksum(data)
     checksum = decoded if isinstance(decoded, VersionChecksum) else None

@@ -11,7 +11,8 @@ import struct
 import uuid
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaFileNotFoundException, DeltaLogCorruptedException
@@ -29,7 +30,15 @@ _MAGIC = 1681511377
 _MAGIC_NOT_PORTABLE = 1681511376
 _FRAME = 4  # bytes of the size before the data, and of the checksum after it
 _UUID_LENGTH = 20
-_FILES_AT_ONCE = 32
+_MAX_INT = (1 << 31) - 1  # offset and size are integers of 32 bits (protocol)
+_RANGES_AT_ONCE = 32
+_GAP = 1 << 16
+"""Bytes between two vectors of a file that are rather read than asked around."""
+_MAX_RANGE = 16 << 20
+_MAX_BYTES_PER_ROW = 32
+"""A row that is alone in its container takes 26: two keys, two headers, an offset and the row itself."""
+_MAX_FIXED_BYTES = 1 << 16
+"""Magic number, count, and empty bitmaps that Delta's writer puts for the high halves that no row has."""
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGITS = {letter: digit for digit, letter in enumerate(_ALPHABET)}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -39,47 +48,87 @@ _LOCAL = re.compile(r"^file:/+", re.IGNORECASE)
 # -- reading ------------------------------------------------------------------------------------------------------------------
 
 
-def read_deletion_vector(store: LogStore, descriptor: DeletionVectorDescriptor) -> BitMap64:
+def read_deletion_vector(store: LogStore, descriptor: DeletionVectorDescriptor, *, num_records: int | None = None) -> BitMap64:
     """Return the positions of the rows that a vector marks as deleted.
 
     :param store: storage of the table.
+    :param num_records: rows of the data file, where its statistics tell.
     :raises DeltaFileNotFoundException: the file that holds it is gone.
-    :raises DeltaLogCorruptedException: it is damaged: size, checksum, format or cardinality are not what they have to be.
+    :raises DeltaLogCorruptedException: it is damaged: size, checksum, format, cardinality or a position are not what they have to
+        be, or what holds it is not a regular file.
     """
-    return read_deletion_vectors(store, [descriptor])[0]
+    return read_deletion_vectors(store, [descriptor], [num_records])[0]
 
 
-def read_deletion_vectors(store: LogStore, descriptors: Sequence[DeletionVectorDescriptor]) -> list[BitMap64]:
-    """Return several vectors in the order given; a file that holds many is read once.
+def read_deletion_vectors(
+    store: LogStore, descriptors: Sequence[DeletionVectorDescriptor], num_records: Sequence[int | None] | None = None
+) -> list[BitMap64]:
+    """Return several vectors in the order given. Only their own bytes are read, those that lie close together at once.
 
+    They stay bitmaps: what a vector takes in memory goes by its bytes, not by the rows that it marks.
+
+    :param num_records: rows of the data file of each, where its statistics tell.
     :raises DeltaFileNotFoundException: a file that holds one is gone.
     :raises DeltaLogCorruptedException: one is damaged.
     """
-    by_file: dict[str, list[int]] = {}
-    data: list[bytes] = [b""] * len(descriptors)
-    for position, descriptor in enumerate(descriptors):
+    rows = num_records if num_records is not None else [None] * len(descriptors)
+    bitmaps: dict[int, BitMap64] = {}
+    in_files: dict[str, list[int]] = {}
+    for position, (descriptor, count) in enumerate(zip(descriptors, rows, strict=True)):
+        _check_claims(store, descriptor, count)
         if descriptor.storage_type == INLINE:
-            data[position] = _inline_data(store, descriptor)
+            bitmaps[position] = _bitmap(store, descriptor, _inline_data(store, descriptor), count)
         else:
-            by_file.setdefault(vector_path(store, descriptor), []).append(position)
-    alone = [(path, positions[0]) for path, positions in by_file.items() if len(positions) == 1]
-    if len(by_file) == 1 and alone:  # the only one of its file: the rest of the file is of no use
-        [(path, position)] = alone
-        descriptor = descriptors[position]
-        start = descriptor.offset or 0
-        found = _read(store, path, start, 2 * _FRAME + descriptor.size_in_bytes)
-        data[position] = _framed_data(store, path, descriptor, found, 0)
-    else:
-        paths = list(by_file)
-        for start in range(0, len(paths), _FILES_AT_ONCE):
-            some = paths[start : start + _FILES_AT_ONCE]
-            for path, content in zip(some, _read_files(store, some), strict=True):
-                if content[:1] != bytes([_VERSION]):
-                    raise _damaged(store, path, f"it has the version {content[:1].hex() or 'none'}, not {_VERSION}")
-                for position in by_file[path]:
-                    descriptor = descriptors[position]
-                    data[position] = _framed_data(store, path, descriptor, content, descriptor.offset or 0)
-    return [_bitmap(store, descriptor, part) for descriptor, part in zip(descriptors, data, strict=True)]
+            in_files.setdefault(vector_path(store, descriptor), []).append(position)
+    ranges = [found for path, positions in in_files.items() for found in _ranges(path, positions, descriptors)]
+    for start in range(0, len(ranges), _RANGES_AT_ONCE):
+        some = ranges[start : start + _RANGES_AT_ONCE]
+        for part, content in zip(some, _read_ranges(store, some), strict=True):
+            if part.start == 0 and content[:1] != bytes([_VERSION]):
+                raise _damaged(store, part.path, f"it has the version {content[:1].hex() or 'none'}, not {_VERSION}")
+            for position in part.vectors:
+                descriptor = descriptors[position]
+                data = _framed_data(store, part.path, descriptor, content, (descriptor.offset or 0) - part.start)
+                bitmaps[position] = _bitmap(store, descriptor, data, rows[position])
+    return [bitmaps[position] for position in range(len(descriptors))]
+
+
+def _check_claims(store: LogStore, descriptor: DeletionVectorDescriptor, num_records: int | None) -> None:
+    """Refuse what no vector can be, before anything is read or decoded."""
+    where = descriptor.unique_id[:80]
+    size, marked = descriptor.size_in_bytes, descriptor.cardinality
+    if not (0 <= size <= _MAX_INT and 0 <= (descriptor.offset or 0) <= _MAX_INT and marked >= 0):
+        raise _damaged(store, where, f"the log says {size} bytes at offset {descriptor.offset}, which mark {marked} rows")
+    if num_records is not None and marked > num_records:
+        raise _damaged(store, where, f"the log says that {marked} rows are deleted of a file that has {num_records} (numRecords)")
+    if size > _MAX_FIXED_BYTES + _MAX_BYTES_PER_ROW * marked:
+        raise _damaged(store, where, f"the log says {size} bytes, far more than the {marked} rows that it marks can take")
+
+
+class _Range(NamedTuple):
+    """Bytes of a file that hold vectors.
+
+    :param vectors: which of the vectors that are asked for.
+    """
+
+    path: str
+    start: int
+    end: int
+    vectors: list[int]
+
+
+def _ranges(path: str, positions: list[int], descriptors: Sequence[DeletionVectorDescriptor]) -> list[_Range]:
+    """Return the parts of a file to read, from its beginning where the first vector is close to it."""
+    found: list[_Range] = []
+    for position in sorted(positions, key=lambda position: descriptors[position].offset or 0):
+        start = descriptors[position].offset or 0
+        end = start + 2 * _FRAME + descriptors[position].size_in_bytes
+        last = found[-1] if found else None
+        if last is not None and start - last.end <= _GAP and end - last.start <= _MAX_RANGE:
+            found[-1] = last._replace(end=max(last.end, end), vectors=[*last.vectors, position])
+        else:
+            found.append(_Range(path, 0 if not found and start <= _GAP else start, end, [position]))
+    return found
 
 
 def vector_path(store: LogStore, descriptor: DeletionVectorDescriptor) -> str:
@@ -110,28 +159,26 @@ def _elsewhere(path: str) -> bool:
     return path.startswith("/") or _SCHEME.match(path) is not None
 
 
-def _read(store: LogStore, path: str, start: int, length: int) -> bytes:
-    try:
-        if _elsewhere(path):
-            directory, _, name = path.rpartition("/")
-            return store.sibling(directory).read_range(name, start, length)
-        return store.read_range(path, start, length)
-    except FileNotFoundError as error:
-        raise _missing(store, path) from error
+def _read_ranges(store: LogStore, ranges: Sequence[_Range]) -> list[bytes]:
+    """Return the bytes of some ranges, concurrently where each is a round trip; fewer where a file ends."""
+    stores: dict[str, LogStore] = {}
 
+    def read(part: _Range) -> bytes:
+        directory, _, name = part.path.rpartition("/")
+        own = stores.get(directory) if _elsewhere(part.path) else None
+        try:
+            return (own or store).read_range(name if own is not None else part.path, part.start, part.end - part.start)
+        except FileNotFoundError as error:
+            raise _missing(store, part.path) from error
 
-def _read_files(store: LogStore, paths: list[str]) -> list[bytes]:
-    inside = [path for path in paths if not _elsewhere(path)]
-    try:
-        content = dict(zip(inside, store.read_many(inside), strict=True))
-        for path in paths:
-            if path not in content:
-                directory, _, name = path.rpartition("/")
-                content[path] = store.sibling(directory).read(name)
-    except FileNotFoundError as error:
-        gone = next((path for path in inside if store.head(path) is None), str(error))
-        raise _missing(store, gone) from error
-    return [content[path] for path in paths]
+    for part in ranges:
+        directory = part.path.rpartition("/")[0]
+        if _elsewhere(part.path) and directory not in stores:
+            stores[directory] = store.sibling(directory)
+    if store.local_root is not None or len(ranges) < 2:
+        return [read(part) for part in ranges]
+    with ThreadPoolExecutor(len(ranges), thread_name_prefix="delta-vectors") as pool:
+        return list(pool.map(read, ranges))
 
 
 def _missing(store: LogStore, path: str) -> DeltaFileNotFoundException:
@@ -168,7 +215,7 @@ def _framed_data(store: LogStore, path: str, descriptor: DeletionVectorDescripto
 
 def _inline_data(store: LogStore, descriptor: DeletionVectorDescriptor) -> bytes:
     try:
-        data = z85_decode(descriptor.path_or_inline_dv)
+        data = z85_decode(descriptor.path_or_inline_dv[: -(-descriptor.size_in_bytes // 4) * 5])
     except ValueError as error:
         raise _damaged(store, descriptor.path_or_inline_dv[:80], str(error)) from error
     if len(data) < descriptor.size_in_bytes:
@@ -180,7 +227,7 @@ def _inline_data(store: LogStore, descriptor: DeletionVectorDescriptor) -> bytes
     return data[: descriptor.size_in_bytes]
 
 
-def _bitmap(store: LogStore, descriptor: DeletionVectorDescriptor, data: bytes) -> BitMap64:
+def _bitmap(store: LogStore, descriptor: DeletionVectorDescriptor, data: bytes, num_records: int | None) -> BitMap64:
     from pyroaring import BitMap64
 
     where = descriptor.unique_id[:80]
@@ -199,6 +246,8 @@ def _bitmap(store: LogStore, descriptor: DeletionVectorDescriptor, data: bytes) 
             f"the log says that {descriptor.cardinality} rows are deleted, it marks {len(bitmap)} "
             "(DELTA_DELETION_VECTOR_CARDINALITY_MISMATCH)",
         )
+    if bitmap and num_records is not None and bitmap.max() >= num_records:
+        raise _damaged(store, where, f"it marks row {bitmap.max()} of a file that has {num_records} rows (numRecords)")
     return bitmap
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.file_names import LAST_CHECKPOINT
 from airflow_delta.log.store import LogStore
 
@@ -119,6 +120,9 @@ def read_last_checkpoint(store: LogStore) -> LastCheckpointInfo | None:
     try:
         data = store.read(LAST_CHECKPOINT)
     except FileNotFoundError:
+        return None
+    except DeltaLogCorruptedException as error:
+        logger.warning("Table %s: %s is ignored: %s", store.root, LAST_CHECKPOINT, error.message)
         return None
     try:
         info = _decoder.decode(data)

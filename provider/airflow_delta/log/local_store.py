@@ -6,12 +6,13 @@ import contextlib
 import errno
 import io
 import os
+import stat
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException
 from airflow_delta.log.file_names import LOG_DIRECTORY
 from airflow_delta.log.store import UNKNOWN, AmbiguousPutError, FileStatus, LogStore
 
@@ -19,6 +20,7 @@ _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno
 _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 _COPIED_AT_ONCE = 4 << 20
+_READ_AT_ONCE = 16 << 20
 
 
 def local_path(table_uri: str) -> str:
@@ -64,7 +66,7 @@ class LocalStore(LogStore):
 
     def read(self, path: str) -> bytes:
         """Return a file's content."""
-        descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._open_regular(path)
         try:
             size = os.fstat(descriptor).st_size
             data = os.read(descriptor, size + 1)
@@ -83,13 +85,35 @@ class LocalStore(LogStore):
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
-        with open(self._absolute(path), "rb", buffering=0) as file:
+        with open(self._open_regular(path), "rb", buffering=0) as file:
             file.seek(start)
             chunks: list[bytes] = []
-            while length > 0 and (chunk := file.read(length)):
+            # In pieces: what the file lacks of the length takes no memory.
+            while length > 0 and (chunk := file.read(min(length, _READ_AT_ONCE))):
                 chunks.append(chunk)
                 length -= len(chunk)
             return b"".join(chunks)
+
+    def _open_regular(self, path: str) -> int:
+        """Return a descriptor of a regular file: a device never ends, a FIFO waits for somebody who writes."""
+        target = self._absolute(path)
+        try:
+            descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # a socket
+                raise
+            raise self._not_regular(target) from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise self._not_regular(target)
+        return descriptor
+
+    def _not_regular(self, target: str) -> DeltaLogCorruptedException:
+        return DeltaLogCorruptedException(
+            f"{target}, which the log of table {self.root} names or holds, is not a regular file but a directory, a device, a "
+            "pipe or a socket, so it is not read. Remove it, and restore the file from a backup.",
+            table=self.root,
+        )
 
     def head(self, path: str) -> FileStatus | None:
         """Return a file's status, or ``None``."""
@@ -142,6 +166,7 @@ class LocalStore(LogStore):
         """Open a file for random access."""
         import pyarrow as pa
 
+        os.close(self._open_regular(path))
         return pa.OSFile(self._absolute(path), mode="r")
 
     # -- writing --------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.operators.kill import SessionKiller
+from airflow_delta.operators.spark_packages import check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,7 @@ class SparkSessionOperator(BaseOperator):
 
     @contextmanager
     def _spark_session(self) -> Iterator[SparkSession]:
+        check_pyspark()
         from pyspark.sql import SparkSession
 
         active = SparkSession.getActiveSession()

@@ -17,6 +17,7 @@ import msgspec
 
 from airflow_delta.commands.changes.range import change_range
 from airflow_delta.commands.changes.schema import check_readable, read_schema
+from airflow_delta.commands.committed import num_records
 from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     DeltaTableNotFoundException,
@@ -220,7 +221,9 @@ def _add_difference(log: DeltaLog, files: _Files, before: AddFile, after: AddFil
     from airflow_delta.log.deletion_vectors import inline_deletion_vector, read_deletion_vector
 
     marked = [
-        BitMap64() if file.deletion_vector is None else read_deletion_vector(log.store, file.deletion_vector)
+        BitMap64()
+        if file.deletion_vector is None
+        else read_deletion_vector(log.store, file.deletion_vector, num_records=num_records(file.stats))
         for file in (before, after)
     ]
     for rows, into in ((marked[0] - marked[1], files.inserted_rows), (marked[1] - marked[0], files.deleted_rows)):

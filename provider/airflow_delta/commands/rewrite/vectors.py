@@ -62,9 +62,10 @@ def mark_rows(
     if unknown:
         raise _wrong_rows(request, f"{unknown[0]}, which it does not list as rewritten")
     touched = [files[path] for path in new]
-    known = [file.deletion_vector for file in touched if file.deletion_vector is not None]
-    old = iter(read_deletion_vectors(log.store, known))
     sized = _with_num_records(log, handle, [file for file in touched if num_records(file.stats) is None])
+    known = {file.path: file.deletion_vector for file in touched if file.deletion_vector is not None}
+    totals = [num_records(sized.get(path, files[path]).stats) for path in known]
+    old = iter(read_deletion_vectors(log.store, list(known.values()), totals))
     marked = MarkedFiles()
     kept: list[tuple[AddFile, BitMap64]] = []
     for file in touched:
