@@ -137,3 +137,13 @@ def test_floats_that_are_no_numbers(delta: SparkSession, tmp_path: Path) -> None
     assert "d" not in ours["maxValues"]
     assert "e" not in ours["maxValues"]
     assert ours["nullCount"] == theirs["nullCount"]
+
+
+def test_names_with_dots_beside_structs(delta: SparkSession, tmp_path: Path) -> None:
+    columns = "`a.b` BIGINT, a STRUCT<b: BIGINT, `c.d`: BIGINT, c: STRUCT<d: BIGINT>>, `l.list.element` BIGINT, l ARRAY<BIGINT>"
+    row = "named_struct('b', id + 100, 'c.d', id + 200, 'c', named_struct('d', id + 300)) a"
+    ours, theirs = both(delta, tmp_path, f"SELECT id `a.b`, {row}, id + 400 `l.list.element`, array(id) l FROM range(3)", columns)
+    assert ours == theirs
+    table = Table(tmp_path / "theirs", delta)
+    for predicate, ids in (("`a.b` = 1", [1]), ("a.b = 101", [1]), ("a.`c.d` = 201", [1]), ("a.c.d > 301", [2]), ("a.b = 1", [])):
+        assert [r[0] for r in table.read(table.begin(), predicate)] == ids, predicate

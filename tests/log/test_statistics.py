@@ -255,3 +255,63 @@ def test_files_of_spark_are_bounded_and_nan_shows(spark, tmp_path):
     assert (found["minValues"]["x"], found["maxValues"]["x"]) == (-1, Decimal("1.5"))
     assert "nan" not in found["maxValues"]
     assert found["nullCount"]["s"] == 1
+
+
+DOTTED = pa.table(
+    {
+        "a.b": pa.array([1, 2], pa.int64()),
+        "a": pa.array([{"b": 100, "c.d": 5, "c": {"d": None}}, {"b": 200, "c.d": 6, "c": {"d": 7}}]),
+        "A.list.element": pa.array([7, 8], pa.int64()),
+        "l": pa.array([[1], [2]]),
+        "l.list.element": pa.array([10, None], pa.int64()),
+        "`": pa.array([3, 3], pa.int64()),
+    }
+)
+
+
+@pytest.mark.parametrize("names", [DOTTED.column_names, DOTTED.column_names[::-1]], ids=["first", "last"])
+def test_a_name_with_a_dot_beside_a_struct(tmp_path, names):
+    found = statistics(tmp_path / "f.parquet", DOTTED.select(names))
+    assert found["minValues"] == {
+        "a.b": 1,
+        "a": {"b": 100, "c.d": 5, "c": {"d": 7}},
+        "A.list.element": 7,
+        "l.list.element": 10,
+        "`": 3,
+    }
+    assert found["nullCount"] == {
+        "a.b": 0,
+        "a": {"b": 0, "c.d": 0, "c": {"d": 1}},
+        "A.list.element": 0,
+        "l": 0,
+        "l.list.element": 1,
+        "`": 0,
+    }
+    from airflow_delta.commands.footers import bounds_of_column, null_counts
+
+    footer = pq.read_metadata(tmp_path / "f.parquet")
+    assert bounds_of_column(footer, "a.b") == (1, 2)
+    assert null_counts(footer, ["a.b", "l.list.element", "`", "c.d"]) == {"a.b": 0, "l.list.element": 1, "`": 0, "c.d": -1}
+
+
+@pytest.mark.parametrize("checkpoint", ["none", "delta-rs", "ours"])
+def test_a_name_with_a_dot_prunes_by_itself(tmp_path, checkpoint):
+    """As delta-rs reads it: neither statistics nor the bounds of a checkpoint are taken for those of the struct."""
+    from deltalake import DeltaTable, write_deltalake
+
+    from airflow_delta.log import DeltaLog
+
+    for one in range(3):
+        rows = pa.table({"a.b": pa.array([one], pa.int64()), "a": pa.array([{"b": 100 + one}]), "x": pa.array([one])})
+        write_deltalake(tmp_path / "t", rows, mode="append", configuration={"delta.checkpoint.writeStatsAsStruct": "true"})
+    table = DeltaTable(tmp_path / "t")
+    if checkpoint == "delta-rs":
+        table.create_checkpoint()
+    log = DeltaLog.for_table(str(tmp_path / "t"))
+    if checkpoint == "ours":
+        log.checkpoint()
+    snapshot = DeltaLog.for_table(str(tmp_path / "t")).snapshot
+    for predicate, kept in (("`a.b` = 1", [1]), ("a.b = 101", [1]), ("`a.b` = 101", []), ("a.b = 1", []), ("`a.b` > 0", [1, 2])):
+        paths = [file.path for file in snapshot.add_files(predicate)]
+        found = sorted(row for path in paths for row in pq.read_table(tmp_path / "t" / path).column("x").to_pylist())
+        assert found == kept, predicate

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StagedFileException
+from airflow_delta.log.footers import leaf_paths
 from airflow_delta.log.statistics import read_footers
 from airflow_delta.staging.contract import Json, TransactionHandle
 from airflow_delta.staging.rules import TableRules
@@ -107,7 +108,7 @@ def mapped_schema_of_files(
 
 def bounds_of_column(footer: pq.FileMetaData, name: str) -> tuple[int, int] | None:
     """Return lowest and highest value of a top-level column of whole numbers, ``None`` when the footer does not tell."""
-    index = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == name), None)
+    index = next((i for i, path in enumerate(leaf_paths(footer)) if path == (name,)), None)
     if index is None:
         return None
     low: list[int] = []
@@ -125,13 +126,14 @@ def null_counts(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, int]
     """Return the number of nulls in top-level columns: -1 for a column that the file does not have or does not tell of."""
     counts: dict[str, int] = {}
     leaves: dict[str, list[int]] = {}
-    for index in range(footer.num_columns):
-        leaves.setdefault(footer.schema.column(index).path.split(".")[0].lower(), []).append(index)
+    paths = leaf_paths(footer)
+    for index, path in enumerate(paths):
+        leaves.setdefault(path[0].lower(), []).append(index)
     for name in names:
         indexes = leaves.get(name.lower())
         if indexes is None:
             counts[name] = -1
-        elif len(indexes) == 1 and "." not in footer.schema.column(indexes[0]).path:
+        elif len(indexes) == 1 and len(paths[indexes[0]]) == 1:
             counts[name] = _nulls_of_leaf(footer, indexes[0])
     return counts
 
@@ -155,8 +157,9 @@ def _fields(footer: pq.FileMetaData) -> list[Json]:
     from airflow_delta.log.schema import from_arrow, type_to_json
 
     struct: Any = type_to_json(from_arrow(footer.schema.to_arrow_schema()))
+    paths = leaf_paths(footer)
     old_timestamps = {
-        footer.schema.column(i).path for i in range(footer.num_columns) if footer.schema.column(i).physical_type == "INT96"
+        path[0] for i, path in enumerate(paths) if path[1:] == () and footer.schema.column(i).physical_type == "INT96"
     }
     # INT96 tells no zone; every engine that writes it means an instant.
     return [{**f, "type": "timestamp"} if f["name"] in old_timestamps else f for f in struct["fields"]]

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.footers import leaf_paths
+from airflow_delta.log.schema_walk import Path
 
 BATCH_ROWS = 32_768
 
@@ -63,7 +65,7 @@ class RowGroup:
         """Return the number of rows, of all kinds."""
         return int(self._meta.num_rows)
 
-    def null_count(self, leaf: str) -> int | None:
+    def null_count(self, leaf: Path) -> int | None:
         """Return how many rows have no value in a leaf outside lists and maps, or ``None`` when the footer does not say."""
         position = self.part.leaves.get(leaf)
         if position is None:
@@ -73,7 +75,7 @@ class RowGroup:
             return None
         return int(statistics.null_count)
 
-    def bounds(self, leaf: str) -> tuple[Any, Any] | None:
+    def bounds(self, leaf: Path) -> tuple[Any, Any] | None:
         """Return the least and the greatest value of a leaf, or ``None`` when the footer does not say."""
         position = self.part.leaves.get(leaf)
         if position is None:
@@ -85,7 +87,7 @@ class RowGroup:
 
     def may_hold(self, kind: str) -> bool:
         """Return whether a row of that kind (``add``, ``txn``, ...) can be here."""
-        return self.null_count(MARKERS[kind]) != self.num_rows
+        return self.null_count(tuple(MARKERS[kind].split("."))) != self.num_rows
 
 
 class CheckpointPart:
@@ -151,10 +153,9 @@ class CheckpointPart:
             return file.metadata
 
     @cached_property
-    def leaves(self) -> dict[str, int]:
-        """Return the position of every leaf column by its dotted path."""
-        schema = self.metadata.schema
-        return {schema.column(i).path: i for i in range(len(schema))}
+    def leaves(self) -> dict[Path, int]:
+        """Return the position of every leaf column by its path (:func:`airflow_delta.log.footers.leaf_paths`)."""
+        return {path: i for i, path in enumerate(leaf_paths(self.metadata))}
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -163,13 +164,13 @@ class CheckpointPart:
             return self._with_moments(self.metadata.schema.to_arrow_schema())
 
     @cached_property
-    def _int96(self) -> frozenset[str]:
+    def _int96(self) -> frozenset[Path]:
         schema = self.metadata.schema
         return frozenset(path for path, i in self.leaves.items() if schema.column(i).physical_type == "INT96")
 
     def _with_moments(self, schema: pa.Schema) -> pa.Schema:
         """Return a schema with timestamps in place of INT96, in which Spark writes them and which knows no time zone."""
-        return pa.schema([field.with_type(_with_moments(field.type, field.name, self._int96)) for field in schema])
+        return pa.schema([field.with_type(_with_moments(field.type, (field.name,), self._int96)) for field in schema])
 
     @cached_property
     def row_groups(self) -> list[RowGroup]:
@@ -181,19 +182,27 @@ class CheckpointPart:
 
         :param columns: dotted paths; a prefix stands for everything below it.
         """
-        present = [name for name in columns if self.has(name)]
+        present = [name for name in columns if self.has_text(name)]
         if not row_groups or not present:
             return
         with self._readable(), self._open(self.metadata) as file:
             for batch in file.iter_batches(BATCH_ROWS, row_groups=[group.index for group in row_groups], columns=present):
                 yield batch.cast(self._with_moments(batch.schema)) if self._int96 else batch
 
-    def has(self, column: str) -> bool:
+    def has(self, path: Path) -> bool:
         """Return whether the file has that column, or columns below it."""
-        return column in self.leaves or any(leaf.startswith(column + ".") for leaf in self.leaves)
+        return path in self.leaves or any(leaf[: len(path)] == path for leaf in self.leaves)
+
+    def has_text(self, column: str) -> bool:
+        """Return whether the file has a column for a text that :meth:`batches` takes."""
+        return column in self._texts or any(text.startswith(f"{column}.") for text in self._texts)
+
+    @cached_property
+    def _texts(self) -> frozenset[str]:
+        return frozenset(map(".".join, self.leaves))
 
 
-def _with_moments(data_type: pa.DataType, path: str, int96: frozenset[str]) -> pa.DataType:
+def _with_moments(data_type: pa.DataType, path: Path, int96: frozenset[Path]) -> pa.DataType:
     if pa.types.is_struct(data_type):
-        return pa.struct([f.with_type(_with_moments(f.type, f"{path}.{f.name}", int96)) for f in data_type])
+        return pa.struct([f.with_type(_with_moments(f.type, (*path, f.name), int96)) for f in data_type])
     return pa.timestamp("us", "UTC") if path in int96 else data_type

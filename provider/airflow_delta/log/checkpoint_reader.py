@@ -21,6 +21,7 @@ from airflow_delta.log.actions import DomainMetadata, Metadata, Protocol, SetTra
 from airflow_delta.log.checkpoint_manifest import CheckpointMetadata, Manifest, SidecarFile, check_manifest, decode_manifest
 from airflow_delta.log.checkpoint_part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
 from airflow_delta.log.file_names import is_uuid_checkpoint, split_version
+from airflow_delta.log.schema_walk import Path
 
 Action = TypeVar("Action", Metadata, Protocol, SetTransaction, DomainMetadata, SidecarFile, CheckpointMetadata)
 
@@ -225,13 +226,13 @@ class CheckpointReader:
         """Return the parts that may hold live files."""
         return [part for part in self.parts if any(group.may_hold("add") for group in part.row_groups)]
 
-    def has_column(self, column: str) -> bool:
+    def has_column(self, path: Sequence[str]) -> bool:
         """Return whether every part that holds files has that column below ``add``."""
         holders = self.file_parts
-        return bool(holders) and all(part.has(f"add.{column}") for part in holders)
+        return bool(holders) and all(part.has(("add", *path)) for part in holders)
 
-    def may_have_values(self, leaf: str) -> bool:
-        """Return whether some row may have a value in that leaf (full dotted path); ``False`` is certain."""
+    def may_have_values(self, leaf: Path) -> bool:
+        """Return whether some row may have a value in that leaf; ``False`` is certain."""
         return any(
             group.null_count(leaf) != group.num_rows for part in self.parts if leaf in part.leaves for group in part.row_groups
         )
@@ -241,7 +242,7 @@ class CheckpointReader:
         total = 0
         for part in self.parts:
             for group in part.row_groups:
-                nulls = group.null_count("add.path")
+                nulls = group.null_count(("add", "path"))
                 if nulls is None:
                     return None
                 total += group.num_rows - nulls

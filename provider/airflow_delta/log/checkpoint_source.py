@@ -122,7 +122,7 @@ class CheckpointSource:
             return True
         if self._reader is None:
             return False
-        leaves = {found for part in self._reader.parts for found in part.leaves if found.startswith(leaf)}
+        leaves = {path for part in self._reader.parts for path in part.leaves if ".".join(path).startswith(leaf)}
         return any(self._reader.may_have_values(found) for found in leaves)
 
     @cached_property
@@ -131,7 +131,7 @@ class CheckpointSource:
         if self._reader is None or self.schema.stats is None:
             return None
         for part in self._reader.file_parts:
-            if not part.has("add.stats_parsed"):
+            if not part.has(("add", "stats_parsed")):
                 return None
             fields = part.schema.field("add").type
             position = fields.get_field_index("stats_parsed")

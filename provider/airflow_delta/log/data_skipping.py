@@ -48,14 +48,12 @@ def has_bounds(column: ast.Column) -> bool:
     return isinstance(column.data_type, DecimalType) or column.data_type.name in _BOUNDED
 
 
-def needed_stats(predicate: Predicate | None) -> list[str]:
-    """Return the leaf columns of ``stats_parsed`` that :func:`skipping_mask` looks at, as ``minValues.a.b``."""
-    result = ["numRecords"]
+def needed_stats(predicate: Predicate | None) -> list[tuple[str, ...]]:
+    """Return the leaf columns of ``stats_parsed`` that :func:`skipping_mask` looks at: ``minValues``, then the column's path."""
+    result: list[tuple[str, ...]] = [("numRecords",)]
     for column in needed_columns(predicate):
-        path = ".".join(column.physical_path)
-        result.append(f"nullCount.{path}")
-        if has_bounds(column):
-            result += [f"minValues.{path}", f"maxValues.{path}"]
+        members = ("nullCount", "minValues", "maxValues") if has_bounds(column) else ("nullCount",)
+        result += [(member, *column.physical_path) for member in members]
     return result
 
 

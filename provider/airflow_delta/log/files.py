@@ -83,7 +83,7 @@ def live_rows(
     touched = TouchedFiles.of(tail, reader)
     names = [camel(name) for name in columns if name != "data_change"]
     wanted = list(dict.fromkeys([*names, *touched.columns])) or ["path"]
-    if stats_parsed or ("stats" in wanted and not reader.may_have_values("add.stats")):
+    if stats_parsed or ("stats" in wanted and not reader.may_have_values(("add", "stats"))):
         wanted.append("stats_parsed")  # stands in for JSON texts that were not written
     if file_filter is not None:
         file_filter.prepare(reader)
@@ -118,7 +118,7 @@ class _Selection:
     def _struct_batches(self, columns: Sequence[str]) -> Iterator[tuple[pa.StructArray, pa.BooleanArray | None]]:
         """Yield the struct column ``add`` with the mask of the selected rows; ``None``: all."""
         at = 0
-        present = [name for name in (f"add.{column}" for column in columns) if self.part.has(name)]
+        present = [name for name in (f"add.{column}" for column in columns) if self.part.has_text(name)]
         for batch in self.part.batches(self.groups, present or ["add.path"]):
             rows = batch.column("add")
             if self.mask is not None:
@@ -195,7 +195,7 @@ class TouchedFiles:
         if not actions:
             return cls(None, None, False, ())
         folded = not all(is_plain(action.path) for action in actions)
-        vectors = reader.may_have_values(f"{kind}.deletionVector.storageType") or any(
+        vectors = reader.may_have_values((kind, "deletionVector", "storageType")) or any(
             action.deletion_vector is not None for action in actions
         )
         paths = {action.path for action in actions}

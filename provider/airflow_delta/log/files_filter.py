@@ -17,6 +17,7 @@ from airflow_delta.log.checkpoint_reader import CheckpointReader
 from airflow_delta.log.data_skipping import needed_columns, needed_stats, partition_columns, skipping_mask
 from airflow_delta.log.files_columns import FILE_SCHEMA, from_actions
 from airflow_delta.log.files_ranges import Range, may_hold
+from airflow_delta.log.partition_values import MAX_OFFSET
 from airflow_delta.log.predicates import Predicate, partition_texts
 from airflow_delta.log.schema import FLOATING, DecimalType
 
@@ -47,8 +48,9 @@ class FileFilter:
             self._steps.append(self._statistics_step(reader))
 
     def _statistics_step(self, reader: CheckpointReader) -> Step:
-        members = [f"stats_parsed.{name}" for name in needed_stats(self._predicate.data_part)]
-        typed = all(reader.has_column(name) for name in members) or not reader.may_have_values("add.stats")
+        paths = [("stats_parsed", *path) for path in needed_stats(self._predicate.data_part)]
+        members = [".".join(path) for path in paths]  # Arrow reads every column whose path is, or begins with, such a text
+        typed = all(map(reader.has_column, paths)) or not reader.may_have_values(("add", "stats"))
         column = "stats_parsed" if typed else "stats"
         mixed = ["partitionValues"] if partition_columns(self._predicate.data_part) else []
 
@@ -124,22 +126,33 @@ def _selected(adds: list[AddFile], mask: pa.BooleanArray) -> list[AddFile]:
 def _range(group: RowGroup, column: ast.Column) -> Range | None:
     if column.data_type.name in FLOATING:
         return None  # NaN is not in the footer's bounds
-    name = ".".join(column.physical_path)
     if column.is_partition:
-        bounds = group.bounds(f"add.partitionValues_parsed.{name}")
-        return None if bounds is None else Range(*(_widened(bound, column) for bound in bounds))
+        bounds = group.bounds(("add", "partitionValues_parsed", *column.physical_path))
+        if bounds is None:
+            return None
+        low, high = (_widened(bound, column) for bound in bounds)
+        if column.data_type.name == "timestamp":  # texts without a zone, in that of whoever wrote the checkpoint
+            return _whichever_zones(low, high)
+        return Range(low, high)
     if isinstance(column.data_type, DecimalType):
         return None  # some writers round them
-    least, greatest = f"add.stats_parsed.minValues.{name}", f"add.stats_parsed.maxValues.{name}"
+    ends = [("add", "stats_parsed", member, *column.physical_path) for member in ("minValues", "maxValues")]
     # A file without statistics can hold any value, so every file must have them.
-    missing = group.null_count("add.path")
-    if missing is None or group.null_count(least) != missing or group.null_count(greatest) != missing:
+    missing = group.null_count(("add", "path"))
+    if missing is None or any(group.null_count(end) != missing for end in ends):
         return None
-    low, high = group.bounds(least), group.bounds(greatest)
+    low, high = map(group.bounds, ends)
     if low is None or high is None:
         return None
     least, greatest = _widened(low[0], column), _widened(high[1], column)
     return Range(least, greatest + _TRUNCATED if isinstance(greatest, dt.datetime) else greatest)
+
+
+def _whichever_zones(low: Any, high: Any) -> Range | None:
+    try:
+        return Range(low - 2 * MAX_OFFSET, high + 2 * MAX_OFFSET)
+    except OverflowError:
+        return None
 
 
 def _widened(bound: Any, column: ast.Column) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import StagedFileException
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from airflow_delta.log.store import FileStatus, LogStore
@@ -29,6 +30,43 @@ def read_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: i
         return [_read_footer(store, status) for status in statuses]
     with ThreadPoolExecutor(min(concurrency, len(statuses)), thread_name_prefix="footers") as pool:
         return list(pool.map(lambda status: _read_footer(store, status), statuses))
+
+
+def leaf_paths(footer: pq.FileMetaData) -> list[tuple[str, ...]]:
+    """Return the path of each leaf column, in order: the names of the fields from the top.
+
+    Parquet's own text of a path joins names with dots, which names may hold as well: the column ``a.b`` and the field ``b`` of
+    a struct ``a`` would be one. Below a list or a map the path goes on with ``element``, ``key`` and ``value``.
+    """
+    import pyarrow as pa
+
+    try:
+        paths = [path for field in footer.schema.to_arrow_schema() for path in _leaves(field.type, (field.name,))]
+    except pa.ArrowException:  # a type that Arrow does not know
+        paths = []
+    if len(paths) == footer.num_columns:
+        return paths
+    # Without the tree, text says it only where no name can hold a dot: leaves at the top, without one.
+    texts = [footer.schema.column(index).path for index in range(footer.num_columns)]
+    return [(text,) if "." not in text else (text, "") for text in texts]
+
+
+def _leaves(data_type: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    if isinstance(data_type, pa.BaseExtensionType):
+        yield from _leaves(data_type.storage_type, path)
+    elif kinds.is_struct(data_type):
+        for field in data_type:
+            yield from _leaves(field.type, (*path, field.name))
+    elif kinds.is_map(data_type):
+        yield from _leaves(data_type.key_type, (*path, "key"))
+        yield from _leaves(data_type.item_type, (*path, "value"))
+    elif kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
+        yield from _leaves(data_type.value_type, (*path, "element"))
+    else:
+        yield path
 
 
 def _read_footer(store: LogStore, status: FileStatus) -> pq.FileMetaData:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.log.footers import read_footers
+from airflow_delta.log.footers import leaf_paths, read_footers
 from airflow_delta.log.indexed_columns import indexed_leaves
 from airflow_delta.log.partition_values import EPOCH
 from airflow_delta.log.properties import TableProperties
 from airflow_delta.log.schema import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType
+from airflow_delta.log.schema_walk import folded
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -63,18 +64,19 @@ def stats_from_footer(
     :param schema: the table's schema, with or without its partition columns.
     :param tight_bounds: say that the bounds are those of the rows (``tightBounds``), for a table with deletion vectors.
     """
-    by_path = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
-    by_folded = {path.lower(): i for path, i in by_path.items()}
+    paths = leaf_paths(footer)
+    by_path = {path: i for i, path in enumerate(paths)}
+    by_folded = {folded(path): i for path, i in by_path.items()}
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
     indexed = indexed_leaves(schema, partition_columns, properties)
     for leaf in indexed:
-        path = ".".join(leaf.physical_path)
+        path = leaf.physical_path
         if isinstance(leaf.data_type, ArrayType | MapType) or leaf.data_type.name == "variant":
-            _put(nulls, leaf.physical_path, _nulls_of_group(footer, path, leaf))
+            _put(nulls, leaf.physical_path, _nulls_of_group(footer, paths, leaf))
             continue
-        index = by_path.get(path, by_folded.get(path.lower()))
+        index = by_path.get(path, by_folded.get(folded(path)))
         if index is None or footer.schema.column(index).max_repetition_level:
             continue
         count, low, high = _Merged(footer, index, leaf).result(properties.data_skipping_string_prefix_length)
@@ -89,14 +91,13 @@ def stats_from_footer(
     return msgspec.json.encode(stats).decode()
 
 
-def _nulls_of_group(footer: pq.FileMetaData, path: str, leaf: Leaf) -> int | None:
+def _nulls_of_group(footer: pq.FileMetaData, paths: Sequence[tuple[str, ...]], leaf: Leaf) -> int | None:
     """Return the number of nulls in a column that is a group in the file, as far as its first leaf tells.
 
     A leaf below a list counts empty lists like null ones: only that there is none of either is certain.
     """
-    prefix = f"{path}." if leaf.data_type.name != "variant" else f"{path}.metadata"
-    names = (footer.schema.column(i).path for i in range(footer.num_columns))
-    index = next((i for i, name in enumerate(names) if name.startswith(prefix)), None)
+    above = leaf.physical_path if leaf.data_type.name != "variant" else (*leaf.physical_path, "metadata")
+    index = next((i for i, path in enumerate(paths) if path[: len(above)] == above), None)
     if index is None:
         return None
     total = 0

@@ -69,7 +69,9 @@ def _each_field(data_type: Type, path: str, change: Callable[[str, Json], Json])
         case "struct":
             fields = []
             for field in data_type["fields"]:
-                here = f"{path}.{field['name'].lower()}" if path else field["name"].lower()
+                name = field["name"].lower()
+                name = f"`{name}`" if "." in name else name  # a column a.b is not the field b of a
+                here = f"{path}.{name}" if path else name
                 # The field itself first: ids grow from the top downwards, as Delta gives them.
                 changed = change(here, field)
                 fields.append({**changed, "type": _each_field(field["type"], here, change)})

@@ -28,7 +28,7 @@ def zoneless_values(plan: ScanPlan | None) -> dict[str, set[str]]:
         if field is None or field["type"] != "timestamp":
             continue
         mapped = plan.column_mapping != "none"
-        name = (field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]) if mapped else field["name"]
+        name = str((field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]) if mapped else field["name"])
         texts = {file.partition_values.get(name) for file in plan.files}
         if kept := {text for text in texts if text is not None and _ZONELESS.fullmatch(text.strip())}:
             found[field["name"]] = kept

@@ -176,6 +176,7 @@ def _check_identity(target: RewriteTarget, rules: TableRules, clause: MergeClaus
 
 def _bare(name: str, alias: str) -> str:
     """Return the name of a column without the alias of the table and without backticks."""
-    head, dot, tail = name.partition(".")
-    rest = tail if dot and head.strip("`").lower() == alias.lower() else name
+    quoted = "`" + alias.lower().replace("`", "``") + "`."
+    prefix = next((p for p in (f"{alias.lower()}.", quoted) if name.lower().startswith(p)), "")
+    rest = name[len(prefix) :]
     return rest[1:-1].replace("``", "`") if len(rest) > 1 and rest[0] == rest[-1] == "`" else rest
