@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_delta.commands.data_change import check_replacement, refuse_untold
 from airflow_delta.commands.data_files import DataFiles, Footers, find_data_files
 from airflow_delta.commands.earlier import earlier_of
 from airflow_delta.commands.planned import as_planned, rewritten_files
@@ -148,7 +149,7 @@ def collect_files(
             table=handle.table,
         )
     earlier = load_earlier(log, handle, after) if after else []
-    handle = handle_after(handle, earlier)
+    begun, handle = handle, handle_after(handle, earlier)
     partition_columns = check_write_options(
         handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
     )
@@ -172,6 +173,9 @@ def collect_files(
     predicate = None if replace_where is None else _predicate(log, handle, replace_where, schema_string, partition_columns)
     if predicate is not None:
         _refuse_data_predicate(handle, predicate)
+    check_replacement(begun, earlier, mode=mode, predicate=predicate)
+    if rules.change_data:
+        refuse_untold(begun, "A write", earlier, tells=False)
     new = DataFiles()
     Footers(log, handle, schema_string, partition_columns, time_zone, known=known).collect(directory, new, statuses)
     _check_inside_predicate(log, handle, predicate, new.adds)
