@@ -186,8 +186,19 @@ def test_copies_of_rows_that_stay_are_not_staged(filled):
     found = audited(filled, handle, write)
     assert [file.path for file in found.staged] == paths[:1]
     assert (len(found.added), found.rows_staged, found.rows_after) == (3, 1, None)
-    rearranged = audited(filled, handle, replace(write, data_change=False))
-    assert rearranged.rows_staged == 0
+    claimed = audited(filled, handle, replace(write, data_change=False))
+    assert ([file.path for file in claimed.staged], claimed.rows_staged) == (paths[:1], 1), "that they are the same is a claim"
+    rearranged = audited(
+        filled,
+        handle,
+        replace(
+            write,
+            operation="OPTIMIZE",
+            num_records=0,
+            actions=tuple({"add": {**action["add"], "dataChange": False}} for action in actions),
+        ),
+    )
+    assert (rearranged.staged, rearranged.rows_staged) == ([], 0)
 
 
 @pytest.mark.parametrize(("known", "rows"), [(True, 296), (False, None)])

@@ -454,7 +454,20 @@ ORDER_OF_WORK = [
         commit(remove("a"), file("a", stats=LOOSE, deletion_vector=vector())),
         1,
     ),
-    Row("1.3 step 9", "some files change data, some do not", [created()], commit(add("a"), remove("b", data_change=False)), 1),
+    Row(
+        "1.3 step 9",
+        "some files change data, some do not",
+        [created()],
+        commit(add("a"), add("c", data_change=False), remove("b", data_change=False)),
+        1,
+    ),
+    Row(
+        "1.3 step 9",
+        "those that change no data cannot hold the same rows (Delta: only logged)",
+        [created()],
+        commit(add("a"), remove("b", data_change=False)),
+        Raises(DeltaIllegalStateException, "do not hold the same rows"),
+    ),
     Row(
         "1.3 step 9",
         "some files change data, some do not, and that is fatal",

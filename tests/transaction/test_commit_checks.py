@@ -102,7 +102,7 @@ def test_partition_values_have_physical_names(table: Table) -> None:
     assert table.live() == {"a"}
 
 
-MIXED = [add("a", data_change=False), remove("b")]
+MIXED = [add("a", data_change=False), remove("b", data_change=False), add("c")]
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.committed import live_records, num_records
+from airflow_delta.commands.data_change import REARRANGING
 from airflow_delta.commands.earlier import FileKey, file_key, handle_after, load_stages
 from airflow_delta.commands.replaced import Replaced, find_replaced
 from airflow_delta.commands.scan import scan_of, spark_table
@@ -95,13 +96,16 @@ class AuditedTable:
         """Return the files with rows that the stages bring.
 
         Not: files that hold nothing but copies of rows that stay (where one stage has copied rows of another, they count), files
-        of the table that only get another deletion vector, and rows that the stages say are the same (``dataChange`` false).
+        of the table that only get another deletion vector, and rows of the version read that OPTIMIZE or REORG put into other
+        files. Rows of a write with ``data_change=False`` are judged like others: that they are the same is only what it says.
         """
         owners = {file_key(add): stage.write for stage in self._stages for add in stage.adds}
-        return [add for add in self.added if add.data_change and self._brings_rows(add, owners[file_key(add)])]
+        return [add for add in self.added if self._brings_rows(add, owners[file_key(add)])]
 
     def _brings_rows(self, add: AddFile, write: StagedWrite) -> bool:
         path = unquote(add.path)
+        if not add.data_change and write.operation in REARRANGING:
+            return False
         if not path.startswith(f"{transaction_directory(self.handle.transaction_id)}/"):
             return False
         directory = f"{attempt_directory(self.handle.transaction_id, write.stage, write.attempt)}/"
@@ -118,7 +122,7 @@ class AuditedTable:
     @property
     def rows_staged(self) -> int | None:
         """Return the number of rows that the stages bring, by their totals; ``None`` when one does not know."""
-        counts = [write.num_records for write in self.writes if write.data_change]
+        counts = [write.num_records for write in self.writes]
         return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
 
     @cached_property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_delta.commands.data_change import check_replacement, refuse_untold
 from airflow_delta.commands.data_files import DataFiles, Footers, find_data_files
 from airflow_delta.commands.earlier import earlier_of
 from airflow_delta.commands.planned import as_planned, rewritten_files
@@ -175,6 +176,9 @@ def collect_files(
         _refuse_data_predicate(handle, predicate)
         if known is not None and undecided_files(log, begun, predicate, earlier):
             raise zone_needed(handle, predicate, "With files that another job wrote")
+    check_replacement(begun, earlier, mode=mode, predicate=predicate)
+    if rules.change_data:
+        refuse_untold(begun, "A write", earlier, tells=False)
     new = DataFiles()
     Footers(log, handle, schema_string, partition_columns, time_zone, known=known).collect(directory, new, statuses)
     _check_inside_predicate(log, handle, predicate, new.adds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow_delta.commands.data_change import is_rearranging
 from airflow_delta.commands.replaced import Replaced
 from airflow_delta.commands.rerun import KEEPS_ROWS
 from airflow_delta.commands.staged import StageActions
@@ -31,8 +32,8 @@ def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions],
         return []
     _refuse_changed_twice(handle, stages)
     told = {remove.path for stage in stages if stage.changes for remove in stage.removes}
-    untold = [stage.write.stage for stage in stages if stage.adds and not stage.changes]
-    whole = [remove.path for remove in replaced.removes if remove.path not in told]
+    untold = [stage.write.stage for stage in stages if stage.adds and not stage.changes and not is_rearranging(stage.write)]
+    whole = [remove.path for remove in replaced.removes if remove.data_change and remove.path not in told]
     if untold or whole:
         writer = next(stage.write.stage for stage in stages if stage.changes)
         other = f"stage {', '.join(untold)} adds rows" if untold else f"files are removed whole ({whole[0]}, ...)"
@@ -50,6 +51,8 @@ def _refuse_changed_twice(handle: TransactionHandle, stages: Sequence[StageActio
     """Refuse change data of rows that another stage has changed before: readers would get both changes, in no order."""
     staged = {add.path: stage for stage in stages for add in stage.adds}
     for stage in stages:
+        if is_rearranging(stage.write):  # has changed no row, only moved it
+            continue
         for remove in stage.removes:
             first = staged.get(remove.path)
             if first is not None and first is not stage and (first.changes or stage.changes):

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from airflow_delta.commands.data_change import check_dropped
 from airflow_delta.commands.earlier import FileKey, file_key, gone, handle_of_stage, predicate_of, stage_id
 from airflow_delta.commands.rerun import files_to_replace
 from airflow_delta.commands.staged import StageActions
@@ -88,10 +87,16 @@ class Replaced:
                     version=handle.read_version,
                 )
             if other is None:
-                remove = file.remove(0)
-                if by is not None and not by.data_change:
-                    remove = msgspec.structs.replace(remove, data_change=False)
-                self._removes.setdefault(file_key(file), remove)
+                remove = file.remove(0, data_change=by is None or by.data_change)
+                known = self._removes.setdefault(file_key(file), remove)
+                if known.data_change != remove.data_change:
+                    name = "rerun_policy='replace'" if by is None else f"stage {by.stage}"
+                    raise StageConflictException(
+                        f"{file.path} of table {handle.table} is replaced by {name} and by another stage of the same "
+                        "transaction, and only one of them changes its rows (data_change). Put them into separate transactions.",
+                        table=handle.table,
+                        version=handle.read_version,
+                    )
 
 
 def find_replaced(
@@ -109,7 +114,9 @@ def find_replaced(
         before = replaced.staged_before(stage)
         if before:
             listed = {file_key(remove) for remove in stage.removes}
-            replaced.drop_staged([key for key in gone(known, before, stage) if key not in listed])
+            dropped = set(gone(known, before, stage))
+            check_dropped(handle, stage, [add for add in before if file_key(add) in dropped])
+            replaced.drop_staged(dropped - listed)
         replaced.add_stage(stage)
         if defined:
             continue  # its table is the one that an earlier stage has defined: nothing of the version that was read is left

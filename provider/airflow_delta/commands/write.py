@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta import exceptions
 from airflow_delta.commands.collect import collect_files, collect_stage
 from airflow_delta.commands.create.plan import handle_of_new
+from airflow_delta.commands.data_change import check_replacement, refuse_untold
 from airflow_delta.commands.earlier import after_arguments, handle_after, load_earlier
 from airflow_delta.commands.rules import table_rules
 from airflow_delta.commands.scan import plan_scan, plan_scan_after, scan_of, spark_table, undecided_files, zone_needed
@@ -107,14 +108,20 @@ def plan_stage(
     arguments |= replacement(handle, replace_on, replace_using, fits=fits)
     arguments |= optimize_arguments(handle, optimize_write)
     arguments |= data_change_arguments(
-        log, handle, replace_where, data_change=data_change, merge_schema=merge_schema, overwrite_schema=overwrite_schema
+        log,
+        handle,
+        replace_where,
+        mode=mode,
+        data_change=data_change,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
     )
     exists = handle.read_version >= 0 or bool(earlier)
 
     def plan(where: str | None) -> ScanPlan:
         return plan_scan_after(log, before, where, earlier, spark_table_uri=spark_table_uri)
 
-    rewrite = predicate_text = None
+    rewrite = predicate_text = predicate = None
     if "replaceOn" in arguments and exists:
         rewrite = plan(None)
     if replace_where is not None and exists:
@@ -127,6 +134,10 @@ def plan_stage(
             if not data_change:
                 raise zone_needed(handle, predicate, "With data_change=False")
             rewrite = scan_of(log, handle, undecided, predicate, spark_table_uri=spark_table_uri)
+    check_replacement(before, earlier, mode=mode, predicate=predicate, data_change=data_change)
+    rules = table_rules(handle, overwrite_schema=overwrite_schema)
+    if rules.change_data and data_change:
+        refuse_untold(before, "A write", earlier, tells=rewrite is not None)
     scan = plan(None if read is True else read) if read else None
     stage = stage_key(task_id, map_index)
     return StageRequest(
@@ -149,7 +160,7 @@ def plan_stage(
         options={key: str(value) for key, value in (options or {}).items()},
         scan=scan,
         rewrite=rewrite,
-        rules=table_rules(handle, overwrite_schema=overwrite_schema),
+        rules=rules,
     )
 
 

@@ -137,6 +137,7 @@ def data_change_arguments(
     handle: TransactionHandle,
     replace_where: str | None,
     *,
+    mode: str,
     data_change: bool,
     merge_schema: bool,
     overwrite_schema: bool,
@@ -151,6 +152,13 @@ def data_change_arguments(
         raise DeltaIllegalArgumentException(
             f"A write with data_change=False leaves the schema of table {handle.table} as it is, and cannot create the table "
             "(DELTA_DATA_CHANGE_FALSE). Leave out merge_schema and overwrite_schema.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+    if mode == "append":
+        raise DeltaIllegalArgumentException(
+            f"An append with data_change=False would add rows to table {handle.table} that streams and the change data feed "
+            "never show. Overwrite the files that the rows lie in now (mode='overwrite' or 'dynamic'), or leave out the option.",
             table=handle.table,
             version=handle.read_version,
         )

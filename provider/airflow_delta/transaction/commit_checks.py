@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from airflow_delta.exceptions import (
     DeltaDuplicateActionsException,
     DeltaDuplicateDomainException,
@@ -114,7 +116,10 @@ def check_duplicates(table: str, actions: Sequence[Action]) -> None:
 def check_consistent_data_change(table: str, actions: Sequence[Action], operation: str, policy: CommitPolicy) -> None:
     """Look for a commit in which some adds and removes change data and others do not; change data files do not count.
 
-    :raises DeltaIllegalStateException: it is one, and the policy says that this is an error.
+    Such a commit may be true of each of its files, so that readers of changes go by the flag of each. It is not when the files
+    that claim to hold the same rows hold other numbers of them.
+
+    :raises DeltaIllegalStateException: it is one that the policy does not let through, or one that cannot be true.
     """
     if policy.consistent_data_change == "off":
         return
@@ -128,6 +133,39 @@ def check_consistent_data_change(table: str, actions: Sequence[Action], operatio
             "either changes data or rearranges it; make two commits of it.",
             table=table,
         )
+    added = [action for action in actions if isinstance(action, AddFile) and not action.data_change]
+    removed = [action for action in actions if isinstance(action, RemoveFile) and not action.data_change]
+    before, after = _live_rows(removed), _live_rows(added)
+    if before != after if before is not None and after is not None else bool(added) != bool(removed):
+        raise DeltaIllegalStateException(
+            f"The files of {operation} on table {table} that are marked dataChange=false do not hold the same rows: "
+            f"{len(removed)} files with {_count(before)} rows are removed, {len(added)} with {_count(after)} added. "
+            "Streams and the change data feed would miss the difference. Nothing was written; mark what changes rows "
+            "dataChange=true.",
+            table=table,
+        )
+
+
+class _NumRecords(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
+
+
+def _live_rows(files: Sequence[AddFile | RemoveFile]) -> int | None:
+    """Return the rows that are not deleted, ``None`` where the statistics of a file do not tell."""
+    total = 0
+    for file in files:
+        try:
+            rows = msgspec.json.decode(file.stats or "{}", type=_NumRecords).num_records
+        except msgspec.MsgspecError:
+            rows = None
+        if rows is None:
+            return None
+        total += rows - (0 if file.deletion_vector is None else file.deletion_vector.cardinality)
+    return total
+
+
+def _count(rows: int | None) -> str:
+    return "an unknown number of" if rows is None else str(rows)
 
 
 def check_domains(table: str, actions: Sequence[Action], protocol: Protocol) -> None:

@@ -33,7 +33,8 @@ class CommitPolicy:
     :param duplicate_action_check: refuse a file that is added twice, removed twice, or both
         (Delta: ``duplicateActionCheck.enabled``).
     :param consistent_data_change: what to do about a commit in which only some adds and removes change data: ``off``, ``log`` or
-        ``fatal`` (Delta: ``commitValidation.consistentDataChange.mode``).
+        ``fatal`` (Delta: ``commitValidation.consistentDataChange.mode``). With ``log``, too, one is refused of which the others
+        cannot hold the same rows.
     :param fail_on_empty_file: refuse an added file of 0 bytes instead of logging it (Delta: ``emptyFileCheck.throwEnabled``).
     :param fail_on_null_partition: refuse a null in a NOT NULL partition column instead of logging it
         (Delta: ``nullPartitionCheck.throwEnabled``).

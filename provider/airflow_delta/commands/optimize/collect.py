@@ -1,4 +1,4 @@
-"""What OPTIMIZE or REORG wrote becomes actions: the same rows in other files, so nothing says ``dataChange``."""
+"""What OPTIMIZE or REORG wrote becomes actions: the same rows in other files, which say ``dataChange`` as those before did."""
 
 from __future__ import annotations
 
@@ -98,9 +98,10 @@ def collect_actions(
         )
     adds: list[AddFile] = []
     total = 0
-    for members, name in zip(bins, report.directories, strict=True):
+    changes = request.arguments.get("dataChange") or [False] * len(bins)
+    for members, name, data_change in zip(bins, report.directories, changes, strict=True):
         files = [plan.files[position] for position in members]
-        found, rows = _new_files(log, handle, request, f"{request.directory}/{name}", files[0].partition_values)
+        found, rows = _new_files(log, handle, request, f"{request.directory}/{name}", files[0].partition_values, data_change)
         before = [file.num_records for file in files]
         if not any(count is None for count in before) and rows != sum(count or 0 for count in before):
             raise StagingException(
@@ -116,7 +117,12 @@ def collect_actions(
 
 
 def _new_files(
-    log: DeltaLog, handle: TransactionHandle, request: StageRequest, directory: str, values: Mapping[str, str | None]
+    log: DeltaLog,
+    handle: TransactionHandle,
+    request: StageRequest,
+    directory: str,
+    values: Mapping[str, str | None],
+    data_change: bool,
 ) -> tuple[list[AddFile], int]:
     """Return the files of a bin; all of them are of the partition that its input is of."""
     from airflow_delta.log.properties import TableProperties
@@ -138,7 +144,7 @@ def _new_files(
                 partition_values=dict(values),
                 size=status.size,
                 modification_time=status.modification_time,
-                data_change=False,
+                data_change=data_change,
                 stats=stats_from_footer(footer, schema, properties, tight_bounds="deletionVectors" in handle.features),
             )
         )

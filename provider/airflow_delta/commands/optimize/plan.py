@@ -5,6 +5,7 @@ The worker selects the files; which of them belong together goes to Spark in ``S
 * ``bins``: positions of files in ``StageRequest.rewrite``, a list for each bin, and ``outputs``: how many files each becomes;
 * ``zOrderBy``: paths of the columns, and ``parallel``: bins that are written at a time;
 * ``rowIds``: where row ids are kept, with those that each file of the plan starts from;
+* ``dataChange``: for each bin, whether its rows are changes that earlier stages of the transaction have staged;
 * ``removes`` for files that an earlier stage of the transaction has staged, and ``after``: the names of such stages;
 * ``parameters``: of the operation, for ``commitInfo``.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.commands.data_change import changes_rows, to_rearrange
 from airflow_delta.commands.earlier import handle_after, load_earlier, stage_id
 from airflow_delta.commands.optimize.checks import partition_predicate, refuse_clustered, target_file_size, z_order_columns
 from airflow_delta.commands.optimize.files import (
@@ -119,10 +121,12 @@ def select_for_optimize(
     if partitions is not None:
         wanted = [dict(values) for values in partitions]
         files = [file for file in files if file.partition_values in wanted]
-    if paths:
-        bins = bins_of(files, None, single=True)
-    else:
-        bins = bins_of([file for file in files if needs_compaction(file, min_size, max_deleted_rows_ratio)], max_size)
+    bins: tuple[Bin, ...] = ()
+    for group in to_rearrange(handle, files, earlier):
+        if paths:
+            bins += bins_of(group, None, single=True)
+        else:
+            bins += bins_of([file for file in group if needs_compaction(file, min_size, max_deleted_rows_ratio)], max_size)
     from airflow_delta.log.schema_walk import dotted
 
     predicates = [] if where is None else [where]
@@ -182,6 +186,7 @@ def stage_of(
             "zOrderBy": [list(path) for path in rewrite.z_order_by],
             "parallel": max(1, parallel),
             "rowIds": _row_ids(handle, files),
+            "dataChange": [changes_rows(members[0], earlier) for members in rewrite.bins],
             "removes": _removes([file for file in files if file.path in staged]),
             "after": [stage_id(stage_actions.write) for stage_actions in earlier],
             "parameters": dict(rewrite.parameters),

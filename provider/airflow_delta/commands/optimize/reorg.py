@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.commands.data_change import to_rearrange
 from airflow_delta.commands.earlier import load_earlier
 from airflow_delta.commands.optimize.checks import partition_predicate, target_file_size
 from airflow_delta.commands.optimize.files import (
     DEFAULT_FILE_SIZE,
+    Bin,
     Rewrite,
     bins_of,
     files_with_dropped_columns,
@@ -84,11 +86,14 @@ def select_for_purge(
     )
     chosen = [file for file in files if file.path in dropped or has_deleted_rows(file)]
     max_size = max_file_size if max_file_size is not None else target_file_size(handle) or DEFAULT_FILE_SIZE
+    bins: tuple[Bin, ...] = ()
+    for group in to_rearrange(handle, chosen, earlier):
+        bins += bins_of(group, max_size, single=True)
     return Rewrite(
         operation="REORG",
         parameters={"predicate": [] if where is None else [where], "applyPurge": True},
         predicate=None if predicate is None else predicate.text,
-        bins=bins_of(chosen, max_size, single=True),
+        bins=bins,
         max_file_size=max_size,
         num_considered=len(files),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.committed import live_records
+from airflow_delta.commands.data_change import refuse_rearranged, refuse_untold
 from airflow_delta.commands.data_files import DataFiles
 from airflow_delta.commands.earlier import after_arguments, handle_after, load_earlier, stage_id
 from airflow_delta.commands.rewrite.collect import PARAMETERS
@@ -35,6 +36,7 @@ class RewriteTarget:
     :param begun: the handle of the transaction.
     :param stages: the earlier stages.
     :param started: seconds of a monotonic clock.
+    :param removes_rows: whether the operation may remove or change rows that are there.
     """
 
     log: DeltaLog
@@ -46,6 +48,7 @@ class RewriteTarget:
     map_index: int
     attempt: str
     started: float
+    removes_rows: bool = True
 
     @property
     def stage(self) -> str:
@@ -91,6 +94,13 @@ class RewriteTarget:
         :param parameters: ``operationParameters`` of the commit.
         :param request: other fields of :class:`~airflow_delta.staging.report.StageRequest`.
         """
+        rules = table_rules(self.handle)
+        if self.removes_rows:
+            refuse_rearranged(self.begun, self.operation, files, self.stages)
+        if rules.change_data and files:
+            # A DELETE that marks rows writes no change data, nor does a MERGE that only inserts.
+            tells = self.removes_rows and not (deletion_vectors and self.operation == "DELETE")
+            refuse_untold(self.begun, self.operation, self.stages, tells=tells)
         own = {**(arguments or {}), PARAMETERS: dict(parameters or {}), **after_arguments(self.stages)}
         return StageRequest(
             transaction_id=self.handle.transaction_id,
@@ -108,7 +118,7 @@ class RewriteTarget:
             partition_columns=self.handle.partition_columns,
             options={key: str(value) for key, value in (options or {}).items()},
             rewrite=scan_of(self.log, self.handle, files, planned_for, spark_table_uri=spark_table_uri),
-            rules=table_rules(self.handle),
+            rules=rules,
             arguments=own,
             deletion_vectors=deletion_vectors,
             **request,
@@ -131,6 +141,9 @@ class RewriteTarget:
 
         :param removed: the files, all that the condition selects.
         """
+        refuse_rearranged(self.begun, self.operation, removed, self.stages)
+        if removed and table_rules(self.handle).change_data:
+            refuse_untold(self.begun, self.operation, self.stages, tells=False)
         elapsed = int((time.monotonic() - self.started) * 1000)
         return staged_write(
             self.log,
@@ -199,7 +212,8 @@ def rewrite_target(
             table=handle.table,
             version=handle.read_version,
         )
-    return RewriteTarget(log, handle_after(handle, stages), handle, stages, operation, task_id, map_index, attempt, started)
+    target = handle_after(handle, stages)
+    return RewriteTarget(log, target, handle, stages, operation, task_id, map_index, attempt, started, removes_rows)
 
 
 def removal_metrics(removed: Sequence[AddFile]) -> dict[str, int]:
