@@ -15,6 +15,7 @@ from airflow_delta import staging_path
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
+    MetadataChangedException,
     SchemaMismatchException,
     StageConflictException,
     StagedFileException,
@@ -185,3 +186,33 @@ def test_a_note_of_spark_does_not_hide_what_a_file_holds(table):
     pq.write_table(rows, directory / "0.parquet", version="2.6")
     with pytest.raises(DeltaAnalysisException, match="column t"):
         table.stage_files(handle, path="out", merge_schema=True)
+
+
+# -- new columns of two transactions ---------------------------------------------------------------------------------------------
+
+
+def new_column(table: Table, handle: TransactionHandle, **columns: Any) -> Any:
+    return table.stage_files(handle, path=job(handle, **columns), merge_schema=True)
+
+
+def test_two_runs_that_add_the_same_column_both_commit(table):
+    number, other = pa.array([5], pa.int64()), pa.array([6], pa.int64())
+    one, two = table.begin(), table.begin()
+    first = new_column(table, one, Id=number, X=number)
+    second = new_column(table, two, Id=other, X=other)
+    table.publish(one, first)
+    table.publish(two, second)
+    assert table.rows() == [(1, None), (5, 5), (6, 6)]
+    assert "metaData" not in table.commit(2)
+
+
+def test_a_stage_whose_new_columns_would_conflict_fails_before_the_commit(table):
+    number = pa.array([5], pa.int64())
+    late, other = table.begin(), table.begin()
+    table.publish(other, new_column(table, other, X=number))
+    assert new_column(table, late, X=number).num_files == 1
+    for column_name in ("x", "Y"):
+        (Path(late.staging_path) / "out" / "0.parquet").unlink()
+        with pytest.raises(MetadataChangedException, match="Clear the start task") as caught:
+            new_column(table, late, **{column_name: number})
+        assert caught.value.winning_version == 1
