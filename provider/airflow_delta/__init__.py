@@ -10,13 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_delta.operators.staging_path import staging_path
     from airflow_delta.task_groups import delta_transaction
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "delta_transaction"]
+__all__ = ["__version__", "delta_transaction", "staging_path"]
+
+_HOMES = {"delta_transaction": "task_groups", "staging_path": "operators.staging_path"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "delta_transaction":
-        return import_module("airflow_delta.task_groups").delta_transaction
+    if name in _HOMES:
+        return getattr(import_module(f"airflow_delta.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -82,7 +82,7 @@ class World:
         self.run_of(begin(self.log, transaction_key="first"), "append")
         self.dag = DAG("a_dag", schedule=None)
         with self.dag, delta_transaction("txn", table=self.uri, on_conflict="restart", **commit) as self.txn:
-            DeltaStageFilesOperator(task_id="stage", mode="overwrite")
+            DeltaStageFilesOperator(task_id="stage", path="rows", mode="overwrite")
 
     @property
     def log(self) -> DeltaLog:
@@ -92,7 +92,7 @@ class World:
         directory = Path(self.uri, "staged", handle.transaction_id, "rows")
         directory.mkdir(parents=True)
         pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "part-0.parquet")
-        return collect_files(self.log, handle, task_id=task_id, attempt="1-00000000", mode=mode)
+        return collect_files(self.log, handle, task_id=task_id, attempt="1-00000000", path="rows", mode=mode)
 
     def run_of(self, handle, mode):
         return publish(self.log, handle, [self.staged(handle, mode)], attempt="1-00000000")

@@ -203,7 +203,11 @@ def test_refused(table: Table, columns: str, options: Mapping[str, Any], error: 
 def test_other_stages_have_to_build_on_it(table: Table) -> None:
     handle = table.begin()
     staged = planned(table, handle)
-    other = table.stage_files(table.begin(schema=schema(column("id", "long"))), task_id="other")
+    elsewhere = table.begin(schema=schema(column("id", "long")))
+    directory = Path(elsewhere.staging_path) / "other"
+    directory.mkdir(parents=True)
+    (directory / "_SUCCESS").touch()  # a job that had no rows
+    other = table.stage_files(elsewhere, task_id="other", path="other")
     other = StagedWrite.from_dict({**other.to_dict(), "transactionId": handle.transaction_id})
     with pytest.raises(StageConflictException, match="after="):
         table.publish(handle, staged, other)

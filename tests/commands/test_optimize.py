@@ -113,15 +113,21 @@ class Case:
     def concatenate(self, request: StageRequest) -> StageReport:
         """Do Spark's part with Arrow: it depends on nothing but the request."""
         assert request.rewrite is not None
-        names = []
+        written = {}
         for number, members in enumerate(request.arguments["bins"]):
             tables = [pq.read_table(self.path / request.rewrite.files[i].path, partitioning=None) for i in members]
             directory = self.path / request.directory / f"run-{number}"
             directory.mkdir(parents=True)
-            pq.write_table(pa.concat_tables(tables), directory / "part-0.parquet")
-            names.append(directory.name)
+            rows = pa.concat_tables(tables)
+            pq.write_table(rows, directory / "part-0.parquet")
+            size = (directory / "part-0.parquet").stat().st_size
+            written[directory.name] = {"numFiles": 1, "numRows": rows.num_rows, "numBytes": size}
         return StageReport(
-            transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt, directories=tuple(names)
+            transaction_id=request.transaction_id,
+            stage=request.stage,
+            attempt=request.attempt,
+            directories=tuple(written),
+            written=written,
         )
 
     def entry(self, version: int) -> dict[str, list[dict[str, Any]]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_delta.commands.data_change import check_replacement, refuse_untold
-from airflow_delta.commands.data_files import DataFiles, Footers, find_data_files
+from airflow_delta.commands.data_files import DataFiles, Footers
 from airflow_delta.commands.earlier import earlier_of
 from airflow_delta.commands.planned import as_planned, rewritten_files
 from airflow_delta.commands.rules import check_finished_files, table_rules
@@ -40,9 +41,15 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
 
     :raises SchemaMismatchException: what was written does not fit the table.
     :raises ReplaceWhereMismatchException: a file lies in a partition outside the predicate.
-    :raises StagedFileException: a file is no readable Parquet.
+    :raises StagedFileException: the files are not those that Spark says it wrote, or a file is no readable Parquet.
     """
     check_report(handle, request, report)
+    if not report.directories:
+        raise StagingException(
+            f"The report of stage {request.stage} names no directory; even zero rows are written to one. Clear the stage.",
+            table=log.uri,
+            version=request.read_version,
+        )
     earlier = earlier_of(log, handle, request)
     removes = [file.remove(0) for file in rewritten_files(log, handle, request, report, earlier)]
     extra, handle = as_planned(log, handle, request, report, earlier)
@@ -66,7 +73,7 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
     ):
         for name in directories:
             identities = report.identities if into is new else ()
-            footers.collect(f"{request.directory}/{name}", into, identities=identities)
+            footers.collect_written(request, report, name, into, identities=identities)
     if request.replace_where is not None:
         predicate = _predicate(log, handle, request.replace_where, report.schema_string, report.partition_columns)
         _check_inside_predicate(log, handle, predicate, new.adds)
@@ -129,16 +136,19 @@ def collect_files(
 ) -> StagedWrite:
     """Turn Parquet that any job left under the transaction's staging path into staged actions.
 
-    Hidden files are left alone. The schema is that of the files; a partition column has the table's type, and is text in a table
-    that does not exist yet unless the start task gave the schema.
+    Every file is Parquet, whatever its name; hidden ones (``_*``, ``.*``) are left alone. The schema is that of the files; a
+    partition column has the table's type, and is text in a table that does not exist yet unless the start task gave the schema.
 
-    :param path: directory that the job wrote, an URI or relative to the handle's staging path; default: all of it.
+    :param path: directory that the job wrote, an URI or relative to the handle's staging path; not that itself.
     :param time_zone: time zone of timestamps in the names of partition directories.
     :param rows_checked: the job that wrote the files has checked the constraints of the table, which only rows tell of.
     :param after: staged writes of earlier stages, whose table the files are for.
     :param others: options of a write that need its rows on Spark; refused.
-    :raises DeltaIllegalArgumentException: the table has rules that finished files cannot be checked for.
-    :raises StagingException: the path is not under the staging path of the transaction.
+    :raises DeltaIllegalArgumentException: the table has rules that finished files cannot be checked for, or no path is given.
+    :raises DeltaAnalysisException: a column has a type that Spark cannot read.
+    :raises SchemaMismatchException: a column has another type or spelling than in the table.
+    :raises StagedFileException: there is no file, or one that is not Parquet.
+    :raises StagingException: the path is not under the staging path of the transaction, or of another of its stages.
     """
     from airflow_delta.commands.earlier import handle_after, load_earlier, stage_id
     from airflow_delta.commands.write import check_write_options
@@ -155,15 +165,17 @@ def collect_files(
         handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
     )
     directory = _inside_staging(handle, path)
+    from airflow_delta.commands.finished_files import find_finished_files
     from airflow_delta.commands.footers import mapped_schema_of_files, schema_of_files
 
-    statuses = find_data_files(log, directory)
+    statuses, footers = find_finished_files(log, handle, directory)
+    files = list(zip(statuses, footers, strict=True))
     known = None if overwrite_schema else handle.schema_string
     rules = table_rules(handle, overwrite_schema=overwrite_schema)
     if rules.column_mapping != "none":
-        schema_string = mapped_schema_of_files(log, handle, statuses, known, partition_columns, rules)
+        schema_string = mapped_schema_of_files(log, handle, files, known, partition_columns, rules)
     else:
-        schema_string = schema_of_files(log, statuses, known, partition_columns)
+        schema_string = schema_of_files(log, files, known, partition_columns)
     if known is not None:
         _check_schema(log, handle, schema_string, merge=merge_schema, widen=rules.type_widening)
         _refuse_casts(log, handle, schema_string, widen=merge_schema and rules.type_widening)
@@ -180,7 +192,7 @@ def collect_files(
     if rules.change_data:
         refuse_untold(begun, "A write", earlier, tells=False)
     new = DataFiles()
-    Footers(log, handle, schema_string, partition_columns, time_zone, known=known).collect(directory, new, statuses)
+    Footers(log, handle, schema_string, partition_columns, time_zone, known=known).collect(directory, new, statuses, footers)
     _check_inside_predicate(log, handle, predicate, new.adds)
     return staged_write(
         log,
@@ -297,7 +309,7 @@ def _inside_staging(handle: TransactionHandle, path: str | None) -> str:
         relative = relative[len(base) :].lstrip("/")
     if ".." in relative.split("/"):
         raise StagingException(f"{path} leads out of the staging path {handle.staging_path}", table=handle.table)
-    return f"{directory}/{relative}".rstrip("/")
+    return posixpath.normpath(f"{directory}/{relative}")
 
 
 def _check_inside_predicate(

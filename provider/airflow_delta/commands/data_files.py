@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.partitions import partition_values, time_zone_of, url_encode
+from airflow_delta.commands.written import check_files, check_rows
 from airflow_delta.exceptions import InvariantViolationException, StagedFileException
 from airflow_delta.log.actions import AddFile
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import is_hidden
+from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.zones import AS_IN_LOG
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from airflow_delta.log import DeltaLog
     from airflow_delta.log.schema import StructField
     from airflow_delta.log.store import FileStatus
@@ -34,23 +38,32 @@ class DataFiles:
 
 
 def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
-    """Return the visible Parquet files under a directory, sorted by path.
+    """Return the files under a directory that readers do not ignore, sorted by path.
 
     :raises StagedFileException: a job is still writing there, or died while it did.
     """
     found = []
     for status in log.store.list_recursive(directory):
         relative = status.path.removeprefix(f"{directory}/")
-        if "_temporary" in relative.split("/"):
-            raise StagedFileException(
-                f"{directory} of table {log.uri} holds {relative}: the job that writes there has not ended, or died. Run "
-                "it again "
-                "into another directory.",
-                table=log.uri,
-            )
-        if not is_hidden(relative) and status.name.endswith(".parquet"):
+        if is_unfinished(relative):
+            raise unfinished(log, directory, relative)
+        if not is_hidden(relative):
             found.append(status)
     return sorted(found, key=lambda status: status.path)
+
+
+def is_unfinished(relative: str) -> bool:
+    """Tell whether a job has yet to move a file to its place."""
+    return "_temporary" in relative.split("/")
+
+
+def unfinished(log: DeltaLog, directory: str, relative: str) -> StagedFileException:
+    """Return the error of a directory into which a job is still writing, or died while it did."""
+    return StagedFileException(
+        f"{directory} of table {log.uri} holds {relative}: the job that writes there has not ended, or died. Run it again into "
+        "another directory.",
+        table=log.uri,
+    )
 
 
 class Footers:
@@ -87,11 +100,13 @@ class Footers:
         directory: str,
         into: DataFiles,
         statuses: Sequence[FileStatus] | None = None,
+        footers: Sequence[pq.FileMetaData] | None = None,
         *,
         identities: Sequence[str] = (),
     ) -> None:
         """Add the files of a directory with at least one row.
 
+        :param footers: of ``statuses``, when they were read before.
         :param identities: columns whose last value is wanted.
         """
         statuses = find_data_files(self._log, directory) if statuses is None else statuses
@@ -100,7 +115,8 @@ class Footers:
         from airflow_delta.log.statistics import read_footers, stats_from_footer
 
         schema = self._schema.without(self._partition_columns)
-        for status, footer in zip(statuses, read_footers(self._log.store, statuses, _CONCURRENCY), strict=True):
+        footers = read_footers(self._log.store, statuses, _CONCURRENCY) if footers is None else footers
+        for status, footer in zip(statuses, footers, strict=True):
             if footer.num_rows == 0:
                 continue
             relative = status.path.removeprefix(f"{directory}/").rpartition("/")[0]
@@ -118,6 +134,20 @@ class Footers:
                     stats=stats_from_footer(footer, schema, self._properties, tight_bounds=self._tight_bounds),
                 )
             )
+
+    def collect_written(
+        self, request: StageRequest, report: StageReport, name: str, into: DataFiles, *, identities: Sequence[str] = ()
+    ) -> None:
+        """Add the files of a directory that Spark has written, and check that they are what it wrote.
+
+        :param name: of the directory, below the attempt's.
+        :raises StagedFileException: other files or rows lie there.
+        """
+        directory, before = f"{request.directory}/{name}", into.rows
+        statuses = find_data_files(self._log, directory)
+        check_files(self._log, request, report, name, statuses)
+        self.collect(directory, into, statuses, identities=identities)
+        check_rows(self._log, request, report, name, into.rows - before)
 
     def _note_identities(self, path: str, footer: Any, identities: Sequence[str], into: DataFiles) -> None:
         if not identities:

@@ -6,32 +6,54 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StagedFileException
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    SchemaMismatchException,
+    StagedFileException,
+)
 from airflow_delta.log.footers import leaf_paths
-from airflow_delta.log.statistics import read_footers
 from airflow_delta.staging.contract import Json, TransactionHandle
 from airflow_delta.staging.rules import TableRules
-from airflow_delta.staging.schema import find_field, nullable, parse_struct, same_type, type_name
+from airflow_delta.staging.schema import Type, find_field, nullable, parse_struct, same_type, type_name
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.log.schema import StructType
     from airflow_delta.log.store import FileStatus
 
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+
+def readable_schema(footer: pq.FileMetaData, path: str, *, table: str) -> StructType:
+    """Return the schema of a Parquet file as Spark reads it.
+
+    :raises DeltaAnalysisException: a column has a type that Spark cannot read, or Delta not store; names file and column.
+    """
+    from airflow_delta.commands.convert.schema import schema_of_footer
+
+    try:
+        return schema_of_footer(footer)
+    except DeltaAnalysisException as error:
+        raise DeltaAnalysisException(f"{path} of {table} cannot be part of a table: {error.message}", table=table) from error
 
 
 def schema_of_files(
-    log: DeltaLog, statuses: Sequence[FileStatus], table_schema: str | None, partition_columns: Sequence[str]
+    log: DeltaLog,
+    files: Sequence[tuple[FileStatus, pq.FileMetaData]],
+    table_schema: str | None,
+    partition_columns: Sequence[str],
 ) -> str:
     """Return the schema of Parquet files and their partition columns, in Spark's JSON form; without a file, the table's.
 
-    :raises SchemaMismatchException: two files disagree on the type of a column.
+    :raises DeltaAnalysisException: a column has a type that Spark cannot read.
+    :raises SchemaMismatchException: two files disagree on the type of a column, or a column is spelled in another way.
     :raises StagedFileException: there is no file to learn the schema from.
     """
+    from airflow_delta.log.schema import type_to_json
+
     table: Json = {"type": "struct", "fields": []} if table_schema is None else parse_struct(table_schema)
-    if not statuses:
+    if not files:
         if table_schema is None:
             raise StagedFileException(
                 f"There are no Parquet files to create table {log.uri} from. Have the job write at least one, or give "
@@ -43,13 +65,17 @@ def schema_of_files(
     partitions = {name.lower() for name in partition_columns}
     merged: dict[str, Json] = {}
     origin: dict[str, str] = {}
-    for status, footer in zip(statuses, read_footers(log.store, statuses, 16), strict=True):
-        for field in _fields(footer):
+    for status, footer in files:
+        schema: Any = type_to_json(readable_schema(footer, status.path, table=log.uri))
+        _check_spelling(schema, table, "", status.path, f"table {log.uri}")
+        for field in schema["fields"]:
             key = field["name"].lower()
             if key in partitions:
                 continue
             known = merged.setdefault(key, field)
             origin.setdefault(key, status.path)
+            one, first = ({"type": "struct", "fields": [f]} for f in (field, known))
+            _check_spelling(one, first, "", status.path, origin[key])
             if not same_type(known["type"], field["type"]):
                 raise SchemaMismatchException(
                     f"The staged files of table {log.uri} disagree on column {field['name']}: expected "
@@ -68,7 +94,7 @@ def schema_of_files(
 def mapped_schema_of_files(
     log: DeltaLog,
     handle: TransactionHandle,
-    statuses: Sequence[FileStatus],
+    files: Sequence[tuple[FileStatus, pq.FileMetaData]],
     table_schema: str | None,
     partition_columns: Sequence[str],
     rules: TableRules,
@@ -93,7 +119,7 @@ def mapped_schema_of_files(
     logical = parse_schema(table_schema)
     physical = physical_schema(logical, rules.column_mapping)
     partitions = [field.physical_name for field in logical.select(partition_columns)]
-    found = parse_schema(schema_of_files(log, statuses, to_json(physical), partitions))
+    found = parse_schema(schema_of_files(log, files, to_json(physical), partitions))
     merge_schema(physical, found, merge=False, table=log.uri, version=handle.read_version)
     if casts := write_casts(physical, found):
         listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
@@ -150,16 +176,31 @@ def _nulls_of_leaf(footer: pq.FileMetaData, index: int) -> int:
     return total
 
 
-def _fields(footer: pq.FileMetaData) -> list[Json]:
-    metadata = footer.metadata or {}
-    if _SPARK_SCHEMA in metadata:
-        return list(parse_struct(metadata[_SPARK_SCHEMA].decode())["fields"])
-    from airflow_delta.log.schema import from_arrow, type_to_json
+def _check_spelling(data: Type, known: Type, path: str, file: str, where: str) -> None:
+    """Check that no name differs from a known one in nothing but its case: not every reader finds ``Id`` in a file with ``id``.
 
-    struct: Any = type_to_json(from_arrow(footer.schema.to_arrow_schema()))
-    paths = leaf_paths(footer)
-    old_timestamps = {
-        path[0] for i, path in enumerate(paths) if path[1:] == () and footer.schema.column(i).physical_type == "INT96"
-    }
-    # INT96 tells no zone; every engine that writes it means an instant.
-    return [{**f, "type": "timestamp"} if f["name"] in old_timestamps else f for f in struct["fields"]]
+    :raises SchemaMismatchException: one does, or the file has two such columns.
+    """
+    if isinstance(data, str):
+        return
+    same_kind = not isinstance(known, str) and known["type"] == data["type"]
+    if data["type"] != "struct":
+        for part, name in (("elementType", "element"), ("keyType", "key"), ("valueType", "value")):
+            if part in data:
+                _check_spelling(data[part], known[part] if same_kind else "", f"{path}[{name}]", file, where)
+        return
+    seen: dict[str, str] = {}
+    for field in data["fields"]:
+        name, prefix = field["name"], f"{path}." if path else ""
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SchemaMismatchException(
+                f"{file} has the columns {prefix}{other} and {prefix}{name}, which only differ in case."
+            )
+        same = find_field(known, name) if same_kind else None
+        if same is not None and same["name"] != name:
+            raise SchemaMismatchException(
+                f"{file} names a column {prefix}{name} that {where} names {prefix}{same['name']}: readers that tell upper from "
+                f"lower case would read nulls. Have the job write {prefix}{same['name']}."
+            )
+        _check_spelling(field["type"], "" if same is None else same["type"], f"{prefix}{name}", file, where)

@@ -126,6 +126,7 @@ def _union(handle: TransactionHandle, base: StructType | None, writes: Sequence[
         if schema is None:
             schema = staged
         else:
+            _check_spelling(handle, schema, write, staged)
             schema = merge_schema(
                 schema,
                 staged,
@@ -137,6 +138,25 @@ def _union(handle: TransactionHandle, base: StructType | None, writes: Sequence[
     if schema is None:
         raise SchemaMismatchException(f"No stage has written a schema for table {handle.table}", table=handle.table)
     return schema
+
+
+def _check_spelling(handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType) -> None:
+    """Check that a stage spells columns as the table and the stages before it do: its files are written already.
+
+    :raises StageConflictException: it does not.
+    """
+    from airflow_delta.log.schema_walk import dotted, walk_fields
+
+    spelled = {tuple(part.lower() for part in path): dotted(path) for path, _ in walk_fields(known)}
+    for path, _ in walk_fields(staged):
+        other = spelled.get(tuple(part.lower() for part in path))
+        if other is not None and other != dotted(path):
+            raise StageConflictException(
+                f"Stage {write.stage} has written column {dotted(path)} of table {handle.table}, which the table or another "
+                f"stage spells {other}: not every reader finds it so. Spell it alike and clear the stage.",
+                table=handle.table,
+                version=handle.read_version,
+            )
 
 
 def _partitioning(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> list[str]:

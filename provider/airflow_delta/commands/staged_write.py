@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.data_files import DataFiles
+from airflow_delta.commands.new_columns import check_new_columns
 from airflow_delta.log.actions import Action, AddCDCFile, RemoveFile, encode_action
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.manifest import INLINE_LIMIT, decode_actions, encode_manifest, manifest_ref
@@ -29,6 +30,7 @@ def staged_write(
     :param new: files with new rows.
     :param copied: files with rows of replaced files.
     :param staged: other fields of :class:`~airflow_delta.staging.contract.StagedWrite`; they win over what is counted.
+    :raises MetadataChangedException: the stage adds columns, and the table has got others since.
     """
     adds = [*new.adds, *copied.adds]
     actions: list[Action] = [*removes, *adds, *changes]
@@ -44,8 +46,12 @@ def staged_write(
         **staged,
     }
     if len(data) <= INLINE_LIMIT:
-        return StagedWrite(transaction_id=handle.transaction_id, actions=decode_actions(lines), **totals)
+        write = StagedWrite(transaction_id=handle.transaction_id, actions=decode_actions(lines), **totals)
+        check_new_columns(log, handle, write)
+        return write
     path = f"{attempt_directory(handle.transaction_id, staged['stage'], staged['attempt'])}/{MANIFEST_NAME}"
     log.store.put(path, data)
     ref = manifest_ref(path, data, len(lines))
-    return StagedWrite(transaction_id=handle.transaction_id, manifest=ref, **totals)
+    write = StagedWrite(transaction_id=handle.transaction_id, manifest=ref, **totals)
+    check_new_columns(log, handle, write)
+    return write

@@ -69,6 +69,28 @@ def _leaves(data_type: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str
         yield path
 
 
+def try_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8) -> list[pq.FileMetaData | str]:
+    """Return the footer of each file in order, or why a file is no Parquet file: both of its ends must say that it is."""
+
+    def look(status: FileStatus) -> pq.FileMetaData | str:
+        try:
+            footer = _read_footer(store, status)
+            if store.read_range(status.path, 0, len(_MAGIC)) != _MAGIC:
+                return "no Parquet mark at its beginning"
+        except _Broken as error:
+            return error.why
+        return footer
+
+    if len(statuses) <= 1:
+        return [look(status) for status in statuses]
+    with ThreadPoolExecutor(min(concurrency, len(statuses)), thread_name_prefix="footers") as pool:
+        return list(pool.map(look, statuses))
+
+
+class _Broken(StagedFileException):
+    why: str
+
+
 def _read_footer(store: LogStore, status: FileStatus) -> pq.FileMetaData:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -93,9 +115,11 @@ def _read_footer(store: LogStore, status: FileStatus) -> pq.FileMetaData:
         raise _broken(store, status, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
 
 
-def _broken(store: LogStore, status: FileStatus, why: str) -> StagedFileException:
-    return StagedFileException(
+def _broken(store: LogStore, status: FileStatus, why: str) -> _Broken:
+    error = _Broken(
         f"{status.path} of {store.root} ({status.size} bytes) cannot be read as Parquet: {why}. "
         "Run the stage that wrote it again.",
         table=store.root,
     )
+    error.why = why
+    return error

@@ -238,9 +238,12 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
 class DeltaStageFilesOperator(DeltaStageBaseOperator):
     """Stage Parquet files that any job wrote under the transaction's staging path (``stagingPath`` of the handle).
 
-    Statistics are read from the footers, partition values from the directories.
+    Every file under ``path`` is Parquet or hidden (``_*``, ``.*``), or the task fails. Statistics are read from the footers,
+    partition values from the directories. A job that may be retried writes to ``airflow_delta.staging_path(transaction, ti)``,
+    a directory for each of its tries: ``path=job.output["staging_path"]``.
 
-    :param path: directory that the job wrote, a URI or relative to the staging path; default: all of that. (templated)
+    :param path: directory that the job wrote, a URI or relative to the staging path, which holds more than that and is refused
+        itself. Must be given. (templated)
     :param time_zone: time zone of timestamps in the names of partition directories. (templated)
     :param rows_checked: the job itself keeps to what only rows tell of: CHECK constraints, generated columns, lengths of texts,
         NOT NULL structs, lists and maps; without it, files for a table that has such rules are refused.
@@ -259,8 +262,10 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
     def execute(self, context: Context) -> Any:
         """Return the staged write.
 
+        :raises DeltaAnalysisException: a column has a type that Spark cannot read.
+        :raises SchemaMismatchException: a column has another type or spelling than in the table.
         :raises StagingException: the path is not under the staging path of this transaction.
-        :raises StagedFileException: a file is no readable Parquet.
+        :raises StagedFileException: there is no file, or one that is not Parquet.
         """
         from airflow_delta.commands.write import collect_files
 

@@ -219,7 +219,7 @@ class _Merge:
 
         work, request = self.work, self.work.request
         if request.deletion_vectors:
-            work.write_words(self._words.select(FILE, NUMBER, WORD).where(sf.col(WORD) != 0))
+            work.write_vectors(self._words.select(FILE, NUMBER, WORD).where(sf.col(WORD) != 0))
         elif self._in_one_pass(touched):
             rows = self._target([item.file for item in touched if not item.deleted])
             joined = self._joined(rows, small=self._rows_small, how="left")

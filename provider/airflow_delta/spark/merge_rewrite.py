@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.rewrite import Rewrite
 from airflow_delta.spark.write import write_files
+from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.contract import ScanFile
 from airflow_delta.staging.merge import INSERTED, SCRATCH
 
@@ -46,18 +47,17 @@ class MergeRewrite(Rewrite):
     def write_inserted(self, df: DataFrame) -> str:
         """Write new rows into a directory that tells them from changed ones, and return its name."""
         name = f"{self.run}{INSERTED}"
-        write_files(df, self.request, self.target, name, new_rows=True)
+        self._rows[name] = write_files(df, self.request, self.target, name, new_rows=True)
         self._directories["new"].append(name)
         return name
 
-    def write_words(self, words: DataFrame) -> None:
-        """Write which rows are marked as deleted."""
-        name = f"{self.run}-vector-{len(self._directories['vector'])}"
-        words.write.mode("error").parquet(f"{self.request.path}/{name}")
-        self._directories["vector"].append(name)
-
     def write_scratch(self, rows: DataFrame, name: str) -> DataFrame:
-        """Write rows that only the way to the result needs, and return them as written."""
+        """Write rows that only the way to the result needs, and return them as written.
+
+        :raises StagedFileException: they cannot be read back.
+        """
         path = f"{self.request.path}/{SCRATCH}/{self.run}-{name}"
-        rows.write.mode("error").parquet(path)
-        return self.spark.read.schema(rows.schema).option("mergeSchema", "false").parquet(escape_glob(path))
+        written = save(rows, path)
+        again = self.spark.read.schema(rows.schema).option("mergeSchema", "false").parquet(escape_glob(path))
+        check_read_back(written, again.count(), path, self.request)  # of footers: nothing else is read
+        return again

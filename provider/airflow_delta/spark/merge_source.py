@@ -18,6 +18,7 @@ from airflow_delta.spark.align import quoted, spark_type
 from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.rewrite import Rewrite
+from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.contract import Json, ScanFile
 from airflow_delta.staging.merge import SCRATCH
 from airflow_delta.staging.schema import INTEGRAL, find_field
@@ -124,7 +125,7 @@ class MergeSource:
         stored = [(i, field) for i, field in enumerate(fields) if field["type"] != "void"]
         path = f"{self._work.request.path}/{SCRATCH}/{self._work.run}-source"
         numbered = [sf.col(quoted(field["name"])).alias(f"c{i}", metadata={}) for i, field in stored]
-        source.select(*numbered, sf.monotonically_increasing_id().alias(SOURCE_ROW)).write.mode("error").parquet(path)
+        self._num_written = save(source.select(*numbered, sf.monotonically_increasing_id().alias(SOURCE_ROW)), path)
         kept = [{**field, "name": f"c{i}", "nullable": True, "metadata": _without_id(field)} for i, field in stored]
         kept.append({"name": SOURCE_ROW, "type": "long", "nullable": True, "metadata": {}})
         schema = StructType.fromJson({"type": "struct", "fields": kept})
@@ -164,6 +165,8 @@ class MergeSource:
                 low, high = low.cast("string"), high.cast("string")
             wanted += [low, high, sf.count_if(column.isNull())]
         row = self.rows.select(*{key["source"]: sf.col(key["source"]) for key in self._keys}.values()).agg(*wanted).collect()[0]
+        path = f"{self._work.request.path}/{SCRATCH}/{self._work.run}-source"
+        check_read_back(self._num_written, int(row[0]), path, self._work.request)
         found = [_Bounds(key, *row[1 + 3 * i : 4 + 3 * i]) for i, key in enumerate(self._keys)]
         return int(row[0]), [bounds.of_zeros() for bounds in found if bounds.are_sound]
 

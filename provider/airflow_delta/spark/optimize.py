@@ -16,6 +16,7 @@ from airflow_delta.spark.paths import data_file_uri, normal_form
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_files
 from airflow_delta.spark.threads import in_thread
 from airflow_delta.spark.write import write_files
+from airflow_delta.spark.written import written_files
 from airflow_delta.spark.zorder import ordered
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -40,8 +41,10 @@ def stage_optimize(spark: SparkSession, request: StageRequest) -> StageReport:
     names = [f"{run}-{number}" for number in range(len(bins))]
     outputs: list[int] = request.arguments["outputs"]
 
+    rows: dict[str, int] = {}
+
     def work(number: int) -> None:
-        _write_bin(spark, request, plan, bins[number], outputs[number], names[number])
+        rows[names[number]] = _write_bin(spark, request, plan, bins[number], outputs[number], names[number])
 
     with session_settings(spark, WRITE_SETTINGS):
         parallel = min(int(request.arguments.get("parallel", 1)), len(bins))
@@ -63,6 +66,8 @@ def stage_optimize(spark: SparkSession, request: StageRequest) -> StageReport:
         stage=request.stage,
         attempt=request.attempt,
         directories=tuple(names),
+        path=request.path,
+        written=written_files(spark, request, rows),
         rewritten_files=tuple(file.path for file in plan.files),
         schema_string=request.schema_string,
         partition_columns=request.partition_columns,
@@ -71,7 +76,7 @@ def stage_optimize(spark: SparkSession, request: StageRequest) -> StageReport:
 
 def _write_bin(
     spark: SparkSession, request: StageRequest, plan: ScanPlan, members: Sequence[int], num_files: int, directory: str
-) -> None:
+) -> int:
     files = [plan.files[position] for position in members]
     schema = parse_struct(request.schema_string or "")
     in_path = {name.lower() for name in request.partition_columns}
@@ -91,7 +96,7 @@ def _write_bin(
     else:
         rows = rows.coalesce(1)
     target = {"type": "struct", "fields": fields}
-    write_files(rows, replace(request, partition_columns=()), target, directory)
+    return write_files(rows, replace(request, partition_columns=()), target, directory)
 
 
 # -- row tracking -------------------------------------------------------------------------------------------------------------

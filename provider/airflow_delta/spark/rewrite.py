@@ -22,7 +22,8 @@ from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.read import FILE_COLUMN, read_files
 from airflow_delta.spark.vectors import FILE, file_of, files_by_uri, words_of
-from airflow_delta.spark.write import write_files, write_inserts
+from airflow_delta.spark.write import physical_names, write_files, write_inserts
+from airflow_delta.spark.written import check_read_back, save, written_files
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.schema import parse_struct
@@ -49,6 +50,7 @@ class Rewrite:
         self.run = uuid.uuid4().hex[:8]  # a cluster manager may start the driver of one attempt twice
         self.files: dict[str, int | None] = {}
         self.metrics: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
         self._directories: dict[str, list[str]] = {"new": [], "copied": [], "change": [], "vector": []}
         self._started = self._mark = time.monotonic()
 
@@ -75,8 +77,15 @@ class Rewrite:
 
     def marked(self) -> list[ScanFile]:
         """Write the positions of the rows that the condition selects, and return their files; note how many."""
-        words = self.write_vectors(self.selected(self.plan.files, file_column=True, row_column=True))
-        return self.note_vectors(words)
+        from pyspark.sql import functions as sf
+
+        name = self.write_vectors(words_of(self.selected(self.plan.files, file_column=True, row_column=True)))
+        path = f"{self.request.path}/{name}"
+        words = self.spark.read.parquet(escape_glob(path))
+        found = words.groupBy(FILE).agg(sf.sum(sf.bit_count("word")), sf.count("*")).collect()
+        check_read_back(self._rows[name], sum(row[2] for row in found), path, self.request)
+        known = files_by_uri(self.plan)
+        return self.note({file_of(known, row[0]).path: int(row[1]) for row in found})
 
     @property
     def num_rows(self) -> int:
@@ -103,7 +112,7 @@ class Rewrite:
         :param kind: ``new``, ``copied`` or ``change``.
         """
         name = f"{self.run}-{kind}-{len(self._directories[kind])}"
-        write_files(df, self.request, self.target, name, change_type=change_type)
+        self._rows[name] = write_files(df, self.request, self.target, name, change_type=change_type)
         self._directories[kind].append(name)
         return name
 
@@ -113,23 +122,17 @@ class Rewrite:
         :param written: what :meth:`write` has returned.
         """
         name = f"{self.run}-change-{len(self._directories['change'])}"
-        write_inserts(self.spark, self.request, self.target, written, name, change_type=change_type)
+        self._rows[name] = write_inserts(
+            self.spark, self.request, self.target, written, name, change_type=change_type, num_rows=self._rows[written]
+        )
         self._directories["change"].append(name)
 
-    def write_vectors(self, rows: DataFrame) -> DataFrame:
-        """Write the positions of rows that go, and return them as written: words by file."""
+    def write_vectors(self, words: DataFrame) -> str:
+        """Write the positions of rows that go, words by file, into a directory of their own and return its name."""
         name = f"{self.run}-vector-{len(self._directories['vector'])}"
-        words_of(rows).write.mode("error").parquet(f"{self.request.path}/{name}")
+        self._rows[name] = save(words, f"{self.request.path}/{name}")
         self._directories["vector"].append(name)
-        return self.spark.read.parquet(escape_glob(f"{self.request.path}/{name}"))
-
-    def note_vectors(self, words: DataFrame) -> list[ScanFile]:
-        """Note the rows that words mark, by file, and return the files."""
-        from pyspark.sql import functions as sf
-
-        found = words.groupBy(FILE).agg(sf.sum(sf.bit_count("word"))).collect()
-        known = files_by_uri(self.plan)
-        return self.note({file_of(known, row[0]).path: int(row[1]) for row in found})
+        return name
 
     def aligned(self, df: DataFrame) -> DataFrame:
         """Return rows with the columns of the table, each checked against the rules of the table."""
@@ -143,7 +146,11 @@ class Rewrite:
         self._mark = now
 
     def report(self) -> StageReport:
-        """Return what was written."""
+        """Return what was written.
+
+        :raises StagedFileException: Spark does not find it where it was written.
+        """
+        written = written_files(self.spark, self.request, self._rows, physical_names(self.target, self.request))
         self.metrics["executionTimeMs"] = int((time.monotonic() - self._started) * 1000)
         return StageReport(
             transaction_id=self.request.transaction_id,
@@ -153,6 +160,8 @@ class Rewrite:
             copied_directories=tuple(self._directories["copied"]),
             change_directories=tuple(self._directories["change"]),
             vector_directories=tuple(self._directories["vector"]),
+            path=self.request.path,
+            written=written,
             rewritten_files=tuple(self.files),
             metrics=self.metrics,
             schema_string=json.dumps(self.target, separators=(",", ":"), ensure_ascii=False),

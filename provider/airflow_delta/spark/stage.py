@@ -16,7 +16,8 @@ from airflow_delta.spark.computed import absent_identities, computed_names, defa
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.optimized_write import file_sizes, rebalanced
 from airflow_delta.spark.replace import ReplacedRows
-from airflow_delta.spark.write import partition_names, write_files, write_inserts
+from airflow_delta.spark.write import partition_names, physical_names, write_files, write_inserts
+from airflow_delta.spark.written import written_files
 from airflow_delta.staging.contract import Json, ScanFile
 from airflow_delta.staging.mapping import mapped_schema
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -56,23 +57,26 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
     # A name of its own: a cluster manager may start the driver of one attempt twice.
     run = uuid.uuid4().hex[:8]
     copied, deleted, inserted = f"{run}-copied", f"{run}-deleted", f"{run}-inserted"
-    rewrite, touched = request.rewrite, list[ScanFile]()
+    rewrite, touched, rows = request.rewrite, list[ScanFile](), dict[str, int]()
     try:
         with session_settings(spark, WRITE_SETTINGS):
             new = _new_rows(df, data, request, target, identities, checks)
             with file_sizes(spark, request):
-                write_files(rebalanced(new, request, partition_names(target, request)), request, target, run, new_rows=True)
+                written = rebalanced(new, request, partition_names(target, request))
+                rows[run] = write_files(written, request, target, run, new_rows=True)
             replaced = None if rewrite is None else ReplacedRows(spark, request, rewrite, target, run)
             if replaced is not None:
                 touched = replaced.files()
             if replaced is not None and touched:
                 kept = align(replaced.rows(touched, wanted=False), target, checks)
                 with file_sizes(spark, request):
-                    write_files(rebalanced(kept, request, partition_names(target, request)), request, target, copied)
+                    kept = rebalanced(kept, request, partition_names(target, request))
+                    rows[copied] = write_files(kept, request, target, copied)
             if replaced is not None and touched and request.rules.change_data:
                 gone = replaced.rows(touched, wanted=True)
-                write_files(align(gone, target, checks), request, target, deleted, change_type="delete")
-                write_inserts(spark, request, target, run, inserted)
+                rows[deleted] = write_files(align(gone, target, checks), request, target, deleted, change_type="delete")
+                rows[inserted] = write_inserts(spark, request, target, run, inserted, num_rows=rows[run])
+        written = written_files(spark, request, rows, physical_names(target, request))
     except DeltaError:
         raise
     except Exception as failure:
@@ -87,6 +91,8 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         copied_directories=(copied,) if touched else (),
         rewritten_files=tuple(file.path for file in touched),
         change_directories=(deleted, inserted) if touched and request.rules.change_data else (),
+        path=request.path,
+        written=written,
         identities=tuple(identity.column for identity in identities),
         schema_string=json.dumps(target, separators=(",", ":"), ensure_ascii=False),
         # A schema that the data decides also decides how its partition columns are spelled.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.spark.align import quoted, spark_type
 from airflow_delta.spark.paths import escape_glob
+from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.mapping import field_metadata, physical_name, physical_type
 from airflow_delta.staging.report import StageRequest
@@ -27,8 +28,8 @@ def write_files(
     *,
     change_type: str | None = None,
     new_rows: bool = False,
-) -> None:
-    """Write rows into a directory of the attempt.
+) -> int:
+    """Write rows into a directory of the attempt, and return how many.
 
     :param df: all columns of ``target`` in order, under their logical names.
     :param change_type: write change data: the kind of change that every row stands for.
@@ -49,22 +50,31 @@ def write_files(
         df = df.select(*columns)
     if change_type is not None:
         df = df.withColumn(CHANGE_TYPE, sf.lit(change_type))
-    _save(df, request, [physical_name(field, request.rules) for field in partitions], directory)
+    return _save(df, request, physical_names(target, request), directory)
 
 
 def write_inserts(
-    spark: SparkSession, request: StageRequest, target: Json, source: str, directory: str, *, change_type: str = "insert"
-) -> None:
-    """Write what a directory of this attempt holds once more, as change data of inserted rows.
+    spark: SparkSession,
+    request: StageRequest,
+    target: Json,
+    source: str,
+    directory: str,
+    *,
+    change_type: str = "insert",
+    num_rows: int,
+) -> int:
+    """Write what a directory of this attempt holds once more, as change data of inserted rows; return how many.
 
     The files are read rather than the DataFrame run again: its rows might come out differently.
 
     :param change_type: the kind of change that the rows stand for.
+    :param num_rows: how many rows were written there.
+    :raises StagedFileException: they are not all there.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import StructType
 
-    partitions = [physical_name(field, request.rules) for field in _partition_fields(target, request)]
+    partitions = physical_names(target, request)
     fields: list[Json] = []
     for field in target["fields"]:
         name = physical_name(field, request.rules)
@@ -74,7 +84,9 @@ def write_inserts(
     schema = StructType.fromJson({"type": "struct", "fields": fields})
     rows = spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(f"{request.path}/{source}"))
     rows = rows.select(*[sf.col(quoted(f["name"])).alias(f["name"], metadata=f["metadata"]) for f in fields])
-    _save(rows.withColumn(CHANGE_TYPE, sf.lit(change_type)), request, partitions, directory)
+    again = _save(rows.withColumn(CHANGE_TYPE, sf.lit(change_type)), request, partitions, directory)
+    check_read_back(num_rows, again, f"{request.path}/{source}", request)
+    return again
 
 
 def partition_names(target: Json, request: StageRequest) -> list[str]:
@@ -82,16 +94,18 @@ def partition_names(target: Json, request: StageRequest) -> list[str]:
     return [field["name"] for field in _partition_fields(target, request)]
 
 
+def physical_names(target: Json, request: StageRequest) -> list[str]:
+    """Return the names that directories have for the partition columns."""
+    return [physical_name(field, request.rules) for field in _partition_fields(target, request)]
+
+
 def _partition_fields(target: Json, request: StageRequest) -> list[Json]:
     fields = [find_field(target, name) for name in request.partition_columns]
     return [field for field in fields if field is not None]
 
 
-def _save(df: DataFrame, request: StageRequest, partitions: list[str], directory: str) -> None:
-    writer = df.write.format("parquet").mode("error").options(**request.options)
-    if partitions:
-        writer = writer.partitionBy(*partitions)
-    writer.save(f"{request.path}/{directory}")
+def _save(df: DataFrame, request: StageRequest, partitions: list[str], directory: str) -> int:
+    return save(df, f"{request.path}/{directory}", partitions=partitions, options=request.options)
 
 
 def _as_in_log(spark: SparkSession, name: str, texts: set[str]) -> Column:

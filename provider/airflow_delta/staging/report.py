@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from airflow_delta.staging.contract import CONTRACT, Payload, ScanPlan
 from airflow_delta.staging.rules import TableRules
 
+NUM_FILES, NUM_ROWS, NUM_BYTES = "numFiles", "numRows", "numBytes"
+"""Keys of ``StageReport.written``."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageRequest(Payload):
@@ -73,6 +76,9 @@ class StageReport(Payload):
     :param change_directories: directories with change data of the rows that were replaced.
     :param vector_directories: directories with the rows that are marked as deleted: Parquet with ``file`` (path as the log has
         it), ``number`` and ``word``: 64 rows of a file, from row ``64 * number`` on, a bit for each that goes.
+    :param path: URI of the attempt's directory as Spark reached it.
+    :param written: what Spark says of each of these directories: ``numFiles``, ``numRows`` and ``numBytes``; files and bytes are
+        null where Spark cannot list them. The worker must find exactly that.
     :param metrics: what the operation counted, by the name that ``operationMetrics`` has for it.
     :param identities: identity columns whose values the stage generated.
     :param schema_string: Spark's JSON form of what was written, data and partition columns, under their logical names.
@@ -91,6 +97,8 @@ class StageReport(Payload):
     rewritten_files: tuple[str, ...] = ()
     change_directories: tuple[str, ...] = ()
     vector_directories: tuple[str, ...] = ()
+    path: str = ""
+    written: dict[str, dict] = field(default_factory=dict)  # type: ignore[type-arg]
     metrics: dict[str, int] = field(default_factory=dict)
     identities: tuple[str, ...] = ()
     schema_string: str = ""

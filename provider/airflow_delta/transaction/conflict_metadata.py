@@ -1,7 +1,8 @@
 """Metadata changes of a winning commit that a transaction may live with, and adopts.
 
 Only those that enable a feature whose protocol support is there already, and that leave schema, partitioning and identity
-of the table alone (Delta's allowlist for concurrent feature enablement). Everything else is a conflict, also for a blind append.
+of the table alone (Delta's allowlist for concurrent feature enablement); and, beyond Delta, the new columns that this transaction
+adds itself. Everything else is a conflict, also for a blind append.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ def check_metadata(current: CurrentTransaction, winner: WinningCommit, *, has_me
     found = winner.metadata
     if not found:
         return
+    if has_metadata and _has_added(current, found[0]):
+        current.replace_actions(action for action in current.own_actions if not isinstance(action, Metadata))
+        current.metadata = found[0]
+        return
     if has_metadata:
         raise conflict(
             MetadataChangedException,
@@ -100,6 +105,40 @@ def check_metadata(current: CurrentTransaction, winner: WinningCommit, *, has_me
     if row_tracking.is_enabled(after) and not row_tracking.is_enabled(current.metadata):
         current.add_tag(row_tracking.PRESERVED_TAG, "false")
     current.metadata = after
+
+
+def _has_added(current: CurrentTransaction, winner: Metadata) -> bool:
+    """Tell whether a winner has done what the transaction does to the metadata: add columns, and nothing else."""
+    read = current.read_metadata
+    if not current.options.resolve_same_new_columns or read is None:
+        return False
+    if any(isinstance(action, Protocol) for action in current.own_actions):
+        return False
+    return only_adds_columns(read, current.metadata) and adds_columns_of(current.metadata, winner)
+
+
+def only_adds_columns(before: Metadata, after: Metadata) -> bool:
+    """Tell whether metadata differ from others only in columns that are new at the end."""
+    old, new = (msgspec.json.decode(metadata.schema_string)["fields"] for metadata in (before, after))
+    return len(new) > len(old) and new[: len(old)] == old and _same_but_columns(before, after)
+
+
+def adds_columns_of(own: Metadata, winner: Metadata) -> bool:
+    """Tell whether metadata have every column of others, just as it is there, and otherwise only columns that may be null.
+
+    A column with a default or an expression would have values in the rows that this transaction writes, had it known of it.
+    """
+    mine, theirs = (msgspec.json.decode(metadata.schema_string)["fields"] for metadata in (own, winner))
+    more = [field for field in theirs if field not in mine]
+    return (
+        all(field in theirs for field in mine)
+        and all(field.get("nullable", True) and not (field.get("metadata") or {}).keys() - {"comment"} for field in more)
+        and _same_but_columns(own, winner)
+    )
+
+
+def _same_but_columns(one: Metadata, other: Metadata) -> bool:
+    return msgspec.structs.replace(one, schema_string=other.schema_string) == other
 
 
 def identity_only(old: Metadata | None, new: Metadata | None) -> bool:

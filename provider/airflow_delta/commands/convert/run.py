@@ -11,7 +11,7 @@ from airflow_delta.commands.compute_statistics import CONCURRENCY, FILES_AT_ONCE
 from airflow_delta.commands.convert.files import find_files, footers_of, values_of
 from airflow_delta.commands.large import run_large
 from airflow_delta.commands.partitions import time_zone_of, url_encode
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions import Action, AddFile, Metadata
 from airflow_delta.log.schema import StructType
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
@@ -112,19 +112,13 @@ class _Files:
 
     def schema(self) -> str:
         """Return the schema of all files, the partition columns among them."""
-        from airflow_delta.commands.convert.schema import MergedSchema, schema_of_footer, with_partition_columns
+        from airflow_delta.commands.convert.schema import MergedSchema, with_partition_columns
+        from airflow_delta.commands.footers import readable_schema
         from airflow_delta.log.schema import to_json
 
         merged = MergedSchema(self._log.uri)
         for status, footer in self._with_footers():
-            try:
-                schema = schema_of_footer(footer)
-            except DeltaAnalysisException as error:
-                raise DeltaAnalysisException(
-                    f"{status.path} of {self._log.uri} cannot be part of a table: {error.message}. Write it anew.",
-                    table=self._log.uri,
-                ) from error
-            merged.add(schema, status.path)
+            merged.add(readable_schema(footer, status.path, table=self._log.uri), status.path)
         return to_json(with_partition_columns(merged.schema, self._partitions))
 
     def adds(self, txn: OptimisticTransaction, *, collect_stats: bool) -> Iterator[AddFile]:

@@ -31,6 +31,12 @@ _STORED_ALIKE = ("byte", "short", "integer")
 _SIGNED = {8: "byte", 16: "short", 32: "integer", 64: "long"}
 _UNSIGNED = {8: "short", 16: "integer", 32: "long"}
 _TEXT = frozenset({"String", "Enum", "JSON"})
+_REMEDIES = {
+    "Timestamp": 'Write the file again with coerce_timestamps="us" (pandas, PyArrow), or cast the column to microseconds.',
+    "Float16": "Write the file again with the column cast to float32.",
+    "Time": "Write the file again with the column as text, or as a number.",
+    "UUID": "Write the file again with the column as text.",
+}
 _PLAIN = {
     "BOOLEAN": "boolean",
     "INT32": "integer",
@@ -49,9 +55,11 @@ def schema_of_footer(footer: pq.FileMetaData) -> StructType:
     :raises DeltaAnalysisException: a column has a type that Spark cannot read, or Delta not store.
     """
     noted = (footer.metadata or {}).get(_SPARK_SCHEMA)
-    if noted is not None:
-        return nullable_schema(_described(parse_schema(noted.decode())))
     columns = (footer.schema.column(i) for i in range(footer.num_columns))
+    if noted is not None:
+        for column in columns:  # another program may have kept the note, and written other types
+            _leaf(column)
+        return nullable_schema(_described(parse_schema(noted.decode())))
     arrow = footer.schema.to_arrow_schema()
     return nullable_schema(StructType(tuple(StructField(f.name, _type(f.type, columns)) for f in arrow)))
 
@@ -112,7 +120,7 @@ def _leaf(column: Any) -> DataType:
         return PrimitiveType("string")
     raise DeltaAnalysisException(
         f"column {column.path} has the Parquet type {physical} ({column.logical_type}), which Spark cannot read or Delta not "
-        "store (PARQUET_TYPE_ILLEGAL)"
+        f"store (PARQUET_TYPE_ILLEGAL). {_REMEDIES.get(kind, 'Write the file again with another type.')}"
     )
 
 

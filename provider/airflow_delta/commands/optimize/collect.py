@@ -11,6 +11,7 @@ from airflow_delta.commands.data_files import DataFiles, find_data_files
 from airflow_delta.commands.partitions import url_encode
 from airflow_delta.commands.staged_write import staged_write
 from airflow_delta.commands.table import read_snapshot
+from airflow_delta.commands.written import check_files, check_rows
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.log.actions import AddFile, RemoveFile
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
@@ -101,7 +102,7 @@ def collect_actions(
     changes = request.arguments.get("dataChange") or [False] * len(bins)
     for members, name, data_change in zip(bins, report.directories, changes, strict=True):
         files = [plan.files[position] for position in members]
-        found, rows = _new_files(log, handle, request, f"{request.directory}/{name}", files[0].partition_values, data_change)
+        found, rows = _new_files(log, handle, request, report, name, files[0].partition_values, data_change)
         before = [file.num_records for file in files]
         if not any(count is None for count in before) and rows != sum(count or 0 for count in before):
             raise StagingException(
@@ -120,7 +121,8 @@ def _new_files(
     log: DeltaLog,
     handle: TransactionHandle,
     request: StageRequest,
-    directory: str,
+    report: StageReport,
+    name: str,
     values: Mapping[str, str | None],
     data_change: bool,
 ) -> tuple[list[AddFile], int]:
@@ -129,7 +131,8 @@ def _new_files(
     from airflow_delta.log.schema import parse_schema
     from airflow_delta.log.statistics import read_footers, stats_from_footer
 
-    statuses = find_data_files(log, directory)
+    statuses = find_data_files(log, f"{request.directory}/{name}")
+    check_files(log, request, report, name, statuses)
     schema = parse_schema(request.schema_string or "").without(list(request.partition_columns))
     properties = TableProperties(dict(handle.configuration))
     adds = []
@@ -148,6 +151,7 @@ def _new_files(
                 stats=stats_from_footer(footer, schema, properties, tight_bounds="deletionVectors" in handle.features),
             )
         )
+    check_rows(log, request, report, name, rows)
     return adds, rows
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from airflow_delta.commands.committed import num_records
 from airflow_delta.commands.data_files import find_data_files
+from airflow_delta.commands.written import check_files, check_rows
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions import AddFile, RemoveFile
 from airflow_delta.spark.plan_files import FILE, NUMBER, WORD, file_of, files_by_uri
@@ -134,12 +135,16 @@ def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) ->
     known = files_by_uri(request.rewrite)
     found: dict[str, BitMap64] = {}
     for name in report.vector_directories:
-        for status in find_data_files(log, f"{request.directory}/{name}"):
+        statuses, num_words = find_data_files(log, f"{request.directory}/{name}"), 0
+        check_files(log, request, report, name, statuses)
+        for status in statuses:
             table = pq.read_table(pa.BufferReader(log.store.read(status.path)), columns=[FILE, NUMBER, WORD])
             for uri, words in _by_file(table):
                 path = file_of(known, uri).path
                 rows = _rows(words)
                 found[path] = found[path] | rows if path in found else rows
+            num_words += table.num_rows
+        check_rows(log, request, report, name, num_words)
     return found
 
 

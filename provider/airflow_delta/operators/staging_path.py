@@ -1,0 +1,30 @@
+"""Where a job that is not this provider's writes: a directory for each of its tries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.operators.identity import parse_handle
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+STAGING_PATH_KEY = "staging_path"
+
+
+def staging_path(transaction: Any, ti: RuntimeTaskInstanceProtocol) -> str:
+    """Return the URI of the directory that this try of a task may write Parquet into, and push it as XCom ``staging_path``.
+
+    A retry gets another directory, so that nothing of a failed try is published. ``DeltaStageFilesOperator`` takes it as
+    ``path=job.output["staging_path"]``. Works as a Jinja macro, too (``user_defined_macros``).
+
+    :param transaction: output of the start task.
+    :param ti: the running task instance.
+    """
+    from airflow_delta.staging.paths import stage_key
+
+    handle = parse_handle(transaction, task_id=ti.task_id)
+    key = stage_key(ti.task_id, -1 if ti.map_index is None else ti.map_index)
+    path = f"{handle.staging_path.rstrip('/')}/{key}/try-{ti.try_number}"
+    ti.xcom_push(STAGING_PATH_KEY, path)
+    return path

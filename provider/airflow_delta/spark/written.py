@@ -1,0 +1,109 @@
+"""Write Parquet files, and say what was written: the worker must find exactly that.
+
+Rows are counted by the job that writes them. Files and bytes come from a listing through Spark after it: where executors write to
+disks of their own, it shows that the files are not where the rows went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import StagedFileException
+from airflow_delta.spark.conf import session_settings
+from airflow_delta.spark.paths import escape_glob
+from airflow_delta.staging.contract import Json
+from airflow_delta.staging.report import NUM_BYTES, NUM_FILES, NUM_ROWS, StageRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS = "rows"
+
+# Sizes are asked for, not contents: a task for each core, not one for so many bytes.
+_LISTING = {"spark.sql.files.maxPartitionBytes": str(2**50)}
+
+
+def save(df: DataFrame, path: str, *, partitions: Sequence[str] = (), options: Mapping[str, str] | None = None) -> int:
+    """Write rows as Parquet into a directory that does not exist, and return how many were written.
+
+    :raises StagedFileException: Spark does not say.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as sf
+
+    observation = Observation()
+    df = df.observe(observation, sf.count(sf.lit(1)).alias(_ROWS))
+    writer = df.write.format("parquet").mode("error").options(**(options or {}))
+    if partitions:
+        writer = writer.partitionBy(*partitions)
+    writer.save(path)
+    rows = observation.get.get(_ROWS)
+    if rows is None:
+        raise StagedFileException(f"Spark wrote to {path} and did not say how many rows: its observed metrics are missing.")
+    return int(rows)
+
+
+def check_read_back(written: int, found: int, path: str, request: StageRequest) -> None:
+    """Check that rows that were written for this job itself can all be read again.
+
+    :raises StagedFileException: they cannot.
+    """
+    if written != found:
+        raise StagedFileException(
+            f"Spark wrote {written} rows to {path} and reads {found} there (stage {request.stage} of table {request.table} "
+            f"version {request.read_version}). Driver and executors must see the same files: the table cannot lie on disks that "
+            "each machine has for itself. Nothing was committed.",
+            table=request.table,
+            version=request.read_version,
+        )
+
+
+def written_files(
+    spark: SparkSession, request: StageRequest, rows: Mapping[str, int], partitions: Sequence[str] = ()
+) -> dict[str, Json]:
+    """Return, for each directory, the numbers of files, rows and bytes.
+
+    :param rows: rows that were written, by name of the directory below the attempt's; the names begin alike.
+    :param partitions: partition columns as files name them.
+    :raises StagedFileException: rows were written, and Spark sees no file that could hold them.
+    """
+    if not rows:
+        return {}
+    # Spark's listings leave directories out whose name begins with a dot, also those of partitions.
+    listed = not any(name.startswith(".") for name in partitions)
+    files = {name: [0, 0] for name in rows}
+    for path, size in _listing(spark, request, rows) if listed else ():
+        for part in reversed(path.split("/")):
+            if part in files:
+                files[part][0] += 1
+                files[part][1] += size
+                break
+    for name, count in rows.items():
+        if count and listed and not files[name][0]:
+            check_read_back(count, 0, f"{request.path}/{name}", request)
+    return {
+        name: {
+            NUM_FILES: files[name][0] if listed else None,
+            NUM_ROWS: count,
+            NUM_BYTES: files[name][1] if listed else None,
+        }
+        for name, count in rows.items()
+    }
+
+
+def _listing(spark: SparkSession, request: StageRequest, names: Mapping[str, int]) -> list[tuple[str, int]]:
+    from pyspark.errors import AnalysisException
+
+    run = next(iter(names)).split("-")[0]
+    reader = spark.read.format("binaryFile").options(
+        recursiveFileLookup="true", ignoreMissingFiles="false", ignoreCorruptFiles="false"
+    )
+    try:
+        with session_settings(spark, _LISTING):
+            found = reader.load(f"{escape_glob(request.path)}/{run}*").select("path", "length").collect()
+    except AnalysisException as error:
+        if "PATH_NOT_FOUND" not in str(error):
+            raise
+        return []  # an object store keeps no directory that holds nothing
+    return [(str(row[0]), int(row[1])) for row in found]
