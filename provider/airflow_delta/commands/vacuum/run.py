@@ -231,7 +231,7 @@ def _find(log: DeltaLog, snapshot: Snapshot, listing: Listing, *, deleted_before
     valid = valid_files(snapshot, deleted_before=deleted_before)
     # What the log has removed is committed, so VACUUM LITE meets no staged file of another transaction.
     staged = (
-        StagedTransactions(frozenset(), frozenset())
+        StagedTransactions()
         if lite
         else staged_transactions(log, listing, valid, dead_before=dead_before)
     )
