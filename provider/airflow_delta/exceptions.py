@@ -418,6 +418,12 @@ class ContractVersionException(StagingException):
     error_class = "DELTA_STAGING_CONTRACT"
 
 
+class HandleMismatchException(StagingException):
+    """A transaction handle says something else than the Dag file or the log: another table, key, or commit."""
+
+    error_class = "DELTA_STAGING_HANDLE_MISMATCH"
+
+
 class ForeignTransactionException(StagingException):
     """A staged write belongs to another transaction (another execution of start)."""
 

@@ -78,7 +78,7 @@ def test_a_committed_transaction_is_told_from_the_commit_that_holds_it(table):
     handle = table.begin(transaction_key="second")
     result = table.publish(handle, stage(table, handle, "a"), stage(table, handle, "b"))
     found = state(table, handle)
-    sizes = [path.stat().st_size for path in staged_files(table, handle.transaction_id)]
+    sizes = [path.stat().st_size for path in staged_files(table, handle.transaction_id) if path.name != "_committed"]
     assert found == TransactionState(
         transaction_id=handle.transaction_id,
         state="committed",
@@ -384,7 +384,7 @@ def test_a_commit_that_ends_during_the_abort_wins(table, monkeypatch):
     monkeypatch.setattr(log.store, "put", put_after_commit)
     result = abort_transaction(log, handle.transaction_id, force=True)
     assert (result.outcome, result.version) == ("committed", 1)
-    assert [path.name for path in staged_files(table, handle.transaction_id)] == ["part-0.parquet"]
+    assert {path.name for path in staged_files(table, handle.transaction_id)} == {"_committed", "part-0.parquet"}
 
 
 @pytest.mark.parametrize("transaction_id", ["no-such-transaction", "0b5e"])

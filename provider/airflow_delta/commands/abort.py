@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.committed import find_commit
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
+from airflow_delta.commands.committed import committed_earlier
+from airflow_delta.commands.evidence import Evidence, evidence, is_referenced
+from airflow_delta.commands.markers import put_abort_marker, read_markers
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, HandleMismatchException
 from airflow_delta.staging.contract import TransactionHandle
-from airflow_delta.staging.paths import ABORT_MARKER, COMMIT_MARKER_PREFIX, STAGING_DIRECTORY, transaction_directory
+from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, transaction_directory
 from airflow_delta.staging.report import AbortResult
 
 if TYPE_CHECKING:
@@ -22,17 +24,22 @@ if TYPE_CHECKING:
 def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:
     """Abort a transaction unless it is committed; safe to call again, and in any order with a commit that is running.
 
-    Puts the abort marker first and lists the commit markers then; a commit puts its own marker first and looks for the abort
-    marker then. Whichever order, at least one of the two sees the other. The marker stays: it is what keeps a commit that comes
-    later from publishing files that are gone.
+    Puts the abort marker first and looks for attempts of the commit then; a commit puts its own marker first and looks for the
+    abort marker then (:mod:`airflow_delta.commands.markers`). The marker stays: it is what keeps a commit that comes later from
+    publishing files that are gone.
+
+    Files are deleted only when nothing says that the transaction is committed - neither its marker, nor a commit, nor the state
+    of its key, nor the files of the table - and the log can tell.
     """
     if handle.committed is not None:
-        return _committed(
-            handle.table, handle.transaction_id, handle.committed.version, reason="An earlier run had committed this key."
-        )
-    if (version := _committed_version(log, handle)) is not None:
-        return _committed(handle.table, handle.transaction_id, version)
-    return _give_up(log, handle.transaction_id, partial(_committed_version, log, handle), table=handle.table)
+        with contextlib.suppress(HandleMismatchException):  # what is claimed of the log decides nothing
+            earlier = Evidence(True, committed_earlier(log, handle).version, "An earlier run had committed this key.")
+            return _committed(handle.table, handle.transaction_id, earlier)
+    first = evidence(log, handle, files=False)
+    if first.committed:
+        return _committed(handle.table, handle.transaction_id, first)
+    # Again: a commit may end between the first look and the marker.
+    return _give_up(log, handle.transaction_id, partial(evidence, log, handle), table=handle.table)
 
 
 def abort_transaction(
@@ -41,8 +48,8 @@ def abort_transaction(
     """Abort a transaction of which only the id is known.
 
     Fences it off as :func:`abort` does. Files of a transaction that the log holds are never deleted, nor, whatever ``force``
-    says, those that an attempt of its commit which may be alive could publish: then it is marked as aborted, and VACUUM deletes
-    the files after the grace time.
+    says, those that an attempt of its commit which may be alive could publish, or of which the log cannot tell: then it is
+    marked as aborted, and VACUUM deletes the files after the grace time.
 
     :param force: also one that may still be at work. Its commit is refused then.
     :param abandoned_after: how long nothing of it may change until it counts as given up; default: 7 days.
@@ -50,7 +57,7 @@ def abort_transaction(
     :raises DeltaIllegalStateException: it may still be at work, and ``force`` is not given.
     :raises StagingException: the id cannot be one.
     """
-    from airflow_delta.commands.transactions import ABANDONED_AFTER, find_commits, transaction_state
+    from airflow_delta.commands.transactions import ABANDONED_AFTER, search_commits, transaction_state
 
     grace = abandoned_after if abandoned_after is not None else ABANDONED_AFTER
     found = transaction_state(log, transaction_id, abandoned_after=grace)
@@ -66,66 +73,61 @@ def abort_transaction(
             "Dag run, whose abort task cleans up, or force the abort: its commit is refused then.",
             table=log.uri,
         )
-    if found.state == "committed" or _is_referenced(log, transaction_id):
-        return _committed(log.uri, transaction_id, found.version)
-
-    def committed_version() -> int | None:
-        commit = find_commits(log, {transaction_id: found.first_modified or 0}).get(transaction_id)
-        return commit.version if commit is not None else None
-
+    if found.state == "committed":
+        return _committed(log.uri, transaction_id, Evidence(True, found.version, found.reason))
     dead_before = int(time.time() * 1000) - grace // timedelta(milliseconds=1)
-    return _give_up(log, transaction_id, committed_version, table=log.uri, dead_before=dead_before)
+    oldest = found.first_modified or 0
+
+    def look() -> Evidence:
+        commits, complete = search_commits(log, {transaction_id: oldest})
+        if (commit := commits.get(transaction_id)) is not None:
+            return Evidence(True, commit.version, "The log holds this transaction.")
+        if is_referenced(log.snapshot, transaction_id):
+            return Evidence(True, reason="Files of it are in the table.")
+        # Of what nobody has touched for the grace time, the files of the table say enough, as they do for VACUUM.
+        if complete or (found.last_modified or 0) < dead_before:
+            return Evidence(False)
+        return Evidence(None, reason="The log no longer holds every commit since its oldest file was written.")
+
+    return _give_up(log, transaction_id, look, table=log.uri, dead_before=dead_before)
 
 
 def _give_up(
-    log: DeltaLog, transaction_id: str, committed_version: Callable[[], int | None], *, table: str, dead_before: int | None = None
+    log: DeltaLog, transaction_id: str, look: Callable[[], Evidence], *, table: str, dead_before: int | None = None
 ) -> AbortResult:
-    """Put the abort marker and delete the staged files, unless a commit has ended meanwhile or may be alive.
+    """Put the abort marker and delete the staged files, unless it is committed, or that is not certain.
 
     :param dead_before: milliseconds since the epoch; a commit that began earlier is not alive. ``None``: it may be.
     """
-    directory = transaction_directory(transaction_id)
-    marker = f"{directory}/{ABORT_MARKER}"
-    log.store.put(marker, json.dumps({"abortedAt": int(time.time() * 1000)}).encode())
-    listed = log.store.list_from(directory, COMMIT_MARKER_PREFIX, stat=dead_before is not None)
-    alive = [
-        status.name
-        for status in listed
-        if status.name.startswith(COMMIT_MARKER_PREFIX) and (dead_before is None or status.modification_time >= dead_before)
-    ]
-    # Again: a commit may have ended between the first look and the marker.
-    if (version := committed_version()) is not None:
+    marker = put_abort_marker(log.store, transaction_id)
+    markers = read_markers(log.store, transaction_id, dead_before=dead_before)
+    found = look()
+    if found.committed is not True and markers.committed:
+        found = Evidence(True, markers.version, "Its marker says that it is committed.")
+    if found.committed:
         log.store.delete([marker])
-        return _committed(table, transaction_id, version)
-    if alive:
+        return _committed(table, transaction_id, found)
+    if markers.alive or found.committed is None:
         reason = (
-            f"{len(alive)} attempts of the commit may still be alive or ended in an unknown state "
-            f"({', '.join(alive[:5])}): the transaction is marked as aborted and its staged files stay until maintenance deletes "
-            "them after the grace time."
+            f"{len(markers.alive)} attempts of the commit may still be alive or ended in an unknown state "
+            f"({', '.join(markers.alive[:5])})"
+            if markers.alive
+            else f"Whether it is committed is not certain. {found.reason.removesuffix('.')}"
         )
-        return AbortResult(transaction_id=transaction_id, table=table, outcome="marked", reason=reason)
+        return AbortResult(
+            transaction_id=transaction_id,
+            table=table,
+            outcome="marked",
+            reason=f"{reason}: the transaction is marked as aborted and its staged files stay until maintenance deletes those "
+            "that the table does not name, after the grace time.",
+        )
     return AbortResult(
         transaction_id=transaction_id,
         table=table,
         outcome="deleted",
-        num_deleted_files=_delete_staged(log, directory),
+        num_deleted_files=_delete_staged(log, transaction_directory(transaction_id)),
         reason="No attempt of the commit is alive and the log does not hold the transaction: its staged files were deleted.",
     )
-
-
-def _committed_version(log: DeltaLog, handle: TransactionHandle) -> int | None:
-    log.update()
-    found = find_commit(log, app_id=handle.app_id, transaction_id=handle.transaction_id, since=max(handle.read_version + 1, 0))
-    return found.version if found is not None else None
-
-
-def _is_referenced(log: DeltaLog, transaction_id: str) -> bool:
-    """Say whether the log names a file of the transaction, however its writer spelled the path."""
-    from airflow_delta.commands.vacuum.valid import valid_files
-
-    snapshot = log.update()
-    prefix = f"{transaction_directory(transaction_id)}/"
-    return snapshot.version >= 0 and any(path.startswith(prefix) for path in valid_files(snapshot, deleted_before=0))
 
 
 def _delete_staged(log: DeltaLog, directory: str) -> int:
@@ -142,11 +144,11 @@ def _delete_staged(log: DeltaLog, directory: str) -> int:
     return len(files) + sum(log.store.delete_tree(f"{directory}/{child}") for child in sorted(children))
 
 
-def _committed(
-    table: str,
-    transaction_id: str,
-    version: int | None,
-    *,
-    reason: str = "The log holds this transaction; nothing was deleted.",
-) -> AbortResult:
-    return AbortResult(transaction_id=transaction_id, table=table, outcome="committed", version=version, reason=reason)
+def _committed(table: str, transaction_id: str, found: Evidence) -> AbortResult:
+    return AbortResult(
+        transaction_id=transaction_id,
+        table=table,
+        outcome="committed",
+        version=found.version,
+        reason=f"{found.reason} Nothing was deleted.",
+    )

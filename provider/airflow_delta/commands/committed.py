@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.exceptions import VersionsNotContiguousException
+from airflow_delta.exceptions import HandleMismatchException, VersionsNotContiguousException
 from airflow_delta.log.actions import AddFile, RemoveFile
-from airflow_delta.log.commits import Commit, CommitFile, decode_commit
+from airflow_delta.log.commits import Commit, CommitFile, decode_commit, read_commit_info
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
+from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -38,6 +41,35 @@ def find_commit(
         if transaction_id is None or (commit.commit_info or {}).get("txnId") == transaction_id:
             return result_of_commit(log, commit, app_id=app_id)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCommit:
+    """What the commits of a range say about one execution of start.
+
+    :param version: version that holds it, or names files of it; ``None``: no commit that was read does.
+    :param complete: the log still holds every commit of the range.
+    """
+
+    version: int | None
+    complete: bool
+
+
+def commit_of_transaction(log: DeltaLog, transaction_id: str, *, since: int) -> FoundCommit:
+    """Look for an execution of start by its id and by the paths of its files, whatever its key is said to be.
+
+    :param since: the oldest version to look at.
+    """
+    needle = transaction_id.encode()
+    path = re.compile(rb"%s(?:/|\\/|%%2[Ff])%s(?:/|\\/|%%2[Ff])" % (STAGING_DIRECTORY.encode(), re.escape(needle)))
+    oldest = log.snapshot.version + 1
+    for commit in newest_first(log, since):
+        oldest = commit.version
+        if needle in commit.data:
+            info: Mapping[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
+            if info.get("txnId") == transaction_id or path.search(commit.data):
+                return FoundCommit(commit.version, True)
+    return FoundCommit(None, oldest <= since)
 
 
 def commits_of(log: DeltaLog, app_id: str, *, since: int = 0) -> Iterator[Commit]:
@@ -115,6 +147,25 @@ def result_without_commit(log: DeltaLog, handle: TransactionHandle) -> CommitRes
         committed_before=True,
         timestamp=txn.last_updated if txn is not None else None,
     )
+
+
+def committed_earlier(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
+    """Return the commit that ``handle.committed`` claims, as the log has it: what travels between tasks is not believed.
+
+    :raises HandleMismatchException: the log does not hold the key, or no longer does.
+    """
+    snapshot = log.update()
+    last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
+    if last is None or last < handle.txn_version:
+        claimed = "" if handle.committed is None else f" in version {handle.committed.version}"
+        raise HandleMismatchException(
+            f"The transaction handle says that the key {handle.app_id!r} was committed{claimed} of table {handle.table}, and the "
+            f"log, at version {snapshot.version}, holds {'no such key' if last is None else f'only its version {last}'}: the "
+            "handle was altered, or the key has expired (delta.setTransactionRetentionDuration). Clear the start task.",
+            table=handle.table,
+            version=snapshot.version,
+        )
+    return find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
 
 
 def touched_partitions(adds: Iterable[AddFile]) -> tuple[dict[str, Any], ...]:

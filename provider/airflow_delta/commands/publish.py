@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.alter.table import is_alter
 from airflow_delta.commands.commit_stages import CommitOptions, commit_stages
-from airflow_delta.commands.committed import find_commit, result_without_commit
+from airflow_delta.commands.committed import committed_earlier, find_commit, result_without_commit
 from airflow_delta.commands.earlier import load_stages
+from airflow_delta.commands.markers import delete_quietly, fence, mark_committed
 from airflow_delta.commands.stage_conflicts import check_stages
 from airflow_delta.commands.staged import check_files, parse_staged
-from airflow_delta.exceptions import (
-    CommitStateUnknownException,
-    DeltaError,
-    TransactionAbortedException,
-    TransactionAlreadyCommittedException,
-)
+from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import (
-    ABORT_MARKER,
-    COMMIT_MARKER_PREFIX,
     REPORT_DIRECTORY,
     REQUEST_NAME,
     SCAN_DIRECTORY,
@@ -62,6 +51,7 @@ def publish(
     :param expected: how many stages must have reported: by task id, or in total.
     :param tags: ``commitInfo.tags``: who commits (Dag, run, task, try).
     :param hooks: run after the commit, beside those of the table.
+    :raises HandleMismatchException: the handle says that the key was committed before, and the log does not.
     :raises ForeignTransactionException: a staged write belongs to another execution of start.
     :raises MissingStageException: a stage did not report.
     :raises ManifestException: a manifest is missing, truncated or altered.
@@ -73,17 +63,20 @@ def publish(
     :raises CommitStateUnknownException: the store did not say whether the entry was written. Nothing is cleaned up.
     """
     if handle.committed is not None:
-        return replace(handle.committed, committed_before=True)
+        return committed_earlier(log, handle)
     if (before := committed_before(log, handle)) is not None:
+        if before.transaction_id == handle.transaction_id:  # the attempt that committed it may not have come this far
+            mark_committed(log, handle.transaction_id, before.version)
         _clean_up(log, handle, [])
         return before
-    options = CommitOptions(policy=policy, tags=tags, user_metadata=user_metadata, hooks=hooks)
     writes = parse_staged(handle, staged, expected)
-    with _fence(log, handle, attempt):
+    with fence(log, handle, attempt) as held:
+        options = CommitOptions(policy=held.policy(policy), tags=tags, user_metadata=user_metadata, hooks=hooks)
         stages = load_stages(log, handle, writes)
         check_stages(handle, stages)
         check_files(log.store, handle, stages)
         result = commit_stages(log, handle, stages, options)
+        held.version = result.version
     _clean_up(log, handle, writes)
     return result
 
@@ -115,37 +108,6 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
     return other
 
 
-@contextmanager
-def _fence(log: DeltaLog, handle: TransactionHandle, attempt: str) -> Iterator[None]:
-    """Hold the commit marker of this attempt, unless the transaction was aborted.
-
-    The marker goes first, the look for the abort marker second; abort does it the other way round. It is left where it is when
-    it is not certain that nothing was written: then nobody may delete the staged files.
-
-    :raises TransactionAbortedException: the transaction was aborted.
-    """
-    directory = transaction_directory(handle.transaction_id)
-    marker = f"{directory}/{COMMIT_MARKER_PREFIX}{attempt}"
-    with contextlib.suppress(FileExistsError):
-        log.store.put_if_absent(marker, json.dumps({"startedAt": int(time.time() * 1000)}).encode(), durable=False)
-    try:
-        if log.store.head(f"{directory}/{ABORT_MARKER}") is not None:
-            raise TransactionAbortedException(
-                f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) was "
-                "aborted; its "
-                "staged files may be gone. Clear the start task to begin a new one.",
-                table=handle.table,
-                version=handle.read_version,
-            )
-        yield
-    except CommitStateUnknownException:
-        raise
-    except DeltaError:
-        _delete_quietly(log, [marker])
-        raise
-    _delete_quietly(log, [marker])
-
-
 def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
     """Delete what only the way to the commit needed; what is left of it harms nobody, and the commit stands."""
     try:
@@ -158,15 +120,6 @@ def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedW
         changes_table = any(is_alter(write) or write.definition for write in writes)
         if changes_table or "deletionVectors" in handle.features:  # hidden, so that no VACUUM would collect it
             log.store.delete_tree(f"{transaction_directory(handle.transaction_id)}/{SCAN_DIRECTORY}")
-        _delete_quietly(log, paths)
+        delete_quietly(log, paths)
     except Exception as error:  # noqa: BLE001 - as there
         logger.warning("Could not clean up after transaction %s on table %s: %s", handle.transaction_id, log.uri, error)
-
-
-def _delete_quietly(log: DeltaLog, paths: Sequence[str]) -> None:
-    if not paths:
-        return
-    try:
-        log.store.delete(paths)
-    except Exception as error:  # noqa: BLE001 - the outcome of the commit stands; maintenance deletes leftovers
-        logger.warning("Could not delete %s of table %s: %s", ", ".join(paths), log.uri, error)

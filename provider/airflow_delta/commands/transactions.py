@@ -14,12 +14,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.committed import newest_first
+from airflow_delta.commands.markers import read_markers
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.staging.paths import (
     ABORT_MARKER,
-    COMMIT_MARKER_PREFIX,
     REQUEST_NAME,
     STAGING_DIRECTORY,
+    is_marker,
     transaction_directory,
 )
 
@@ -97,7 +98,7 @@ class _Staged:
         if name == ABORT_MARKER:
             self.aborted = True
             return
-        if name.startswith(COMMIT_MARKER_PREFIX):
+        if is_marker(name):
             self.commit_markers += 1
             return
         self.num_files += 1
@@ -207,6 +208,12 @@ def _states(
         held = in_table[1] if in_table is not None and in_table[0] == version else _in_table(log.snapshot)
         for transaction in missing & held:
             commits[transaction] = TransactionCommit()
+        for transaction in missing - held:
+            if found[transaction].commit_markers:
+                markers = read_markers(log.store, transaction)
+                found[transaction].commit_markers = len(markers.alive)
+                if markers.committed:
+                    commits[transaction] = TransactionCommit(markers.version)
     now = int(time.time() * 1000)
     return [
         _state(log, transaction, staged, commits.get(transaction), now=now, grace=_milliseconds(abandoned_after))
@@ -264,15 +271,22 @@ def find_commits(log: DeltaLog, transactions: Mapping[str, int]) -> dict[str, Tr
 
     :param transactions: id, and when its oldest file was written.
     """
+    return search_commits(log, transactions)[0]
+
+
+def search_commits(log: DeltaLog, transactions: Mapping[str, int]) -> tuple[dict[str, TransactionCommit], bool]:
+    """Return what :func:`find_commits` does, and whether the log reaches back that far: else what was not found may be gone."""
     from airflow_delta.log.commits import read_commit_info
 
     remaining = dict(transactions)
     found: dict[str, TransactionCommit] = {}
     if not remaining:
-        return found
+        return found, True
     log.update()
     oldest = min(remaining.values())
+    last = log.snapshot.version + 1
     for commit in newest_first(log):
+        last = commit.version
         info: dict[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
         transaction = str(info.get("txnId"))
         if remaining.pop(transaction, None) is not None:
@@ -281,12 +295,12 @@ def find_commits(log: DeltaLog, transactions: Mapping[str, int]) -> dict[str, Tr
                 commit.version, info.get("readVersion"), None if app_id is None else str(app_id)
             )
             if not remaining:
-                break
+                return found, True
             oldest = min(remaining.values())
         written = info.get("timestamp")
         if isinstance(written, int) and written < oldest - _CLOCKS_DIFFER_BY:
-            break
-    return found
+            return found, True
+    return found, last <= 0
 
 
 def _in_table(snapshot: Snapshot) -> set[str]:

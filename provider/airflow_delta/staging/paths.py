@@ -20,7 +20,11 @@ REPORT_DIRECTORY = "_report"
 REQUEST_NAME = "request.json"
 SCAN_DIRECTORY = "_scans"
 ABORT_MARKER = "_aborted"
+"""Puts the transaction off for good: its commit refuses from then on."""
+COMMITTED_MARKER = "_committed"
+"""Says that the log holds the transaction; stays for as long as anything else of it does."""
 COMMIT_MARKER_PREFIX = "_commit-"
+"""Of an attempt of the commit: ``_commit-0``, ``_commit-1``, ... They are numbered, so that they can be read by name."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -50,6 +54,11 @@ def transaction_directory(transaction_id: str) -> str:
 def attempt_directory(transaction_id: str, stage: str, attempt: str) -> str:
     """Return the directory of one attempt of a stage, relative to the table root."""
     return f"{transaction_directory(transaction_id)}/{_safe(stage)}/{_safe(attempt)}"
+
+
+def is_marker(name: str) -> bool:
+    """Say whether a name right below a transaction's directory is that of a marker."""
+    return name in (ABORT_MARKER, COMMITTED_MARKER) or name.startswith(COMMIT_MARKER_PREFIX)
 
 
 def is_hidden(relative_path: str) -> bool:

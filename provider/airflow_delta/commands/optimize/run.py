@@ -21,6 +21,7 @@ from airflow_delta.commands.abort import abort
 from airflow_delta.commands.committed import live_records, newest_first, touched_partitions
 from airflow_delta.commands.earlier import file_key
 from airflow_delta.commands.feature_commits import ROW_TRACKING_PRESERVED
+from airflow_delta.commands.markers import fence
 from airflow_delta.commands.optimize.collect import collect_actions, rewrite_metrics
 from airflow_delta.commands.optimize.files import Rewrite, batches_of
 from airflow_delta.commands.optimize.plan import PARALLEL, stage_of
@@ -100,7 +101,16 @@ def run_rewrite(
         if not adds:  # as Delta does: what has no rows left is for DELETE to remove
             _give_up(log, own)
             continue
-        commits.append(_commit(log, own, request, adds, removes, policy, tags, user_metadata, hooks))
+        try:
+            with fence(log, own, str(identity["attempt"])) as held:
+                result = _commit(log, own, request, adds, removes, held.policy(policy), tags, user_metadata, hooks)
+                held.version = result.version
+        except CommitStateUnknownException:
+            raise
+        except Exception:  # nothing but an Exception says that no put is under way
+            _give_up(log, own)  # deletes nothing of a commit that stands: what failed may have come after it
+            raise
+        commits.append(result)
         all_adds += adds
         all_removes += removes
         _clean_up(log, own, request)
@@ -131,7 +141,7 @@ def _commit(
     request: StageRequest,
     adds: Sequence[AddFile],
     removes: Sequence[RemoveFile],
-    policy: CommitPolicy | None,
+    policy: CommitPolicy,
     tags: Mapping[str, str] | None,
     user_metadata: str | None,
     hooks: Sequence[PostCommitHook],
@@ -152,12 +162,9 @@ def _commit(
             txn.commit(actions, operation, tags={**(tags or {}), **_feature_tags(txn, request)})
         except CommitStateUnknownException:
             raise
-        except Exception as failure:  # nothing but an Exception says that no put is under way
-            if _is_committed(log, txn):
-                raise  # what failed came after the commit, which needs its files
+        except DeltaConcurrentModificationException as failure:
             snapshot = log.update()
-            if not isinstance(failure, DeltaConcurrentModificationException) or not _still_valid(read, snapshot, removes):
-                _give_up(log, handle)
+            if _is_committed(log, txn) or not _still_valid(read, snapshot, removes):
                 raise
             logger.info(
                 "Transaction %s: commit again on version %s of %s: %s",

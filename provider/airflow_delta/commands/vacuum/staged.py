@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.committed import newest_first
-from airflow_delta.staging.paths import ABORT_MARKER, COMMIT_MARKER_PREFIX, STAGING_DIRECTORY
+from airflow_delta.commands.markers import NO_MARKERS, read_markers
+from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_marker
 
 if TYPE_CHECKING:
     from airflow_delta.commands.vacuum.listing import Listing
@@ -25,6 +26,11 @@ class _Staged:
     files: list[FileStatus] = field(default_factory=list)
     directories: list[int] = field(default_factory=list)  # modification times
 
+    def markers(self, transaction: str) -> set[str]:
+        """Return the names of the markers that the listing shows."""
+        prefix = f"{STAGING_DIRECTORY}/{transaction}/"
+        return {name for status in self.files if is_marker(name := status.path.removeprefix(prefix))}
+
     def times(self) -> list[int]:
         return [status.modification_time for status in self.files] or self.directories
 
@@ -35,17 +41,25 @@ class StagedTransactions:
 
     :ivar live: ids of those that may still be published; nothing of them may be touched.
     :ivar aborted: ids of those whose abort marker must stay: it is what a commit that comes late reads.
+    :ivar in_table: ids of those whose files the table names: their markers stay as long as these do.
+    :ivar committed: ids of those that the log, or their own marker, says are committed.
     """
 
-    live: frozenset[str]
-    aborted: frozenset[str]
+    live: frozenset[str] = frozenset()
+    aborted: frozenset[str] = frozenset()
+    in_table: frozenset[str] = frozenset()
+    committed: frozenset[str] = frozenset()
 
     def protects(self, path: str) -> bool:
         """Say whether a file or directory must stay, however old it is."""
         transaction, name = _split(path)
         if transaction is None:
             return path == STAGING_DIRECTORY and bool(self.live)
-        return transaction in self.live or (transaction in self.aborted and name in ("", ABORT_MARKER))
+        return (
+            transaction in self.live
+            or (transaction in self.aborted and name in ("", ABORT_MARKER))
+            or (transaction in self.in_table and is_marker(name))
+        )
 
 
 def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *, dead_before: int) -> StagedTransactions:
@@ -67,12 +81,26 @@ def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *
         transaction, _ = _split(path)
         if transaction is not None:
             staged[transaction].directories.append(time)
-    committed = {transaction for path in valid if (transaction := _split(path)[0]) is not None}
+    in_table = {transaction for path in valid if (transaction := _split(path)[0]) is not None}
     dead = {transaction for transaction, found in staged.items() if all(time < dead_before for time in found.times())}
-    unknown = {transaction: found for transaction, found in staged.items() if transaction not in committed | dead}
-    unknown = _not_in_log(log, unknown)
-    aborted = {transaction for transaction, found in unknown.items() if _is_aborted(transaction, found)}
-    return StagedTransactions(frozenset(unknown.keys() - aborted), frozenset(aborted))
+    asked = {transaction: found for transaction, found in staged.items() if transaction not in in_table | dead}
+    unknown = _not_in_log(log, asked)
+    committed = in_table | (asked.keys() - unknown.keys())
+    aborted, live = set(), set()
+    for transaction, found in unknown.items():
+        names = found.markers(transaction)
+        markers = read_markers(log.store, transaction) if names - {ABORT_MARKER} else NO_MARKERS
+        if markers.committed:
+            committed.add(transaction)
+            continue
+        (aborted if ABORT_MARKER in names and not markers.alive else live).add(transaction)
+    return StagedTransactions(frozenset(live), frozenset(aborted), frozenset(in_table), frozenset(committed))
+
+
+def transaction_of(path: str) -> str | None:
+    """Return the transaction that a file is staged for, ``None`` where it is not."""
+    transaction, name = _split(path)
+    return transaction if name else None
 
 
 def _not_in_log(log: DeltaLog, staged: Mapping[str, _Staged]) -> dict[str, _Staged]:
@@ -92,13 +120,6 @@ def _not_in_log(log: DeltaLog, staged: Mapping[str, _Staged]) -> dict[str, _Stag
         if isinstance(time, int) and time < oldest - _CLOCKS_DIFFER_BY:
             break
     return remaining
-
-
-def _is_aborted(transaction: str, found: _Staged) -> bool:
-    """Say whether it has an abort marker, and no marker of a commit that may be alive."""
-    prefix = f"{STAGING_DIRECTORY}/{transaction}/"
-    names = {status.path.removeprefix(prefix) for status in found.files}
-    return ABORT_MARKER in names and not any(name.startswith(COMMIT_MARKER_PREFIX) for name in names)
 
 
 def _split(path: str) -> tuple[str | None, str]:
