@@ -35,7 +35,7 @@ class DataFiles:
 def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
     """Return the visible Parquet files under a directory, sorted by path.
 
-    :raises StagedFileException: a job is still writing there, or died while it did.
+    :raises StagedFileException: a job is still writing there, or died while it did; or something there is a symbolic link.
     """
     found = []
     for status in log.store.list_recursive(directory):
@@ -45,6 +45,12 @@ def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
                 f"{directory} of table {log.uri} holds {relative}: the job that writes there has not ended, or died. Run "
                 "it again "
                 "into another directory.",
+                table=log.uri,
+            )
+        if status.is_link and not is_hidden(relative):
+            raise StagedFileException(
+                f"{status.path} of table {log.uri} is a symbolic link. Have the job write the file itself: only what lies in the "
+                "table can be published.",
                 table=log.uri,
             )
         if not is_hidden(relative) and status.name.endswith(".parquet"):

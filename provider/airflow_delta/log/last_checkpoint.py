@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from airflow_delta.exceptions import PathOutsideTableException
 from airflow_delta.log.file_names import LAST_CHECKPOINT
 from airflow_delta.log.store import LogStore
 
@@ -119,6 +120,9 @@ def read_last_checkpoint(store: LogStore) -> LastCheckpointInfo | None:
     try:
         data = store.read(LAST_CHECKPOINT)
     except FileNotFoundError:
+        return None
+    except PathOutsideTableException as error:
+        logger.warning("%s It is ignored.", error.message)
         return None
     try:
         info = _decoder.decode(data)
