@@ -153,6 +153,12 @@ class DeltaIllegalStateException(DeltaError, RuntimeError):
     error_class = "DELTA_ILLEGAL_STATE"
 
 
+class PathOutsideTableException(DeltaIllegalStateException):
+    """A path leads, or may lead, out of the table: through a symbolic link, by ``..``, or to what is no file."""
+
+    error_class = "DELTA_PATH_OUTSIDE_TABLE"
+
+
 class RowIdAssignmentWithoutStatsException(DeltaIllegalStateException):
     """A file of a table with row tracking does not say how many rows it has, so it cannot get row ids."""
 

@@ -36,6 +36,7 @@ _REFUSED: tuple[type[BaseException], ...] = (
     exceptions.TransactionAlreadyCommittedException,
     exceptions.FeatureDropConflictException,
     exceptions.VersionNotFoundException,
+    exceptions.PathOutsideTableException,
 )
 _FAIL, _RETRY = "fail", "retry"
 

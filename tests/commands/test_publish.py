@@ -30,6 +30,7 @@ from airflow_delta.exceptions import (
     ManifestException,
     MetadataChangedException,
     MissingStageException,
+    PathOutsideTableException,
     ProtocolChangedException,
     ReplaceWhereMismatchException,
     SchemaMismatchException,
@@ -222,6 +223,43 @@ def test_a_listed_file_outside_the_staging_path_is_refused(filled):
     stolen = filled.commit(0)["add"][0]
     with pytest.raises(StagingException, match="not under its staging path"):
         filled.publish(handle, replace(write, actions=({"add": stolen},)))
+
+
+@pytest.mark.parametrize("what", ["file", "directory", "path"])
+def test_links_are_not_published(filled, tmp_path, what):
+    """Neither a link to a file nor one to a directory; and none that takes the place of a file later."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    pq.write_table(pa.table({"id": pa.array([99], pa.int64())}), outside / "x.parquet")
+    handle = filled.begin()
+    path = job(handle)
+    directory = filled.path / f"staged/{handle.transaction_id}"
+    if what == "file":
+        (directory / path / "p=a/y.parquet").symlink_to(outside / "x.parquet")
+    elif what == "directory":
+        (directory / path / "p=x").symlink_to(outside)
+    else:
+        path = "link"
+        (directory / "link").symlink_to(outside)
+    with pytest.raises((StagedFileException, PathOutsideTableException), match="link"):
+        filled.stage_files(handle, path=path)
+
+
+def test_a_link_in_the_place_of_a_staged_file_is_not_published(filled, tmp_path):
+    handle = filled.begin()
+    write = staged(filled, handle)
+    file = filled.path / write.actions[0]["add"]["path"]
+    file.rename(tmp_path / "elsewhere.parquet")
+    file.symlink_to(tmp_path / "elsewhere.parquet")
+    with pytest.raises(StagedFileException, match="is a symbolic link"):
+        filled.publish(handle, write)
+    file.unlink()
+    file.parent.rename(tmp_path / "directory")
+    (tmp_path / "elsewhere.parquet").rename(tmp_path / "directory" / file.name)
+    file.parent.symlink_to(tmp_path / "directory")
+    with pytest.raises(PathOutsideTableException, match="symbolic link"):
+        filled.publish(handle, write)
+    assert filled.versions() == 1
 
 
 # -- what a forged staged write may name ---------------------------------------------------------------------------------------

@@ -33,10 +33,6 @@ from support import tables
 ROWS = 20_000_000
 
 
-def device(path: Path) -> None:
-    os.symlink("/dev/zero", path)
-
-
 def directory(path: Path) -> None:
     path.mkdir()
 
@@ -51,7 +47,7 @@ def listening(path: Path) -> None:
         os.chdir(here)
 
 
-SPECIAL: dict[str, Callable[[Path], None]] = {"device": device, "pipe": os.mkfifo, "directory": directory, "socket": listening}
+SPECIAL: dict[str, Callable[[Path], None]] = {"pipe": os.mkfifo, "directory": directory, "socket": listening}
 
 
 @pytest.fixture

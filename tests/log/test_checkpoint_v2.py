@@ -306,8 +306,19 @@ def drop_one_sidecar(table: Path) -> None:
     rewrite_manifest(table, lambda rows: [row for number, row in enumerate(rows) if number != 2])
 
 
+def move_a_sidecar_out_of_the_table(table: Path) -> None:
+    sidecars(table)[1].rename(table.parent / "outside.parquet")
+
+    def change(rows: list[dict]) -> list[dict]:
+        [row for row in rows if "sidecar" in row][1]["sidecar"]["path"] = "..%2F..%2F..%2Foutside.parquet"
+        return rows
+
+    rewrite_manifest(table, change)
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "a sidecar is missing": lambda table: sidecars(table)[1].unlink(),
+    "a sidecar lies outside of the table": move_a_sidecar_out_of_the_table,
     "a sidecar is empty": lambda table: sidecars(table)[1].write_bytes(b""),
     "a sidecar is truncated": lambda table: cut(sidecars(table)[1]),
     "a sidecar is garbage": lambda table: sidecars(table)[1].write_bytes(b"PAR1" + b"x" * 3000 + b"PAR1"),

@@ -40,14 +40,22 @@ class DataFiles:
 def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
     """Return the files under a directory that readers do not ignore, sorted by path.
 
-    :raises StagedFileException: a job is still writing there, or died while it did.
+    :raises StagedFileException: a job is still writing there, or died while it did; or something there is a symbolic link.
     """
     found = []
     for status in log.store.list_recursive(directory):
         relative = status.path.removeprefix(f"{directory}/")
         if is_unfinished(relative):
             raise unfinished(log, directory, relative)
-        if not is_hidden(relative):
+        if is_hidden(relative):
+            continue
+        if status.is_link:
+            raise StagedFileException(
+                f"{status.path} of table {log.uri} is a symbolic link. Have the job write the file itself: only what lies in the "
+                "table can be published.",
+                table=log.uri,
+            )
+        found.append(status)
             found.append(status)
     return sorted(found, key=lambda status: status.path)
 

@@ -187,11 +187,14 @@ def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[Sta
     sizes |= {unquote(change.path): (change.size, stage.write) for stage in stages for change in stage.changes}
     # staged/<transaction>/<stage>/<attempt>
     for directory, paths in common_directory(list(sizes), 4).items():
-        found = {status.path: status.size for status in store.list_recursive(directory)}
+        found = {status.path: status for status in store.list_recursive(directory)}
         for path in paths:
             size, write = sizes[path]
-            if path not in found or (size is not None and found[path] != size):
-                state = f"has {found[path]} bytes, {size} were staged" if path in found else "is gone"
+            status = found.get(path)
+            if status is None or status.is_link or (size is not None and status.size != size):
+                state = "is gone" if status is None else f"has {status.size} bytes, {size} were staged"
+                if status is not None and status.is_link:
+                    state = "is a symbolic link"
                 raise StagedFileException(
                     f"The staged file {path} of table {handle.table} {state} (stage {write.stage}, attempt "
                     f"{write.attempt}). Nothing is "

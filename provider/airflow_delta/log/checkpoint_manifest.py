@@ -28,10 +28,14 @@ class SidecarFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     tags: dict[str, str | None] | None = None
 
     @property
+    def name(self) -> str:
+        """Return its bare name, not URL-encoded."""
+        return unquote(self.path.rpartition("/")[2])
+
+    @property
     def status(self) -> FileStatus:
         """Return where it is and how long."""
-        name = unquote(self.path.rpartition("/")[2])
-        return FileStatus(f"{SIDECAR_DIRECTORY}/{name}", self.size_in_bytes, self.modification_time)
+        return FileStatus(f"{SIDECAR_DIRECTORY}/{self.name}", self.size_in_bytes, self.modification_time)
 
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

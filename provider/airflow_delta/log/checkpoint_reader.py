@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from airflow_delta.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.checkpoint_manifest import CheckpointMetadata, Manifest, SidecarFile, check_manifest, decode_manifest
 from airflow_delta.log.checkpoint_part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
-from airflow_delta.log.file_names import is_uuid_checkpoint, split_version
+from airflow_delta.log.file_names import SIDECAR_DIRECTORY, is_uuid_checkpoint, split_version
 from airflow_delta.log.schema_walk import Path
 
 Action = TypeVar("Action", Metadata, Protocol, SetTransaction, DomainMetadata, SidecarFile, CheckpointMetadata)
@@ -71,9 +71,12 @@ class CheckpointReader:
     @cached_property
     def sidecars(self) -> list[SidecarFile]:
         """Return the sidecars that the checkpoint names; none for one with classic content."""
+        found = self.manifest.sidecars if self.manifest is not None else list(self._actions("sidecar", SidecarFile))
+        outside = next((sidecar for sidecar in found if "/" in sidecar.name or sidecar.name in ("", ".", "..")), None)
+        if outside is not None:
+            raise self._top[0].corrupted(f"names the sidecar {outside.path}, which is not a file of {SIDECAR_DIRECTORY}")
         if self.manifest is not None:
-            return self.manifest.sidecars
-        found = list(self._actions("sidecar", SidecarFile))
+            return found
         if self._is_manifest:
             about = None
             for about in self._actions("checkpointMetadata", CheckpointMetadata):  # noqa: B007 - the last one counts

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
 from airflow_delta.log.file_names import LAST_CHECKPOINT
 from airflow_delta.log.store import LogStore
 
@@ -121,7 +121,7 @@ def read_last_checkpoint(store: LogStore) -> LastCheckpointInfo | None:
         data = store.read(LAST_CHECKPOINT)
     except FileNotFoundError:
         return None
-    except DeltaLogCorruptedException as error:
+    except (DeltaLogCorruptedException, PathOutsideTableException) as error:
         logger.warning("Table %s: %s is ignored: %s", store.root, LAST_CHECKPOINT, error.message)
         return None
     try:

@@ -10,9 +10,9 @@ import stat
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException, PathOutsideTableException
 from airflow_delta.log.file_names import LOG_DIRECTORY
 from airflow_delta.log.store import UNKNOWN, AmbiguousPutError, FileStatus, LogStore
 
@@ -21,6 +21,14 @@ _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXD
 
 _COPIED_AT_ONCE = 4 << 20
 _READ_AT_ONCE = 16 << 20
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # or a pipe with nobody at the other end would be waited for
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LINK = {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}
+"""What systems say of a link that is not to be followed."""
+
+_NO_LINKS = (LOG_DIRECTORY, "staged")
+"""Directories whose files are written by programs that make no links."""
 
 
 def local_path(table_uri: str) -> str:
@@ -62,11 +70,75 @@ class LocalStore(LogStore):
     def _absolute(self, path: str) -> str:
         return f"{self.local_root}/{path}"
 
+    # -- opening: no link leads out of the table --------------------------------------------------------------------------------
+
+    def _open(self, path: str) -> int:
+        """Open a file for reading."""
+        directory, _, name = path.rpartition("/")
+        folder = self._open_folder(directory)
+        try:
+            descriptor = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a socket
+                raise self._not_regular(path) from error
+            descriptor = os.open(self._resolve(path, error), _READ)
+        finally:
+            os.close(folder)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise self._not_regular(path)
+        return descriptor
+
+    def _open_folder(self, directory: str) -> int:
+        """Open a directory, one component after the other: it costs less than to resolve each path, and cannot be raced."""
+        first, *rest = [part for part in directory.split("/") if part not in ("", ".")] or [""]
+        if ".." in rest or first == "..":
+            raise self._outside(directory, "leads out of it")
+        try:
+            folder = os.open(self._absolute(first), _FOLDER | (os.O_NOFOLLOW if first else 0))
+            for part in rest:
+                try:
+                    inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                finally:
+                    os.close(folder)
+                folder = inner
+        except OSError as error:
+            return os.open(self._resolve(directory, error), _FOLDER)
+        return folder
+
+    def _resolve(self, path: str, error: OSError) -> str:
+        """Return where a path leads through links, when that is below the table and the path is neither of the log nor staged.
+
+        :param error: why it was not opened; raised again when no link is to blame.
+        """
+        parts = path.split("/")
+        places = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        if error.errno not in _LINK or not any(os.path.islink(self._absolute(place)) for place in places):
+            raise error
+        target, root = os.path.realpath(self._absolute(path)), os.path.realpath(self.local_root)
+        if parts[0] in _NO_LINKS or not target.startswith(f"{root.rstrip('/')}/"):
+            raise self._outside(path, f"leads through a symbolic link to {target}") from error
+        return target
+
+    def _outside(self, path: str, what: str) -> PathOutsideTableException:
+        return PathOutsideTableException(
+            f"{path} of table {self.root} {what}. Links are followed nowhere in {' and '.join(_NO_LINKS)}, and elsewhere only to "
+            "files of the table. Put the file itself there, or remove the link.",
+            table=self.root,
+        )
+
+    def _not_regular(self, path: str) -> DeltaLogCorruptedException:
+        return DeltaLogCorruptedException(
+            f"{self._absolute(path)}, which the log of table {self.root} names or holds, is not a regular file but a directory, a device, a "
+            "pipe or a socket, so it is not read. Remove it, and restore the file from a backup.",
+            table=self.root,
+        )
+
     # -- reading --------------------------------------------------------------------------------------------------------------
 
     def read(self, path: str) -> bytes:
         """Return a file's content."""
-        descriptor = self._open_regular(path)
+        descriptor = self._open(path)
         try:
             size = os.fstat(descriptor).st_size
             data = os.read(descriptor, size + 1)
@@ -85,7 +157,7 @@ class LocalStore(LogStore):
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
-        with open(self._open_regular(path), "rb", buffering=0) as file:
+        with os.fdopen(self._open(path), "rb", buffering=0) as file:
             file.seek(start)
             chunks: list[bytes] = []
             # In pieces: what the file lacks of the length takes no memory.
@@ -93,27 +165,6 @@ class LocalStore(LogStore):
                 chunks.append(chunk)
                 length -= len(chunk)
             return b"".join(chunks)
-
-    def _open_regular(self, path: str) -> int:
-        """Return a descriptor of a regular file: a device never ends, a FIFO waits for somebody who writes."""
-        target = self._absolute(path)
-        try:
-            descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # a socket
-                raise
-            raise self._not_regular(target) from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise self._not_regular(target)
-        return descriptor
-
-    def _not_regular(self, target: str) -> DeltaLogCorruptedException:
-        return DeltaLogCorruptedException(
-            f"{target}, which the log of table {self.root} names or holds, is not a regular file but a directory, a device, a "
-            "pipe or a socket, so it is not read. Remove it, and restore the file from a backup.",
-            table=self.root,
-        )
 
     def head(self, path: str) -> FileStatus | None:
         """Return a file's status, or ``None``."""
@@ -126,9 +177,13 @@ class LocalStore(LogStore):
     def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:
         """Return the direct children of a directory from a name on."""
         try:
-            names = os.listdir(self._absolute(directory))
+            folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
+        try:
+            names = os.listdir(folder)
+        finally:
+            os.close(folder)
         names = sorted(name for name in names if name >= start_name)
         if not stat:
             return [FileStatus(f"{directory}/{name}", UNKNOWN, UNKNOWN) for name in names]
@@ -136,10 +191,10 @@ class LocalStore(LogStore):
         return [status for status in found if status is not None]
 
     def list_recursive(self, directory: str) -> Iterator[FileStatus]:
-        """Yield all files below a directory."""
-        base = self._absolute(directory) if directory else self.local_root
+        """Yield all files below a directory; of a link, what it leads to, marked as such."""
         try:
-            with os.scandir(base) as entries:
+            os.close(self._open_folder(directory))
+            with os.scandir(self._absolute(directory) if directory else self.local_root) as entries:
                 children = list(entries)
         except (FileNotFoundError, NotADirectoryError):
             return
@@ -152,22 +207,31 @@ class LocalStore(LogStore):
                 status = entry.stat()
             except FileNotFoundError:  # deleted while we list, or a dangling link
                 continue
-            yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000)
+            yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000, entry.is_symlink())
 
     def list_directories(self, directory: str) -> list[str]:
         """Return the names of the directories right below a directory."""
         try:
-            with os.scandir(self._absolute(directory)) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
+        try:
+            with os.scandir(folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        finally:
+            os.close(folder)
 
     def open_input(self, path: str) -> Any:
         """Open a file for random access."""
         import pyarrow as pa
 
-        os.close(self._open_regular(path))
-        return pa.OSFile(self._absolute(path), mode="r")
+        file = os.fdopen(self._open(path), "rb")
+        try:
+            opened = pa.OSFile(f"/proc/self/fd/{file.fileno()}", mode="r")
+        except OSError:  # /proc is not mounted
+            return pa.PythonFile(file, mode="r")
+        file.close()
+        return opened
 
     # -- writing --------------------------------------------------------------------------------------------------------------
 
@@ -176,11 +240,11 @@ class LocalStore(LogStore):
         target = self._absolute(path)
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-        directory, name = os.path.split(target)
+        directory, name = os.path.split(path)
         durable = durable and self._durable
         folder = self._open_directory(directory)
         try:
-            if not (self._anonymous_files and self._link_anonymous(directory, folder, name, data, durable)):
+            if not (self._anonymous_files and self._link_anonymous(folder, name, data, durable)):
                 self._link_named(folder, name, data, durable)
             if durable:
                 self._sync_directory(folder, target)
@@ -210,7 +274,7 @@ class LocalStore(LogStore):
 
     def _replace(self, path: str, content: Iterable[bytes] | BinaryIO) -> bool:
         """Put a complete file in the place of another; ``False`` when ``content`` is a file that cannot be linked."""
-        directory, name = os.path.split(self._absolute(path))
+        directory, name = os.path.split(path)
         folder = self._open_directory(directory)
         temporary = f".{name}.{uuid.uuid4().hex}.tmp"
         try:
@@ -246,12 +310,11 @@ class LocalStore(LogStore):
         return True
 
     def _open_directory(self, directory: str) -> int:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         try:
-            return os.open(directory, flags)
+            return self._open_folder(directory)
         except FileNotFoundError:
-            self._make_directories(directory)
-            return os.open(directory, flags)
+            self._make_directories(self._absolute(directory).rstrip("/"))
+            return self._open_folder(directory)
 
     def _make_directories(self, directory: str) -> None:
         missing = []
@@ -268,10 +331,10 @@ class LocalStore(LogStore):
                 finally:
                     os.close(parent)
 
-    def _link_anonymous(self, directory: str, folder: int, name: str, data: bytes, durable: bool) -> bool:
+    def _link_anonymous(self, folder: int, name: str, data: bytes, durable: bool) -> bool:
         """Put through ``O_TMPFILE`` and ``linkat``; return ``False`` where the file system has no such thing."""
         try:
-            descriptor = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
         except OSError as error:
             if error.errno not in _NO_TMPFILE:
                 raise
@@ -337,23 +400,69 @@ class LocalStore(LogStore):
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; one that is missing is no error."""
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(self._absolute(path))
+        with _Folders(self) as folders:
+            for path in paths:
+                directory, _, name = path.rpartition("/")
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    os.unlink(name, dir_fd=folders.open(directory))
 
     def delete_tree(self, directory: str) -> int:
         """Delete a directory with all that is below it; symbolic links are unlinked, not followed."""
         if not directory.strip("/"):
             raise DeltaIllegalArgumentException(f"Refused to delete the whole table directory of {self.root}.", table=self.root)
+        try:
+            folder = self._open_folder(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
         count = 0
-        for base, folders, files in os.walk(self._absolute(directory), topdown=False):
-            for name in [*files, *(name for name in folders if os.path.islink(os.path.join(base, name)))]:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(base, name))
-                    count += 1
-            with contextlib.suppress(OSError):  # another process put a file there meanwhile
-                os.rmdir(base)
+        try:
+            for _, folders, files, base in os.fwalk(".", topdown=False, dir_fd=folder):
+                for name in files:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=base)
+                        count += 1
+                for name in folders:
+                    try:
+                        os.rmdir(name, dir_fd=base)
+                    except NotADirectoryError:
+                        os.unlink(name, dir_fd=base)
+                        count += 1
+                    except OSError:  # another process put a file there meanwhile
+                        continue
+        finally:
+            os.close(folder)
+        with contextlib.suppress(OSError):
+            os.rmdir(self._absolute(directory))
         return count
+
+
+class _Folders:
+    """The directory that was opened last: what is deleted in a row mostly lies in one."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+        self._directory: str | None = None
+        self._folder = -1
+
+    def open(self, directory: str) -> int:
+        """Return a descriptor of a directory; it is good until the next call."""
+        if directory != self._directory:
+            self.close()
+            self._folder = self._store._open_folder(directory)
+            self._directory = directory
+        return self._folder
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._directory is not None:
+            self._directory = None
+            os.close(self._folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

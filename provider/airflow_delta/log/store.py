@@ -34,11 +34,13 @@ class FileStatus:
     :param path: key relative to the table root.
     :param size: bytes, or :data:`UNKNOWN`.
     :param modification_time: milliseconds since the epoch, or :data:`UNKNOWN`.
+    :param is_link: :meth:`LogStore.list_recursive` found a symbolic link there; size and time are those of what it leads to.
     """
 
     path: str
     size: int
     modification_time: int
+    is_link: bool = False
 
     @property
     def name(self) -> str:
@@ -48,6 +50,9 @@ class FileStatus:
 
 class LogStore(ABC):
     """Storage of one table.
+
+    Nothing is read, written or deleted through a symbolic link that leads out of the table; in the log and below ``staged/`` no
+    link is followed at all (:class:`~airflow_delta.exceptions.PathOutsideTableException`). The table itself may lie behind one.
 
     :ivar root: URI of the table as the user gave it, without trailing slash.
     :ivar local_root: absolute path when the table is on a local file system, else ``None``.
@@ -87,7 +92,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def list_recursive(self, directory: str) -> Iterator[FileStatus]:
-        """Yield all files below a directory, in no particular order; nothing when it does not exist."""
+        """Yield all files below a directory, in no particular order; nothing when it does not exist. Links are not followed."""
 
     @abstractmethod
     def list_directories(self, directory: str) -> list[str]:
