@@ -56,7 +56,6 @@ def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
                 table=log.uri,
             )
         found.append(status)
-            found.append(status)
     return sorted(found, key=lambda status: status.path)
 
 
