@@ -103,7 +103,7 @@ class PathFilter(FileFilter):
 
     def keeps(self, group: RowGroup) -> bool:
         """Return whether one of the paths is within the bounds of a row group."""
-        bounds = group.bounds("add.path")
+        bounds = group.bounds(("add", "path"))
         if bounds is None:
             return True
         at = bisect_left(self._paths, bounds[0])

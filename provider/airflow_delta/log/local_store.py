@@ -129,8 +129,8 @@ class LocalStore(LogStore):
 
     def _not_regular(self, path: str) -> DeltaLogCorruptedException:
         return DeltaLogCorruptedException(
-            f"{self._absolute(path)}, which the log of table {self.root} names or holds, is not a regular file but a directory, a device, a "
-            "pipe or a socket, so it is not read. Remove it, and restore the file from a backup.",
+            f"{self._absolute(path)}, which the log of table {self.root} names or holds, is not a regular file but a "
+            "directory, a device, a pipe or a socket, so it is not read. Remove it, and restore the file from a backup.",
             table=self.root,
         )
 

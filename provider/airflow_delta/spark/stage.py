@@ -62,8 +62,8 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         with session_settings(spark, WRITE_SETTINGS):
             new = _new_rows(df, data, request, target, identities, checks)
             with file_sizes(spark, request):
-                written = rebalanced(new, request, partition_names(target, request))
-                rows[run] = write_files(written, request, target, run, new_rows=True)
+                balanced = rebalanced(new, request, partition_names(target, request))
+                rows[run] = write_files(balanced, request, target, run, new_rows=True)
             replaced = None if rewrite is None else ReplacedRows(spark, request, rewrite, target, run)
             if replaced is not None:
                 touched = replaced.files()
