@@ -169,7 +169,7 @@ def test_a_claimed_version_is_that_of_the_log(world):
     "options",
     [
         {"table": "{{ params.t }}"},
-        {"transaction_key": "key of {{ run_id }}/{{ ti.task_id }}/{{ task.task_id }}"},
+        {"transaction_key": "key of {{ run_id }}/{{ ti.task_id }}/{{ task.task_id }}/{{ ti.map_index }}"},
         {"app_id": "loader", "txn_version": "{{ 20260101 }}"},
         {"rerun_policy": "{{ 'fail' }}"},
     ],
@@ -180,6 +180,7 @@ def test_templates_are_rendered_by_each_task(tmp_path, options):
     world = World(table, **{name: value for name, value in options.items() if name != "table"})
     handle, result = world.publish()
     assert result["version"] == 0
+    assert world.run(world.abort, map_index=3, transaction=handle)["outcome"] == "committed"  # start is not expanded
     world.refuses({**handle, "table": f"{tmp_path}/other", "stagingPath": f"{tmp_path}/other/staged/{handle['transactionId']}"})
     world.refuses({**handle, "appId": "other"})
 

@@ -149,9 +149,11 @@ class _Each:
 class _AsStart:
     """The running task instance, under the start task's id: what a template of the start task's arguments sees."""
 
-    def __init__(self, ti: Any, task_id: str) -> None:
+    def __init__(self, ti: Any, start: Any) -> None:
         self._ti = ti
-        self.task_id = task_id
+        self.task_id = start.task_id
+        mapped = start.is_mapped or start.get_closest_mapped_task_group() is not None
+        self.map_index = ti.map_index if mapped else -1  # a stage may be expanded where the start task is not
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ti, name)
@@ -169,7 +171,7 @@ class _Declared:
 
     @classmethod
     def of(cls, start: Any, context: Context) -> _Declared:
-        ti = _AsStart(context["ti"], start.task_id)
+        ti = _AsStart(context["ti"], start)
         scope: dict[str, Any] = {**context, "task": start, "ti": ti, "task_instance": ti}
 
         def values(name: str, default: Any = None) -> tuple[Any, ...]:
