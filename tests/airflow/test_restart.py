@@ -26,6 +26,7 @@ from airflow_delta.commands.write import collect_files
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators import restart
 from airflow_delta.operators.airflow_api import _base_url, _verify, clear_with_downstream
+from airflow_delta.operators.origin import new_transaction_id
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 
@@ -88,6 +89,11 @@ class World:
     def log(self) -> DeltaLog:
         return DeltaLog.for_table(self.uri)
 
+    def begin(self, key):
+        """Begin a transaction as the start task of this run would."""
+        ti = SimpleNamespace(dag_id="a_dag", task_id="txn.start", run_id="a_run")
+        return begin(self.log, transaction_key=f"a_dag/txn/a_run/{key}", transaction_id=new_transaction_id({"ti": ti}))
+
     def staged(self, handle, mode, task_id="txn.stage"):
         directory = Path(self.uri, "staged", handle.transaction_id, "rows")
         directory.mkdir(parents=True)
@@ -99,7 +105,7 @@ class World:
 
     def lost_transaction(self):
         """A transaction that overwrites the table, and an append by another one meanwhile."""
-        handle = begin(self.log, transaction_key="mine")
+        handle = self.begin("mine")
         staged = self.staged(handle, "overwrite")
         self.run_of(begin(self.log, transaction_key=f"other-{handle.transaction_id}"), "append")
         return handle, staged
@@ -139,7 +145,7 @@ class TestOfARun:
         assert world.store[restart.STATE_KEY]["restarts"] == 1
 
     def test_no_conflict_clears_nothing(self, world, cleared):
-        handle = begin(world.log, transaction_key="mine")
+        handle = world.begin("mine")
         assert world.commit(handle, world.staged(handle, "overwrite"))["version"] == 1
         assert not cleared
         assert not world.store
@@ -159,7 +165,7 @@ class TestOfARun:
 
     def test_a_commit_gives_the_restarts_back(self, world, cleared):
         world.conflict()
-        handle = begin(world.log, transaction_key="mine")
+        handle = world.begin("mine")
         world.commit(handle, world.staged(handle, "overwrite"))
         assert world.store[restart.STATE_KEY] == {"restarts": 0}
 
@@ -171,7 +177,7 @@ class TestOfARun:
 
     def test_runs_that_were_cleared_by_hand_are_no_restarts(self, world, cleared):
         for number in range(8):
-            handle = begin(world.log, transaction_key=f"mine-{number}")
+            handle = world.begin(f"mine-{number}")
             world.commit(handle, world.staged(handle, "overwrite"))
         world.conflict()
         assert len(cleared) == 1
@@ -183,7 +189,7 @@ class TestOfARun:
             raise RuntimeError("the API server is away")
 
         world.store.set = refuse
-        handle = begin(world.log, transaction_key="mine")
+        handle = world.begin("mine")
         assert world.commit(handle, world.staged(handle, "overwrite"))["version"] == 2
 
     def test_a_note_that_cannot_be_left_does_not_hide_the_conflict(self, world, cleared, monkeypatch):
@@ -234,7 +240,7 @@ class TestOfARun:
 
     @pytest.mark.parametrize("arguments", [{"on_conflict": "again"}, {"max_restarts": "many"}, {"max_restarts": -1}])
     def test_refused(self, world, arguments):
-        handle = begin(world.log, transaction_key="mine")
+        handle = world.begin("mine")
         with pytest.raises(exceptions.DeltaIllegalArgumentException):
             world.commit(handle, world.staged(handle, "overwrite"), **arguments)
 
@@ -290,12 +296,12 @@ class TestScope:
     def test_more_than_the_run_needs_a_connection(self, world):
         with world.dag:
             BaseOperator(task_id="beside")
-        handle = begin(world.log, transaction_key="mine")
+        handle = world.begin("mine")
         with pytest.raises(exceptions.DeltaIllegalArgumentException, match="restart_conn_id"):
             world.commit(handle, world.staged(handle, "overwrite"))
 
     def test_a_dag_whose_runs_no_task_may_trigger_needs_one_too(self, world, cleared):
-        handle = begin(world.log, transaction_key="another")
+        handle = world.begin("another")
         world.dag.allowed_run_types = [DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED]
         world.commit(handle, world.staged(handle, "overwrite"))
         world.dag.allowed_run_types = [DagRunType.MANUAL]

@@ -316,6 +316,8 @@ def test_a_transaction_that_nobody_will_publish_goes_after_the_timeout(table):
     assert vacuum(table.log(), **NOTHING, clock=eight_days).num_live_transactions == 1
     age(young, 0)
     assert vacuum(table.log(), **NOTHING, clock=eight_days).num_live_transactions == 0
+    assert [path.name for path in Path(handle.staging_path).iterdir()] == ["_aborted"]  # for a commit that comes late
+    vacuum(table.log(), **NOTHING, clock=later(16 * 24))
     assert not Path(handle.staging_path).exists()
 
 
@@ -544,3 +546,91 @@ def test_on_s3():
         assert {path for path in left if not path.startswith("_delta_log/")} == kept
     finally:
         server.stop()
+
+
+# -- what is committed while files are deleted -----------------------------------------------------------------------------------
+
+
+def before_first_delete(log, monkeypatch, action) -> list:
+    """Have something happen after VACUUM has decided what to delete, right before it deletes the first file."""
+    delete, done = log.store.delete, []
+
+    def delete_then(paths):
+        if not done:
+            done.append(None)
+            done[0] = action()
+        delete(paths)
+
+    monkeypatch.setattr(log.store, "delete", delete_then)
+    return done
+
+
+def test_a_commit_whose_files_are_being_deleted_is_refused(table, monkeypatch):
+    handle = table.begin()
+    staged = stage(table, handle, 10)
+    log = table.log()
+
+    def publish():
+        with pytest.raises(TransactionAbortedException, match="given up by VACUUM"):
+            table.publish(handle, staged)
+        return True
+
+    done = before_first_delete(log, monkeypatch, publish)
+    vacuum(log, clock=later(30 * 24))
+    assert done == [True]
+    assert table.rows() == [(2,)]
+    left = {path.name for path in Path(handle.staging_path).rglob("*") if path.is_file()}
+    assert left == {"_aborted", "_commit-0"}
+    vacuum(table.log(), clock=later(60 * 24))
+    assert not Path(handle.staging_path).exists()
+
+
+@pytest.mark.parametrize("lost", ["nothing", "listing"])
+def test_a_commit_that_has_begun_keeps_its_files_from_the_deletion(table, monkeypatch, lost):
+    """Its transaction has been idle for long, and VACUUM decides before the commit begins, or sees no marker of it."""
+    import airflow_delta.commands.publish as publishing
+    from airflow_delta.commands.vacuum import run as module
+
+    handle = table.begin()
+    staged = stage(table, handle, 10)
+    age(Path(handle.staging_path) / "rows/part-0.parquet", 30 * DAY)
+    real, results = publishing.check_files, []
+
+    def vacuum_in_between(*arguments):
+        real(*arguments)
+        if lost == "listing":
+            listed = module.list_table
+
+            def without_markers(*args):
+                found = listed(*args)
+                found.files = [status for status in found.files if not status.name.startswith("_commit")]
+                return found
+
+            monkeypatch.setattr(module, "list_table", without_markers)
+        results.append(vacuum(table.log(), retention_hours=0, retention_check=False, transaction_timeout_hours=0))
+
+    monkeypatch.setattr(publishing, "check_files", vacuum_in_between)
+    table.publish(handle, staged)
+    assert len(results) == 1
+    assert set(table.rows()) == {(2,), (10,)}
+
+
+@pytest.mark.parametrize("lite", [True, False])
+def test_files_that_come_back_between_two_batches_stay(table, monkeypatch, lite):
+    from airflow_delta.commands.vacuum import delete as module
+
+    monkeypatch.setattr(module, "_BATCH", 1)
+    log = table.log()
+    delete, removed = log.store.delete, [line["path"] for line in table.commit(3)["remove"]]
+
+    def delete_then_restore(paths):
+        delete(paths)
+        if not kept:
+            kept.extend(path for path in removed if path not in paths)
+            append_lines(table.path, table.versions(), *map(added, kept))
+
+    kept: list[str] = []
+    monkeypatch.setattr(log.store, "delete", delete_then_restore)
+    done = vacuum(log, **NOTHING, lite=lite, clock=later(), logging_enabled=False)
+    assert len(kept) == 1
+    assert (done.num_files, (table.path / kept[0]).exists()) == (1, True)

@@ -10,9 +10,9 @@ from airflow.sdk import RetryPolicy
 from airflow.sdk.bases.xcom import BaseXCom
 
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
-from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.expected_stages import valid_reports
-from airflow_delta.operators.identity import flatten_reports, parse_handle
+from airflow_delta.operators.identity import flatten_reports
+from airflow_delta.operators.origin import open_transaction
 from airflow_delta.operators.spark_request import SparkRequestOperator
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.staging.paths import new_attempt
@@ -58,6 +58,7 @@ class DeltaAuditOperator(SparkRequestOperator):
     """
 
     transaction_role: ClassVar[str] = "audit"
+    changes_table: ClassVar[bool] = False
     template_fields: Sequence[str] = (
         "transaction",
         "staged",
@@ -114,14 +115,15 @@ class DeltaAuditOperator(SparkRequestOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report of the audit; it is in XCom as well when the audit fails.
 
+        :raises HandleMismatchException: the transaction is not the one that the Dag file says.
         :raises DeltaAuditFailedException: a check did not pass, or could not be decided.
         :raises DeltaIllegalArgumentException: a check is none, or there is no check.
         :raises MissingStageException: no stage has reported.
         :raises StageConflictException: the commit would refuse the stages.
         :raises TransactionAlreadyCommittedException: another execution committed the key, and its policy is ``fail``.
         """
-        handle = parse_handle(self.transaction, task_id=self.task_id)
-        report = self._audit(handle, context)
+        log, handle = open_transaction(self, context)
+        report = self._audit(log, handle, context)
         for check in report.checks:
             self._log_check(handle, check)
         value = report.to_dict()
@@ -138,9 +140,10 @@ class DeltaAuditOperator(SparkRequestOperator):
             version=handle.read_version,
         )
 
-    def _audit(self, handle: TransactionHandle, context: Context) -> AuditReport:
+    def _audit(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> AuditReport:
         from airflow_delta.commands.audit import AuditedTable, audit_report, parse_sql_checks
         from airflow_delta.commands.audit_statistics import statistics_checks
+        from airflow_delta.commands.committed import committed_earlier
         from airflow_delta.commands.publish import committed_before
 
         queries = parse_sql_checks(self.checks, on_failure=self.on_failure)
@@ -160,9 +163,8 @@ class DeltaAuditOperator(SparkRequestOperator):
                 f"The audit {self.task_id!r} has no check. Give it checks=, or one of min_rows, max_rows, rows_change, "
                 "max_null_fraction, value_range, freshness and partitions."
             )
-        log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
         # As the commit asks it: a verdict on what is public already, or on what will not be, would keep back nothing.
-        committed = handle.committed or committed_before(log, handle)
+        committed = committed_before(log, handle) if handle.committed is None else committed_earlier(log, handle)
         if committed is not None:
             self.log.info(
                 "Transaction %s: its key %s is in version %s of %s already: the commit will publish nothing, nothing is checked.",

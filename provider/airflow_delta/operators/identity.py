@@ -20,7 +20,12 @@ def default_transaction_key(context: Context) -> str:
     id, since several may stand in one task group.
     """
     ti = context["ti"]
-    return "/".join((ti.dag_id, ti.task_id.removesuffix(".start"), ti.run_id, str(_map_index(ti))))
+    return f"{default_key_prefix(ti.dag_id, ti.task_id, ti.run_id)}{_map_index(ti)}"
+
+
+def default_key_prefix(dag_id: str, start_task_id: str, run_id: str) -> str:
+    """Return what all default keys of a start task begin with in one run."""
+    return f"{dag_id}/{start_task_id.removesuffix('.start')}/{run_id}/"
 
 
 def commit_tags(context: Context) -> dict[str, str]:

@@ -151,8 +151,8 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
         :raises DeltaIllegalArgumentException: the function returned something else than a DataFrame.
         :raises SchemaMismatchException: the DataFrame does not fit the table.
         """
-        _, handle = self._open()
-        if (skipped := self._skip_if_committed(handle, context)) is not None:
+        log, handle = self._open(context)
+        if (skipped := self._skip_if_committed(log, handle, context)) is not None:
             return skipped
         return super().execute(context)
 
@@ -163,11 +163,12 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
         from airflow_delta.commands.write import collect_stage, plan_stage
         from airflow_delta.spark.stage import stage_dataframe
 
-        log, handle = self._open()
+        context = get_current_context()
+        log, handle = self._open(context)
         request = plan_stage(
             log,
             handle,
-            **self._identity(get_current_context()),
+            **self._identity(context),
             **self._write_options(),
             options={key: str(value) for key, value in (self.write_options or {}).items()},
             spark_table_uri=self.spark_table_uri,

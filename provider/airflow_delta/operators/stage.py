@@ -94,8 +94,8 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         """
         from airflow_delta.commands.write import collect_stage, plan_stage
 
-        log, handle = self._open()
-        if (skipped := self._skip_if_committed(handle, context)) is not None:
+        log, handle = self._open(context)
+        if (skipped := self._skip_if_committed(log, handle, context)) is not None:
             return skipped
         # Not the name: it may tell of the try.
         submitted = {name: getattr(self, name, None) for name in SparkSubmitOperator.template_fields if name != "name"}
@@ -269,8 +269,8 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
         """
         from airflow_delta.commands.write import collect_files
 
-        log, handle = self._open()
-        if (skipped := self._skip_if_committed(handle, context)) is not None:
+        log, handle = self._open(context)
+        if (skipped := self._skip_if_committed(log, handle, context)) is not None:
             return skipped
         staged = self._collected(
             lambda: collect_files(

@@ -130,9 +130,9 @@ class DeltaTableOperator(DeltaTaskIdentity, DeltaTransactionalOperator):
         :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
         """
         if self.transaction is not None:
-            log, handle = self._open()
+            log, handle = self._open(context)
             self._check_same_table(handle)
-            if (skipped := self._skip_if_committed(handle, context)) is not None:
+            if (skipped := self._skip_if_committed(log, handle, context)) is not None:
                 return skipped
             return self._report(self._stage(log, handle, context))
         from airflow_delta.commands.run import run_transaction

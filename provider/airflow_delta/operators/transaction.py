@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, RetryPolicy
 
@@ -20,10 +20,10 @@ from airflow_delta.operators.identity import (
     commit_tags,
     default_transaction_key,
     flatten_reports,
-    parse_handle,
     whole_number,
 )
 from airflow_delta.operators.lineage import table_of_handle
+from airflow_delta.operators.origin import new_transaction_id, open_transaction
 from airflow_delta.operators.restart import ON_CONFLICT, Restart
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.paths import new_attempt
@@ -129,6 +129,7 @@ class DeltaStartTransactionOperator(BaseOperator):
             isolation_level=self.isolation_level,
             create=self.create,
             delta_conn_id=self.delta_conn_id,
+            transaction_id=new_transaction_id(context),
         )
         handle = replace(handle, given_table=self.table)
         self.log.info(
@@ -161,9 +162,13 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         password of a user who may edit this Dag's task instances. Not needed where every task of the Dag is the start task or
         comes after it: then the run is cleared as a whole. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
+    :param table: the table that the transaction must be of; default: that of the start task before this one. Needed only where
+        the handle comes from elsewhere. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`.
     """
+
+    changes_table: ClassVar[bool] = True
 
     template_fields: Sequence[str] = (
         "transaction",
@@ -172,6 +177,7 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         "max_restarts",
         "restart_conn_id",
         "delta_conn_id",
+        "table",
         *DeltaCommittingOperator.template_fields,
     )
     ui_color = "#dae8fc"
@@ -186,6 +192,7 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         max_restarts: int | str = 3,
         restart_conn_id: str | None = None,
         delta_conn_id: str | None = None,
+        table: str | None = None,
         retry_policy: RetryPolicy | None = FINAL_ERRORS,
         **kwargs: Any,
     ) -> None:
@@ -197,25 +204,26 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         self.max_restarts = max_restarts
         self.restart_conn_id = restart_conn_id
         self.delta_conn_id = delta_conn_id
+        self.table = table
         self._given: tuple[str, str | None] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the commit's result, after the asset events of the outlets were filled in.
 
+        :raises HandleMismatchException: the transaction is not the one that the Dag file says.
         :raises MissingStageException: an instance of a stage did not report.
         :raises DeltaConcurrentModificationException: another commit conflicts with what the stages read, and no restart is left.
         :raises CommitStateUnknownException: the store did not say whether the entry was written; a retry settles it.
         :raises DeltaIllegalArgumentException: there is no way to restart this transaction, or no such choice.
         """
         restart = self._restart(context)
-        handle = parse_handle(self.transaction, task_id=self.task_id)
+        log, handle = open_transaction(self, context)
         if handle.given_table is not None:
             self._given = handle.given_table, handle.delta_conn_id
         staged: list[StagedWrite] = []
         if handle.committed is None:
             staged = valid_reports(context, flatten_reports(self.staged))
             check_all_reported(self, context, handle, staged)
-        log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
         self.log.info(
             "Transaction %s: commit of %s staged writes (%s files, %s bytes) to %s begins; version %s was read.",
             handle.transaction_id,
@@ -275,25 +283,30 @@ class DeltaAbortOperator(BaseOperator):
 
     :param transaction: the handle: output of the start task. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
+    :param table: the table that the transaction must be of; default: that of the start task before this one. (templated)
     """
 
-    template_fields: Sequence[str] = ("transaction", "delta_conn_id")
+    changes_table: ClassVar[bool] = True
+    template_fields: Sequence[str] = ("transaction", "delta_conn_id", "table")
     ui_color = "#f8cecc"
 
-    def __init__(self, *, transaction: Any, delta_conn_id: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, transaction: Any, delta_conn_id: str | None = None, table: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transaction = transaction
         self.delta_conn_id = delta_conn_id
+        self.table = table
 
     def execute(self, context: Context) -> dict[str, Any] | None:
-        """Return what was done; ``None`` when there is no transaction."""
+        """Return what was done; ``None`` when there is no transaction.
+
+        :raises HandleMismatchException: the transaction is not the one that the Dag file says. Nothing is deleted.
+        """
         from airflow_delta.commands.abort import abort
 
         if self.transaction is None:
             self.log.info("The start task left no transaction: nothing to abort.")
             return None
-        handle = parse_handle(self.transaction, task_id=self.task_id)
-        log = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name).get_log(handle.table)
+        log, handle = open_transaction(self, context)
         result = abort(log, handle)
         self.log.info("Transaction %s: abort: %s. %s", handle.transaction_id, result.outcome, result.reason)
         TaskMetrics(context["ti"]).aborted(result)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.expected_stages import valid_reports
-from airflow_delta.operators.identity import flatten_reports, parse_handle
+from airflow_delta.operators.identity import flatten_reports
 from airflow_delta.operators.lineage import DeltaLineageOperator
+from airflow_delta.operators.origin import open_transaction
 from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
 
     template_fields: Sequence[str] = ("transaction", "after", "delta_conn_id")
     transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
     ui_color = "#e0f2f7"
 
     def __init__(self, *, transaction: Any = None, after: Any = (), delta_conn_id: str | None = None, **kwargs: Any) -> None:
@@ -42,10 +43,8 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
         self._stage_of: tuple[TransactionHandle, TaskMetrics, Stopwatch] | None = None
         self._after: tuple[StagedWrite, ...] = ()
 
-    def _open(self) -> tuple[DeltaLog, TransactionHandle]:
-        handle = parse_handle(self.transaction, task_id=self.task_id)
-        hook = DeltaHook(self.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name)
-        return hook.get_log(handle.table), handle
+    def _open(self, context: Context) -> tuple[DeltaLog, TransactionHandle]:
+        return open_transaction(self, context)
 
     def _identity(self, context: Context) -> dict[str, Any]:
         ti = context["ti"]
@@ -63,19 +62,26 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
             return tuple(StagedWrite.from_dict(report) for report in flatten_reports(self.after) if report is not None)
         return self._after
 
-    def _skip_if_committed(self, handle: TransactionHandle, context: Context) -> dict[str, Any] | None:
-        """Return the report of a stage that has nothing to do, because an earlier run committed this transaction key."""
+    def _skip_if_committed(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> dict[str, Any] | None:
+        """Return the report of a stage that has nothing to do, because an earlier run committed this transaction key.
+
+        :raises HandleMismatchException: the handle says so, and the log does not.
+        """
         from airflow_delta.commands.write import skip_stage
 
         if handle.committed is None:
             self._after = tuple(valid_reports(context, flatten_reports(self.after))) if self.after else ()
             self._stage_of = handle, TaskMetrics(context["ti"]), Stopwatch()
             return None
+        from airflow_delta.commands.committed import committed_earlier
+
+        committed = committed_earlier(log, handle)
+        handle = replace(handle, committed=committed)
         self.log.info(
             "Transaction %s: its key %s is in version %s of %s already: nothing is staged (rerun_policy=%s).",
             handle.transaction_id,
             handle.app_id,
-            handle.committed.version,
+            committed.version,
             handle.table,
             handle.rerun_policy,
         )

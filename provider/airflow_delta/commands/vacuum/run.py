@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.table_paths import forget_links
-from airflow_delta.commands.vacuum.listing import Listing, all_parents, hidden_names, list_table, parents, select_listed
+from airflow_delta.commands.vacuum.delete import Found, delete, with_markers_last
+from airflow_delta.commands.vacuum.last_look import LastLook
+from airflow_delta.commands.vacuum.listing import Listing, all_parents, hidden_names, list_table, select_listed
 from airflow_delta.commands.vacuum.staged import staged_transactions
 from airflow_delta.commands.vacuum.valid import (
     committed_within,
@@ -27,11 +27,9 @@ from airflow_delta.exceptions import (
     VacuumRetentionPeriodTooShortException,
 )
 from airflow_delta.log import protocol
-from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
-    from airflow_delta.log.store import FileStatus
     from airflow_delta.transaction import CommitPolicy, Operation
 
 logger = logging.getLogger(__name__)
@@ -39,9 +37,6 @@ logger = logging.getLogger(__name__)
 HOUR = 3_600_000
 TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
 """How old the newest file of a transaction gets before it counts as given up."""
-
-_BATCH = 1_000
-_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -84,18 +79,6 @@ class VacuumResult:
             # A name that is no UTF-8 cannot be stored as JSON everywhere.
             "paths": [path.encode(errors="backslashreplace").decode() for path in self.paths[:max_paths]],
         }
-
-
-@dataclass(frozen=True)
-class _Found:
-    files: list[FileStatus]
-    directories: list[str]
-    num_listed_directories: int
-    live: int
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(status.size for status in self.files)
 
 
 def vacuum(
@@ -151,16 +134,17 @@ def vacuum(
     if needs_commits(snapshot, found.files, longer=retention > default):
         kept = committed_within(log, snapshot, last)
         found = replace(found, files=[status for status in found.files if status.path not in kept])
+    found = with_markers_last(listing, found)
     result = VacuumResult(
         table=log.uri,
         version=snapshot.version,
         mode="LITE" if lite else "FULL",
         dry_run=dry_run,
-        num_files=len(found.files),
+        num_files=len(found.files) + len(found.markers),
         num_directories=len(found.directories),
         num_bytes=found.num_bytes,
-        num_live_transactions=found.live,
-        paths=(*(status.path for status in found.files), *found.directories),
+        num_live_transactions=len(found.staged.live),
+        paths=found.paths,
     )
     if dry_run:
         return result
@@ -178,23 +162,30 @@ def vacuum(
             metrics={"numFilesToDelete": len(result.paths), "sizeOfDataToDelete": found.num_bytes},
         )
     )
-    found = _without_restored(log, snapshot, found, deleted_before=now - retention, own_commits=int(logging_enabled))
+    look = LastLook(
+        log,
+        snapshot.version,
+        over=lambda transaction: transaction in found.staged.committed,
+        deleted_before=now - retention,
+        dead_before=dead_before,
+        now=now,
+    )
     try:
-        directories = _delete(log, found)
+        found = delete(log, found, look)
     except BaseException:
         record(Operation.vacuum_end("FAILED"))
         raise
-    deleted = len(found.files) + len(directories)
-    metrics = {"numDeletedFiles": deleted, "numVacuumedDirectories": found.num_listed_directories + 1}
+    metrics = {"numDeletedFiles": len(found.paths), "numVacuumedDirectories": found.num_listed_directories + 1}
     record(Operation.vacuum_end("COMPLETED", metrics=metrics))
     remember_vacuum(log, last)
-    logger.info("VACUUM of %s deleted %s files and %s directories", log.uri, len(found.files), len(directories))
+    num_files = len(found.files) + len(found.markers)
+    logger.info("VACUUM of %s deleted %s files and %s directories", log.uri, num_files, len(found.directories))
     return replace(
         result,
-        num_files=len(found.files),
+        num_files=num_files,
         num_bytes=found.num_bytes,
-        num_directories=len(directories),
-        paths=(*(status.path for status in found.files), *directories),
+        num_directories=len(found.directories),
+        paths=found.paths,
     )
 
 
@@ -228,7 +219,7 @@ def _check_protocol(snapshot: Snapshot) -> None:
     protocol.check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
 
 
-def _find(log: DeltaLog, snapshot: Snapshot, listing: Listing, *, deleted_before: int, dead_before: int) -> _Found:
+def _find(log: DeltaLog, snapshot: Snapshot, listing: Listing, *, deleted_before: int, dead_before: int) -> Found:
     valid = valid_files(snapshot, deleted_before=deleted_before)
     staged = staged_transactions(log, listing.staged or listing, valid, dead_before=dead_before)
     old = [status for status in listing.files if status.modification_time < deleted_before]
@@ -238,56 +229,4 @@ def _find(log: DeltaLog, snapshot: Snapshot, listing: Listing, *, deleted_before
         path for path in listing.directories if path not in occupied and path not in kept and not staged.protects(path)
     ]
     files = [status for status in old if status.path not in valid and not staged.protects(status.path)]
-    return _Found(files, sorted(directories, reverse=True), len(listing.directories), len(staged.live))
-
-
-def _without_restored(log: DeltaLog, snapshot: Snapshot, found: _Found, *, deleted_before: int, own_commits: int) -> _Found:
-    """Leave out what others committed since: RESTORE brings removed files back. One that read before VACUUM START fails."""
-    newest = log.update()
-    if newest.version <= snapshot.version + own_commits:
-        return found
-    valid = valid_files(newest, deleted_before=deleted_before)
-    return replace(found, files=[status for status in found.files if status.path not in valid])
-
-
-def _delete(log: DeltaLog, found: _Found) -> list[str]:
-    """Delete the files, then the empty directories from the innermost on; return those that were empty."""
-    paths = [status.path for status in found.files]
-    root = log.store.local_root
-    if root is None:
-        batches = [paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH)]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for _ in pool.map(log.store.delete, batches):
-                pass
-        return []
-    log.store.delete([*paths, *map(_checksum, paths)])
-    deleted = [directory for directory in found.directories if _remove_directory(root, directory)]
-    _remove_staging_directories(root, paths)
-    return deleted
-
-
-def _checksum(path: str) -> str:
-    """Return Hadoop's checksum file of a local file, which its own delete takes along."""
-    directory, slash, name = path.rpartition("/")
-    return f"{directory}{slash}.{name}.crc"
-
-
-def _remove_staging_directories(root: str, paths: Sequence[str]) -> None:
-    """Delete what this run emptied below ``staged/``: thousands of transactions would leave as many directories."""
-    emptied = {
-        directory
-        for path in paths
-        if path.startswith(f"{STAGING_DIRECTORY}/")
-        for directory in parents(path)
-        if directory != STAGING_DIRECTORY
-    }
-    for directory in sorted(emptied, reverse=True):
-        _remove_directory(root, directory)
-
-
-def _remove_directory(root: str, directory: str) -> bool:
-    try:
-        os.rmdir(f"{root}/{directory}")
-    except OSError:  # not empty, or gone
-        return False
-    return True
+    return Found(files, sorted(directories, reverse=True), len(listing.directories), staged)

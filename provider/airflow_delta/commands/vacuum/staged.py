@@ -86,7 +86,8 @@ def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *
     asked = {transaction: found for transaction, found in staged.items() if transaction not in in_table | dead}
     unknown = _not_in_log(log, asked)
     committed = in_table | (asked.keys() - unknown.keys())
-    aborted, live = set(), set()
+    aborted: set[str] = set()
+    live: set[str] = set()
     for transaction, found in unknown.items():
         names = found.markers(transaction)
         markers = read_markers(log.store, transaction) if names - {ABORT_MARKER} else NO_MARKERS

@@ -45,7 +45,7 @@ def valid_files(snapshot: Snapshot, *, deleted_before: int) -> set[str]:
         for path in table.column("path").to_pylist():
             valid |= keys_to_keep(store, path)
         vectors = table.column("deletion_vector")
-        valid |= _kept_vectors(store, vectors.filter(vectors.is_valid()).to_pylist())
+        valid |= kept_vectors(store, vectors.filter(vectors.is_valid()).to_pylist())
     return valid
 
 
@@ -83,7 +83,7 @@ def committed_within(log: DeltaLog, snapshot: Snapshot, last: int | None) -> set
             for path in (*(remove.path for remove in commit.removes), *(change.path for change in commit.cdcs)):
                 kept |= keys_to_keep(log.store, path)
             vectors = [msgspec.structs.asdict(r.deletion_vector) for r in commit.removes if r.deletion_vector is not None]
-            kept |= _kept_vectors(log.store, vectors)
+            kept |= kept_vectors(log.store, vectors)
     return kept
 
 
@@ -163,7 +163,7 @@ def _last_vacuum(log: DeltaLog) -> int | None:
         return None
 
 
-def _kept_vectors(store: LogStore, vectors: Iterable[dict[str, Any]]) -> set[str]:
+def kept_vectors(store: LogStore, vectors: Iterable[dict[str, Any]]) -> set[str]:
     return {key for path in _vector_paths(store, vectors) for key in keys_to_keep(store, path)}
 
 

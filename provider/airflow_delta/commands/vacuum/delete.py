@@ -1,0 +1,128 @@
+"""Delete what VACUUM has found, batch by batch, each after a last look."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.vacuum.listing import Listing, parents
+from airflow_delta.commands.vacuum.staged import StagedTransactions, transaction_of
+from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_marker
+
+if TYPE_CHECKING:
+    from airflow_delta.commands.vacuum.last_look import LastLook
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.store import FileStatus
+
+_BATCH = 1_000
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is to be deleted: files, then the markers of transactions nothing else is left of, then empty directories."""
+
+    files: list[FileStatus]
+    directories: list[str]
+    num_listed_directories: int
+    staged: StagedTransactions
+    markers: list[FileStatus] = field(default_factory=list)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of its files."""
+        return sum(status.size for status in (*self.files, *self.markers))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Return the paths of all of it."""
+        return (*(status.path for status in (*self.files, *self.markers)), *self.directories)
+
+
+def with_markers_last(listing: Listing, found: Found) -> Found:
+    """Set the markers of transactions apart, and leave out those that must stay.
+
+    They go with the last file of their transaction, the abort marker only once nothing else is there: as long as a commit could
+    find files, it finds the marker.
+    """
+    data = [status for status in found.files if not _is_marker(status.path)]
+    going = {status.path for status in data}
+    held: set[str | None] = set()
+    begun: set[str | None] = set()
+    for status in listing.files:
+        transaction = transaction_of(status.path)
+        if transaction is not None and not _is_marker(status.path):
+            (begun if status.path in going else held).add(transaction)
+    markers = [
+        status
+        for status in found.files
+        if _is_marker(status.path)
+        and (transaction := transaction_of(status.path)) not in held
+        and not (transaction in begun and status.name == ABORT_MARKER)
+    ]
+    return replace(found, files=data, markers=markers)
+
+
+def _is_marker(path: str) -> bool:
+    directory, _, name = path.rpartition("/")
+    return transaction_of(path) is not None and directory.count("/") == 1 and is_marker(name)
+
+
+def delete(log: DeltaLog, found: Found, look: LastLook) -> Found:
+    """Delete the files, the markers, then the empty directories from the innermost on; return what was deleted."""
+    files = _delete_files(log, found.files, look)
+    kept = {transaction_of(status.path) for status in set(found.files) - set(files)}
+    markers = _delete_files(log, [s for s in found.markers if transaction_of(s.path) not in kept], look)
+    root = log.store.local_root
+    if root is None:
+        return replace(found, files=files, markers=markers, directories=[])
+    directories = [directory for directory in found.directories if _remove_directory(root, directory)]
+    _remove_staging_directories(root, [status.path for status in (*files, *markers)])
+    return replace(found, files=files, markers=markers, directories=directories)
+
+
+def _delete_files(log: DeltaLog, files: Sequence[FileStatus], look: LastLook) -> list[FileStatus]:
+    """Delete in batches what the last look leaves of each, and return it."""
+    local = log.store.local_root is not None
+
+    def delete_batch(batch: Sequence[FileStatus]) -> list[FileStatus]:
+        going = look(batch)
+        paths = [status.path for status in going]
+        log.store.delete([*paths, *map(_checksum, paths)] if local else paths)
+        return going
+
+    batches = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
+    if local:
+        return [status for batch in batches for status in delete_batch(batch)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return [status for going in pool.map(delete_batch, batches) for status in going]
+
+
+def _checksum(path: str) -> str:
+    """Return Hadoop's checksum file of a local file, which its own delete takes along."""
+    directory, slash, name = path.rpartition("/")
+    return f"{directory}{slash}.{name}.crc"
+
+
+def _remove_staging_directories(root: str, paths: Sequence[str]) -> None:
+    """Delete what this run emptied below ``staged/``: thousands of transactions would leave as many directories."""
+    emptied = {
+        directory
+        for path in paths
+        if path.startswith(f"{STAGING_DIRECTORY}/")
+        for directory in parents(path)
+        if directory != STAGING_DIRECTORY
+    }
+    for directory in sorted(emptied, reverse=True):
+        _remove_directory(root, directory)
+
+
+def _remove_directory(root: str, directory: str) -> bool:
+    try:
+        os.rmdir(f"{root}/{directory}")
+    except OSError:  # not empty, or gone
+        return False
+    return True

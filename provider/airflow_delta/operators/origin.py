@@ -1,0 +1,233 @@
+"""Whose transaction it is: what a task is handed as XCom, compared with what the Dag file says.
+
+Whoever may write XComs is not whoever may delete a table. The Dag file is what users with a modest role cannot change, so each
+task renders the start task's table, connection and key itself, in its own context, and a handle that says otherwise is refused.
+The id of a transaction carries whose it is as well: a digest of the Dag, the start task and the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import XComArg
+
+from airflow_delta.exceptions import HandleMismatchException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.identity import default_key_prefix, parse_handle
+from airflow_delta.staging.paths import transaction_directory
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import TransactionHandle
+
+
+def new_transaction_id(context: Context) -> str:
+    """Return an id for this execution of a start task: a UUID (version 8) that begins with a digest of whose it is."""
+    ti = context["ti"]
+    return _transaction_id(_digest(ti.dag_id, ti.task_id, ti.run_id), os.urandom(6))
+
+
+def _digest(dag_id: str, start_task_id: str, run_id: str) -> bytes:
+    return hashlib.sha256(json.dumps([dag_id, start_task_id, run_id]).encode()).digest()[:10]
+
+
+def _transaction_id(digest: bytes, tail: bytes) -> str:
+    value = bytearray(digest + tail)
+    value[6] = 0x80 | (value[6] & 0x0F)
+    value[8] = 0x80 | (value[8] & 0x3F)
+    return str(uuid.UUID(bytes=bytes(value)))
+
+
+def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, TransactionHandle]:
+    """Return the log and the handle of the transaction that a task works for.
+
+    Where the Dag has one start task that the handle can come from, the handle must be what that one would have returned in this
+    run: its table, connection, key and policy, an id of its own, and the staging directory of that id below the table. A literal
+    handle in the Dag file is what the Dag file says.
+
+    :param operator: has ``transaction`` and ``delta_conn_id``, rendered, and says by ``changes_table`` whether it publishes or
+        deletes: then it must be known which table it may change, from a start task or its own ``table``.
+    :raises HandleMismatchException: the handle says otherwise, or nothing says which table it may be of.
+    :raises StagingException: there is no handle.
+    """
+    handle = parse_handle(operator.transaction, task_id=operator.task_id)
+    mismatches: list[str] = []
+    starts = _start_tasks(operator, context)
+    declared = None
+    for start in starts or ():
+        declared = _Declared.of(start, context)
+        mismatches = list(declared.mismatches(handle, context))
+        if not mismatches:
+            handle = replace(handle, given_table=declared.table_of(handle))
+            break
+    if mismatches:
+        raise _refused(handle, operator, "; ".join(mismatches))
+    conn_id = operator.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name
+    given = operator.table if operator.changes_table else None
+    if given is not None:
+        if (expected := _uri(given, conn_id)) != handle.table:
+            raise _refused(handle, operator, f"the table of the task is {expected}")
+    elif starts is not None and declared is None and operator.changes_table:
+        raise _refused(
+            handle,
+            operator,
+            "no start task comes before this task, so nothing in the Dag file says which table it may change; pass table=",
+        )
+    log = DeltaHook(conn_id).get_log(handle.table)
+    if handle.staging_path != f"{log.uri}/{transaction_directory(handle.transaction_id)}" or log.uri != handle.table:
+        raise _refused(handle, operator, f"its staging path {handle.staging_path} is not that of its id below the table")
+    return log, handle
+
+
+def _refused(handle: TransactionHandle, operator: Any, why: str) -> HandleMismatchException:
+    return HandleMismatchException(
+        f"The task {operator.task_id!r} was handed transaction {handle.transaction_id} on table {handle.table} (read version "
+        f"{handle.read_version}), which is not the one that the Dag file says: {why}. Nothing was written or deleted. If the Dag "
+        "was changed after the start task, or that ran in an earlier release, clear the start task; else its XCom was altered.",
+        table=handle.table,
+        version=handle.read_version,
+    )
+
+
+def _uri(table: str, conn_id: str) -> str:
+    return DeltaHook(conn_id).get_log(table).uri
+
+
+def _start_tasks(operator: Any, context: Context) -> list[Any] | None:
+    """Return the start tasks whose handle a task may have; ``None``: the Dag file states the handle itself, or is not there."""
+    from airflow_delta.operators.transaction import DeltaStartTransactionOperator
+
+    dag: Any = context.get("dag")
+    definition: Any = None if dag is None else dag.task_dict.get(operator.task_id)
+    if definition is None:
+        return None
+    given = _argument(definition, "transaction", None)
+
+    def starts(tasks: Any) -> list[Any]:
+        classes = ((task, getattr(task, "operator_class", None) or type(task)) for task in tasks)
+        return [task for task, cls in classes if isinstance(cls, type) and issubclass(cls, DeltaStartTransactionOperator)]
+
+    references = [task for task, _ in XComArg.iter_xcom_references(given)]
+    if not references and isinstance(given, Mapping):
+        return None
+    # Handed on by another task: then it comes from a start task before that one.
+    return starts(references) or starts(definition.get_flat_relatives(upstream=True))
+
+
+def _argument(definition: Any, name: str, default: Any) -> Any:
+    """Return an argument of a task as the Dag file has it; one that it is expanded over as :class:`_Each`."""
+    if not definition.is_mapped:
+        return getattr(definition, name, default)
+    value = getattr(getattr(definition, "_get_specified_expand_input", lambda: None)(), "value", None)
+    if isinstance(value, Mapping):
+        if name in value:
+            return _Each(value[name], None)
+    elif value is not None:
+        return _Each(value, name) if name not in definition.partial_kwargs else definition.partial_kwargs[name]
+    return definition.partial_kwargs.get(name, default)
+
+
+@dataclass(frozen=True, slots=True)
+class _Each:
+    """An argument that a task is expanded over: any of its values may be the one."""
+
+    values: Any
+    key: str | None
+
+    def iter_references(self) -> Iterator[Any]:
+        yield from XComArg.iter_xcom_references(self.values)
+
+
+class _AsStart:
+    """The running task instance, under the start task's id: what a template of the start task's arguments sees."""
+
+    def __init__(self, ti: Any, start: Any) -> None:
+        self._ti = ti
+        self.task_id = start.task_id
+        mapped = start.is_mapped or start.get_closest_mapped_task_group() is not None
+        self.map_index = ti.map_index if mapped else -1  # a stage may be expanded where the start task is not
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ti, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What the Dag file says about a start task, rendered: the values that each argument may have."""
+
+    start: Any
+    tables: tuple[str, ...]
+    conn_ids: tuple[str, ...]
+    uris: tuple[str, ...]
+    identity: Mapping[str, tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, start: Any, context: Context) -> _Declared:
+        ti = _AsStart(context["ti"], start)
+        scope: dict[str, Any] = {**context, "task": start, "ti": ti, "task_instance": ti}
+
+        def values(name: str, default: Any = None) -> tuple[Any, ...]:
+            given = _argument(start, name, default)
+            if not isinstance(given, _Each):
+                return (start.render_template(given, scope),)
+            rendered = start.render_template(given.values, scope)
+            return tuple(item.get(given.key, default) if given.key is not None else item for item in rendered)
+
+        conn_ids = tuple(map(str, values("delta_conn_id", DeltaHook.default_conn_name)))
+        tables = tuple(map(str, values("table")))
+        identity = {name: values(name) for name in ("transaction_key", "app_id", "txn_version")}
+        identity["rerun_policy"] = values("rerun_policy", "skip")
+        uris = tuple(_uri(table, conn_id) for table in tables for conn_id in dict.fromkeys(conn_ids))
+        return cls(start, tables, conn_ids, uris, identity)
+
+    def table_of(self, handle: TransactionHandle) -> str | None:
+        """Return the table as the Dag file names it."""
+        if len(self.tables) == 1:
+            return self.tables[0]
+        return handle.given_table if handle.given_table in self.tables else None
+
+    def mismatches(self, handle: TransactionHandle, context: Context) -> Iterator[str]:
+        """Yield what the handle says otherwise."""
+        ti = context["ti"]
+        name = self.start.task_id
+        if handle.table not in self.uris:
+            yield f"the table of {name!r} is {' or '.join(self.uris[:3])}"
+        if handle.delta_conn_id is not None and handle.delta_conn_id not in self.conn_ids:
+            yield f"the connection of {name!r} is {' or '.join(self.conn_ids[:3])}, not {handle.delta_conn_id}"
+        if not _is_of(handle.transaction_id, _digest(ti.dag_id, name, ti.run_id)):
+            yield f"the id is none of {name!r} in the run {ti.run_id}"
+        if handle.rerun_policy not in self.identity["rerun_policy"]:
+            yield f"the rerun_policy of {name!r} is {self.identity['rerun_policy'][0]}, not {handle.rerun_policy}"
+        yield from self._other_key(handle, ti)
+
+    def _other_key(self, handle: TransactionHandle, ti: Any) -> Iterator[str]:
+        keys = [str(key) for key in (*self.identity["transaction_key"], *self.identity["app_id"]) if key is not None]
+        versions = [str(version).strip() for version in self.identity["txn_version"] if version not in (None, "")]
+        prefix = default_key_prefix(ti.dag_id, self.start.task_id, ti.run_id)
+        if handle.app_id not in keys if keys else not handle.app_id.startswith(prefix):
+            yield f"the key of {self.start.task_id!r} is {' or '.join(keys[:3]) or f'{prefix}...'}, not {handle.app_id}"
+        elif versions and str(handle.txn_version) not in versions and not _same_number(handle.txn_version, versions):
+            yield f"the txn_version of {self.start.task_id!r} is {' or '.join(versions[:3])}, not {handle.txn_version}"
+
+
+def _same_number(version: int, versions: list[str]) -> bool:
+    try:
+        return version in map(int, versions)
+    except ValueError:
+        return False
+
+
+def _is_of(transaction_id: str, digest: bytes) -> bool:
+    try:
+        value = uuid.UUID(transaction_id)
+    except ValueError:
+        return False
+    return transaction_id == _transaction_id(digest, value.bytes[10:])

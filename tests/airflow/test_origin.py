@@ -1,0 +1,223 @@
+"""XCom is not believed: what a handle says is compared with the Dag file, and what it claims with the log."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_delta.exceptions import HandleMismatchException, StagingException
+from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+
+
+@pytest.fixture(autouse=True)
+def _outside_of_the_task_runner(monkeypatch):
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+
+
+class TaskInstance(SimpleNamespace):
+    def get_task_states(self, *, dag_id, task_ids, run_ids):
+        return {run_ids[0]: {"stage": "success"}} if task_ids == ["stage"] else {}
+
+    def xcom_push(self, *, key, value):
+        pass
+
+
+class World:
+    """A Dag of one transaction, its tasks run one by one; XComs are what a test says."""
+
+    def __init__(self, table: str, *, run_id: str = "a_run", dag_id: str = "a_dag", **start) -> None:
+        self.run_id = run_id
+        with DAG(dag_id, schedule=None) as self.dag:
+            self.start = DeltaStartTransactionOperator(task_id="start", table=table, **start)
+            self.stage = DeltaStageFilesOperator(task_id="stage", transaction=self.start.output, path="rows")
+            self.audit = DeltaAuditOperator(task_id="audit", transaction=self.start.output, staged=self.stage.output, min_rows=1)
+            self.commit = DeltaCommitOperator(task_id="commit", transaction=self.start.output, staged=self.stage.output)
+            self.abort = DeltaAbortOperator(task_id="abort", transaction=self.start.output)
+
+    def run(self, definition, map_index: int = -1, **arguments):
+        """Run a task as Airflow does: a copy of it, its arguments rendered, those that are XComs handed in."""
+        operator = copy.copy(definition)
+        ti = TaskInstance(
+            dag_id=self.dag.dag_id, run_id=self.run_id, task_id=definition.task_id, map_index=map_index, try_number=1
+        )
+        context = {"ti": ti, "dag": self.dag, "task": operator, "outlet_events": {}, "run_id": self.run_id, "params": {"t": "t"}}
+        for name in operator.template_fields:
+            value = arguments[name] if name in arguments else operator.render_template(getattr(operator, name), context)
+            setattr(operator, name, value)
+        return operator.execute(context)
+
+    def begin(self):
+        return self.run(self.start)
+
+    def staged(self, handle):
+        directory = Path(handle["stagingPath"]) / "rows"
+        directory.mkdir(parents=True)
+        pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "part-0.parquet")
+        return self.run(self.stage, transaction=handle)
+
+    def publish(self):
+        handle = self.begin()
+        return handle, self.run(self.commit, transaction=handle, staged=self.staged(handle))
+
+    def refuses(self, handle, staged=None) -> None:
+        """Every task that works for the transaction refuses the handle."""
+        for definition in (self.stage, self.audit, self.commit, self.abort):
+            more = {"staged": staged or []} if definition in (self.audit, self.commit) else {}
+            with pytest.raises(StagingException) as refused:
+                self.run(definition, transaction=handle, **more)
+            assert isinstance(refused.value, HandleMismatchException) or "cannot be part of a staging path" in str(refused.value)
+
+
+def files(directory) -> set[str]:
+    return {str(path) for path in Path(directory).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(str(tmp_path / "table"))
+
+
+def test_what_the_dag_file_says_is_let_through(world):
+    handle, result = world.publish()
+    assert (result["version"], world.run(world.abort, transaction=handle)["outcome"]) == (0, "committed")
+
+
+@pytest.mark.parametrize("transaction_id", ["theirs", "random", "..", "../_delta_log", "a/../..", "", "%2e%2e"])
+def test_another_id(world, tmp_path, transaction_id):
+    """An id of the same table that is committed, of nobody, or that leads elsewhere."""
+    other = World(str(tmp_path / "table"), run_id="another_run")
+    theirs, _ = other.publish()
+    mine = world.begin()
+    forged = {"theirs": theirs["transactionId"], "random": str(uuid.uuid4())}.get(transaction_id, transaction_id)
+    before = files(tmp_path / "table")
+    world.refuses({**mine, "transactionId": forged})
+    world.refuses({**mine, "transactionId": forged, "stagingPath": f"{mine['table']}/staged/{forged}"})
+    assert files(tmp_path / "table") == before
+    assert deltalake.DeltaTable(mine["table"]).version() == 0
+
+
+def test_another_table(world, tmp_path):
+    theirs, _ = World(str(tmp_path / "victim"), dag_id="a_dag").publish()
+    before = files(tmp_path / "victim")
+    world.refuses(theirs)  # of the same Dag, task and run: only the table is another
+    mine = world.begin()
+    moved = f"{theirs['table']}/staged/{mine['transactionId']}"
+    world.refuses({**mine, "table": theirs["table"], "stagingPath": moved}, world.staged(mine))
+    assert files(tmp_path / "victim") == before
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"deltaConnId": "the_other_lake"},
+        {"appId": "somebody else's key"},
+        {"appId": "a_dag/start/another_run/-1"},
+        {"rerunPolicy": "replace"},
+        {"stagingPath": "/elsewhere"},
+    ],
+    ids=str,
+)
+def test_another_connection_key_policy_or_path(world, forged):
+    handle = world.begin()
+    world.refuses({**handle, **forged}, world.staged(handle))
+    assert not deltalake.DeltaTable.is_deltatable(handle["table"])
+
+
+@pytest.mark.parametrize("app_id", ["a_dag/start/a_run/-1", "a_dag/start/a_run/never"])
+def test_a_commit_that_is_only_claimed(world, app_id):
+    """Version 999 of a key that the log does not hold: nobody skips, reports or deletes for it."""
+    handle = world.begin()
+    claim = {
+        "table": handle["table"],
+        "version": 999,
+        "readVersion": -1,
+        "transactionId": "x",
+        "operation": "WRITE",
+        "contract": 1,
+    }
+    forged = {**handle, "appId": app_id, "committed": claim}
+    for definition in (world.stage, world.audit, world.commit):
+        with pytest.raises(HandleMismatchException, match="holds no such key"):
+            world.run(definition, transaction=forged, **({} if definition is world.stage else {"staged": []}))
+    assert world.run(world.abort, transaction=forged)["outcome"] == "deleted"
+
+
+def test_a_claimed_version_is_that_of_the_log(world):
+    world.publish()
+    again = world.begin()
+    again["committed"]["version"] = 999
+    again["committed"]["numFiles"] = 999
+    staged = world.run(world.stage, transaction=again)
+    result = world.run(world.commit, transaction=again, staged=staged)
+    assert (staged["numFiles"], result["version"], result["committedBefore"]) == (1, 0, True)
+    assert world.run(world.abort, transaction=again)["version"] == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"table": "{{ params.t }}"},
+        {"transaction_key": "key of {{ run_id }}/{{ ti.task_id }}/{{ task.task_id }}/{{ ti.map_index }}"},
+        {"app_id": "loader", "txn_version": "{{ 20260101 }}"},
+        {"rerun_policy": "{{ 'fail' }}"},
+    ],
+    ids=str,
+)
+def test_templates_are_rendered_by_each_task(tmp_path, options):
+    table = f"{tmp_path}/{options.get('table', 'table')}"
+    world = World(table, **{name: value for name, value in options.items() if name != "table"})
+    handle, result = world.publish()
+    assert result["version"] == 0
+    assert world.run(world.abort, map_index=3, transaction=handle)["outcome"] == "committed"  # start is not expanded
+    world.refuses({**handle, "table": f"{tmp_path}/other", "stagingPath": f"{tmp_path}/other/staged/{handle['transactionId']}"})
+    world.refuses({**handle, "appId": "other"})
+
+
+def test_start_tasks_that_are_expanded(tmp_path):
+    with DAG("a_dag", schedule=None) as dag:
+        start = DeltaStartTransactionOperator.partial(task_id="start").expand(table=[f"{tmp_path}/a", f"{tmp_path}/b"])
+        abort = DeltaAbortOperator.partial(task_id="abort").expand(transaction=start.output)
+    world = World(str(tmp_path / "unused"))
+    world.dag = dag
+    for name in ("a", "b", "c"):
+        one = World(f"{tmp_path}/{name}")
+        handle = one.begin()
+        running = DeltaAbortOperator(task_id=abort.task_id, transaction=None)
+        if name == "c":
+            with pytest.raises(HandleMismatchException):
+                world.run(running, transaction=handle)
+        else:
+            assert world.run(running, transaction=handle)["outcome"] == "deleted"
+
+
+def test_a_handle_that_another_task_hands_on(world, tmp_path):
+    with world.dag:
+
+        @task
+        def hand_on(handle):
+            return handle
+
+        late = DeltaAbortOperator(task_id="late", transaction=hand_on(world.start.output))
+        unknown = DeltaAbortOperator(task_id="unknown", transaction="{{ params.handle }}")
+        named = DeltaAbortOperator(task_id="named", transaction="{{ params.handle }}", table=str(tmp_path / "table"))
+    handle = world.begin()
+    assert world.run(late, transaction=handle)["outcome"] == "deleted"
+    theirs = World(str(tmp_path / "victim")).begin()
+    for definition in (late, named):
+        with pytest.raises(HandleMismatchException):
+            world.run(definition, transaction=theirs)
+    with pytest.raises(HandleMismatchException, match="pass table="):
+        world.run(unknown, transaction=handle)
+    assert world.run(named, transaction=handle)["outcome"] == "deleted"
