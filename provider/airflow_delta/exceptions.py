@@ -57,6 +57,12 @@ class DeltaTableAlreadyExistsException(DeltaAnalysisException):
     error_class = "TABLE_OR_VIEW_ALREADY_EXISTS"
 
 
+class NonEmptyLocationException(DeltaAnalysisException):
+    """A table is to be created where other files are."""
+
+    error_class = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+
+
 class SchemaMismatchException(DeltaAnalysisException):
     """Data to be written does not have the table's schema (Delta: DELTA_METADATA_MISMATCH)."""
 

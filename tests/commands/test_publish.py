@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 
 from airflow_delta.commands import commit_stages
 from airflow_delta.commands import publish as publishing
+from airflow_delta.commands.clone import clone
 from airflow_delta.exceptions import (
     CommitCancelledException,
     CommitStateUnknownException,
@@ -30,6 +31,7 @@ from airflow_delta.exceptions import (
     ManifestException,
     MetadataChangedException,
     MissingStageException,
+    NonEmptyLocationException,
     PathOutsideTableException,
     ProtocolChangedException,
     ReplaceWhereMismatchException,
@@ -260,6 +262,59 @@ def test_a_link_in_the_place_of_a_staged_file_is_not_published(filled, tmp_path)
     with pytest.raises(PathOutsideTableException, match="symbolic link"):
         filled.publish(handle, write)
     assert filled.versions() == 1
+
+
+# -- where a table is created --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["raw/1.json", "raw/2.json", "raw/3.json", "raw/4.json"], "raw/.*, .*, .*, \\.\\.\\.\\)"),
+        (["part-0.parquet", "_SUCCESS"], "part-0.parquet.*DeltaConvertOperator"),
+        ([".p=1/x.csv"], ".p=1/x.csv"),
+        (["staged/raw.json"], "staged/raw.json"),
+        (["staged/2024/raw.json"], "staged/2024/"),
+        (["other/_delta_log/00000000000000000000.json", "other/x.parquet"], "other/x.parquet"),
+    ],
+)
+def test_no_table_is_made_of_a_folder_that_holds_other_files(table, names, says):
+    for name in names:
+        (table.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (table.path / name).write_bytes(b"PAR1")
+    with pytest.raises(NonEmptyLocationException, match=says):
+        table.begin()
+    with pytest.raises(NonEmptyLocationException):
+        clone(table.log(), filled_beside(table).log(), transaction_key="clone", attempt="1-a")
+    assert not (table.path / "_delta_log").exists()
+
+
+def filled_beside(table) -> Table:
+    source = Table(table.path.parent / "source")
+    handle = source.begin(partition_by=["p"])
+    source.publish(handle, staged(source, handle))
+    return source
+
+
+def test_hidden_and_staged_files_do_not_keep_a_table_from_being_created(table):
+    for name in ("_SUCCESS", ".DS_Store", "_hidden/x.parquet", "empty/.x.crc"):
+        (table.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (table.path / name).write_bytes(b"x")
+    handles = [table.begin(partition_by=["p"]) for _ in range(2)]
+    writes = [staged(table, handle) for handle in handles]
+    assert [table.publish(handle, write).version for handle, write in zip(handles, writes, strict=True)] == [0, 1]
+
+
+def test_files_that_come_before_the_first_version_are_seen_by_the_commit(table):
+    handle = table.begin(partition_by=["p"])
+    write = staged(table, handle)
+    (table.path / "raw.json").write_text("{}")
+    with pytest.raises(NonEmptyLocationException, match=r"raw\.json"):
+        table.publish(handle, write)
+    (table.path / "raw.json").unlink()
+    assert table.publish(handle, write).version == 0
+    (table.path / "raw.json").write_text("{}")  # a table is there now
+    assert table.begin().read_version == 0
 
 
 # -- what a forged staged write may name ---------------------------------------------------------------------------------------

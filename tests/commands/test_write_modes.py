@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 from decimal import Decimal
 
 import pytest
 
+from airflow_delta.commands.merge.plan import plan_merge
+from airflow_delta.commands.rewrite.delete import plan_delete
+from airflow_delta.commands.rewrite.update import plan_update
+from airflow_delta.commands.vacuum.run import vacuum
 from airflow_delta.exceptions import (
     AppendOnlyException,
     ConcurrentAppendException,
@@ -18,6 +23,7 @@ from airflow_delta.exceptions import (
     ReplaceWhereMismatchException,
     SchemaMismatchException,
 )
+from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
 from commands.flow import column, schema
 
 pytestmark = pytest.mark.spark
@@ -263,3 +269,34 @@ def test_a_replace_where_on_data_columns_sees_rows_of_whoever_created_the_table_
         table.publish(near, overlapping)
     table.publish(far, apart)
     assert table.rows() == [(6, "a"), (8, "b")]
+
+
+@pytest.mark.parametrize("vectors", ["false", "true"])
+def test_partition_columns_whose_names_look_hidden(table, vectors):
+    """Directories ``.p=1`` and ``_p=1`` are data: through every operation, and a VACUUM at the end."""
+    rows = "SELECT id, CONCAT('d', id % 2) AS `.p`, CONCAT('u', id % 3) AS `_p`, id AS v FROM range({}, {})"
+    configuration = {"delta.enableDeletionVectors": vectors, "delta.enableChangeDataFeed": "true"}
+    table.write(rows.format(0, 12), begin={"partition_by": [".p", "_p"], "configuration": configuration})
+    assert any("/.p=d1/_p=u2/" in add["path"] for add in table.commit(0)["add"])
+    expected = {n: (n, f"d{n % 2}", f"u{n % 3}", n) for n in range(12)}
+    table.run(plan_delete, predicate="v = 3 AND `.p` = 'd1'")
+    del expected[3]
+    table.run(plan_delete, predicate="`_p` = 'u1' AND `.p` = 'd0'")
+    expected = {n: row for n, row in expected.items() if row[1:3] != ("d0", "u1")}
+    table.run(plan_update, set={"v": "v + 100"}, predicate="`.p` = 'd1' AND id < 8")
+    expected |= {n: (*row[:3], n + 100) for n, row in expected.items() if n % 2 and n < 8}
+    table.run(
+        plan_merge,
+        source=rows.format(8, 14).replace("id AS v", "-id AS v"),
+        condition="target.id = source.id AND target.`.p` = source.`.p`",
+        clauses=[when_matched_update({"v": "source.v"}), when_not_matched_insert()],
+    )
+    expected |= {n: (n, f"d{n % 2}", f"u{n % 3}", -n) for n in range(8, 14)}
+    table.write("SELECT 50 AS id, 'd0' AS `.p`, 'u0' AS `_p`, 50 AS v", mode="overwrite", replace_where="`.p` = 'd0'")
+    expected = {n: row for n, row in expected.items() if row[1] != "d0"} | {50: (50, "d0", "u0", 50)}
+    assert sorted(table.read(table.begin())) == sorted(expected.values())
+    age = {"retention_hours": 0, "retention_check": False, "clock": lambda: int(time.time() * 1000) + 3_600_000}
+    vacuum(table.log(), **age)
+    assert sorted(table.read(table.begin())) == sorted(expected.values())
+    if vectors == "false":
+        assert sorted(table.rows()) == sorted(expected.values())

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_delta.commands.restore import restore
 from airflow_delta.commands.start import begin
 from airflow_delta.commands.vacuum.run import HOUR, vacuum
-from airflow_delta.exceptions import DeltaFileNotFoundException
+from airflow_delta.exceptions import DeltaFileNotFoundException, NonEmptyLocationException
 from airflow_delta.log import DeltaLog
 
 pytestmark = pytest.mark.s3
@@ -56,3 +56,18 @@ def test_vacuum_and_restore(s3_table, s3_options, s3_client):
     assert {*named[:-1]} <= {status.path for status in log.store.list_recursive("")}
     with pytest.raises(DeltaFileNotFoundException):
         restore(log, version=2, transaction_key="restore 2", attempt="1-0")
+
+
+def test_a_table_is_created_where_no_other_files_are(s3_table, s3_options):
+    log = DeltaLog.for_table(s3_table, s3_options)
+    for key in ("_SUCCESS", ".x/y", *(f"_hidden/{n}" for n in range(3))):
+        log.store.put(key, b"x")
+    for n in range(3):
+        staged = begin(log, transaction_key=str(n)).transaction_id
+        log.store.put(f"staged/{staged}/rows/part-0.parquet", b"PAR1")
+    for key in ("a.json", "staged/raw.json", "staged/raw/x.json", "stagedX/x.json", "z/x.parquet", "~/x", "_p=1/x.parquet"):
+        log.store.put(key, b"PAR1")
+        with pytest.raises(NonEmptyLocationException, match="holds other files"):
+            begin(log, transaction_key="new")
+        log.store.delete([key])
+    assert begin(log, transaction_key="new").read_version == -1

@@ -74,7 +74,15 @@ def test_attempts_of_one_try_differ():
 
 @pytest.mark.parametrize(
     ("path", "hidden"),
-    [("a/b.parquet", False), ("_SUCCESS", True), ("p=1/.x.crc", True), ("_p=1/x.parquet", False), ("_tmp/x.parquet", True)],
+    [
+        ("a/b.parquet", False),
+        ("_SUCCESS", True),
+        ("p=1/.x.crc", True),
+        ("_p=1/x.parquet", False),
+        (".p=1/x.parquet", False),
+        ("_p=1.parquet", True),
+        ("_tmp/x.parquet", True),
+    ],
 )
 def test_hidden_paths(path, hidden):
     assert is_hidden(path) is hidden

@@ -57,6 +57,7 @@ def publish(
     :raises ManifestException: a manifest is missing, truncated or altered.
     :raises StagedFileException: a listed file is gone or has another size.
     :raises StageConflictException: two stages contradict each other.
+    :raises NonEmptyLocationException: if the commit would create the table, and other files lie there by now.
     :raises TransactionAbortedException: the transaction was aborted.
     :raises VersionNotFoundException: the log no longer holds the version that was read.
     :raises DeltaConcurrentModificationException: another commit conflicts; final for this transaction.
@@ -75,6 +76,10 @@ def publish(
         stages = load_stages(log, handle, writes)
         check_stages(handle, stages)
         check_files(log.store, handle, stages)
+        if handle.read_version < 0 and log.update().version < 0:
+            from airflow_delta.commands.create.location import check_location
+
+            check_location(log)
         result = commit_stages(log, handle, stages, options)
         held.version = result.version
     _clean_up(log, handle, writes)

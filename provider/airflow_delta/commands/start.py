@@ -52,6 +52,7 @@ def begin(
     create: bool = True,
     delta_conn_id: str | None = None,
     transaction_id: str | None = None,
+    in_place: bool = False,
 ) -> TransactionHandle:
     """Begin a transaction on a table and return the handle that its other tasks work with.
 
@@ -69,8 +70,10 @@ def begin(
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
     :param create: the commit creates the table when there is none; else that is an error.
     :param transaction_id: identity of this execution, a new UUID unless given.
+    :param in_place: the table is made of the files that lie there (CONVERT); else it is created only where none are.
     :raises DeltaIllegalArgumentException: the identity or the policy is not valid.
     :raises DeltaTableNotFoundException: there is no table and ``create`` is false.
+    :raises NonEmptyLocationException: if there is no table, but other files.
     :raises TransactionAlreadyCommittedException: the identity is in the log and the policy is ``fail``.
     """
     identity = _identity(log.uri, transaction_key, app_id, txn_version)
@@ -90,6 +93,10 @@ def begin(
             f"There is no Delta table at {log.uri}. Check the location, or let the commit create it (create=True).",
             table=log.uri,
         )
+    elif not in_place:
+        from airflow_delta.commands.create.location import check_location
+
+        check_location(log)
     transaction_id = transaction_id if transaction_id is not None else str(uuid.uuid4())
     handle = TransactionHandle(
         transaction_id=transaction_id,

@@ -9,7 +9,7 @@ import os
 import stat
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Self
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException, PathOutsideTableException
@@ -220,6 +220,22 @@ class LocalStore(LogStore):
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         finally:
             os.close(folder)
+
+    def list_children(self, directory: str) -> tuple[list[str], list[str]]:
+        """Return the names of the files and of the directories right below a directory."""
+        directories = self.list_directories(directory)
+        names = {status.name for status in self.list_from(directory, "", stat=False)}
+        return sorted(names.difference(directories)), directories
+
+    def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
+        """Yield the files of the table that are not below certain names."""
+        files, directories = self.list_children("")
+        for name in files:
+            if not skip(name):
+                yield FileStatus(name, UNKNOWN, UNKNOWN)
+        for name in directories:
+            if not skip(name):
+                yield from self.list_recursive(name)
 
     def open_input(self, path: str) -> Any:
         """Open a file for random access."""

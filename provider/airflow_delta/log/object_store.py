@@ -202,6 +202,32 @@ class ObjectStore(LogStore):
             return []
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
 
+    def list_children(self, directory: str) -> tuple[list[str], list[str]]:
+        """Return what stands between a directory and the next slash, and the names that no slash follows."""
+        import obstore
+
+        client = self._client()
+        try:
+            listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/" if directory else None))
+        except FileNotFoundError:
+            return [], []
+        files = sorted(meta["path"].rpartition("/")[2] for meta in listed["objects"])
+        return files, sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
+
+    def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
+        """Yield the objects of the table that are not below certain names, whose pages are not fetched."""
+        offset: str | None = None
+        while True:
+            for status in self._list(None, offset):
+                first, slash, _ = status.path.partition("/")
+                if not skip(first):
+                    yield status
+                elif slash and offset != (beyond := f"{first}/~"):
+                    offset = beyond  # goes on behind what is below that name
+                    break
+            else:
+                return
+
     def _list(self, prefix: str | None, offset: str | None = None) -> Iterator[FileStatus]:
         import obstore
 

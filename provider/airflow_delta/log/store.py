@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
 
@@ -97,6 +97,17 @@ class LogStore(ABC):
     @abstractmethod
     def list_directories(self, directory: str) -> list[str]:
         """Return the names of the directories right below a directory, sorted; what is in them is not listed."""
+
+    @abstractmethod
+    def list_children(self, directory: str) -> tuple[list[str], list[str]]:
+        """Return the names of the files and of the directories right below a directory, sorted."""
+
+    @abstractmethod
+    def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
+        """Yield the files of the table, one after the other as they are found.
+
+        :param skip: says which names right below the table are left out, with all that is below them.
+        """
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:

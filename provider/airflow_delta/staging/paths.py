@@ -62,8 +62,13 @@ def is_marker(name: str) -> bool:
 
 
 def is_hidden(relative_path: str) -> bool:
-    """Say whether a reader of Parquet directories ignores this path (Spark's and Delta's rule for ``_`` and ``.``)."""
-    return any((part.startswith("_") and "=" not in part) or part.startswith(".") for part in relative_path.split("/") if part)
+    """Say whether a file does not belong to the data: its name, or that of a directory above it, begins with ``_`` or ``.``.
+
+    Not so directories ``name=value``: a partition column may have such a name (Delta's rule; Spark hides ``.name=value`` when it
+    lists a directory).
+    """
+    *directories, name = relative_path.split("/")
+    return name.startswith(("_", ".")) or any(part.startswith(("_", ".")) and "=" not in part for part in directories)
 
 
 def _safe(name: str) -> str:

@@ -17,7 +17,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.file_names import LOG_DIRECTORY
 from airflow_delta.log.partition_values import parse_partition_directory
 from airflow_delta.log.schema import StructType
-from airflow_delta.staging.paths import STAGING_DIRECTORY
+from airflow_delta.staging.paths import STAGING_DIRECTORY, is_hidden
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -59,12 +59,6 @@ def find_files(log: DeltaLog) -> list[FileStatus]:
             table=log.uri,
         )
     return found
-
-
-def is_hidden(path: str) -> bool:
-    """Tell whether Delta skips a file when it lists a directory; a partition column's name may begin with ``_`` or ``.``."""
-    *directories, name = path.split("/")
-    return name.startswith(("_", ".")) or any(part.startswith(("_", ".")) and "=" not in part for part in directories)
 
 
 def footers_of(log: DeltaLog, statuses: Sequence[FileStatus], concurrency: int) -> list[pq.FileMetaData]:

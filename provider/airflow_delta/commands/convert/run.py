@@ -84,7 +84,7 @@ def convert_to_delta(
             len(files.statuses), partitions.names, collect_stats=collect_stats, source_format="parquet", metrics=metrics
         )
 
-    return run_large(log, operate, configuration=configuration, **options)
+    return run_large(log, operate, configuration=configuration, in_place=True, **options)
 
 
 def _check_mapping(table: str, configuration: Mapping[str, str]) -> None:
