@@ -74,6 +74,33 @@ class TestKilledCommit:
         assert (tags["airflow.tryNumber"], tags["airflow.mapIndex"]) == ("1", "-1")
 
 
+KILLED = [
+    # policy, state after a clear, versions of the table by then
+    ("skip", "success", 3),
+    ("replace", "success", 5),
+    ("append", "success", 5),
+    ("fail", "failed", 3),
+]
+
+
+@pytest.mark.parametrize(("day", "policy", "state", "versions"), [(day, *row) for day, row in enumerate(KILLED, 1)])
+def test_the_retry_of_an_operation_finds_its_own_commit_whatever_the_policy(
+    run_dag, clear_and_run, tables, day, policy, state, versions
+):
+    name = f"killed_alone_{policy}"
+    deltalake.write_deltalake(f"{tables}/{name}", pa.table({"id": pa.array([1], pa.int64())}))
+    run = run_dag("killed_alone", datetime(2026, 1, day, tzinfo=UTC), policy=policy, killed=[1, 3])
+    assert run.state == "success"
+    for task_id, version in (("altered", 1), ("restored", 2)):
+        result = run.xcom(task_id)
+        assert (run.tries_of(task_id), result["version"], result["committedBefore"]) == (2, version, True)
+    assert table(tables, name).version() == 2
+
+    run = clear_and_run(run, "altered", "restored")  # its first try is killed as well
+    assert run.state == state
+    assert table(tables, name).version() + 1 == versions
+
+
 RERUNS = [
     # policy, state of the second run, version, values, files that the second run staged
     ("skip", "success", 0, [1, 2, 3]),

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.commands.committed import TryChain
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
     DeltaUnsupportedTableFeatureException,
     InvalidProtocolVersionException,
+    TransactionAlreadyCommittedException,
+    TransactionExpiredException,
 )
 from airflow_delta.log.actions import encode_actions
 from airflow_delta.staging.contract import TransactionHandle
 from commands.flow import Table, column, schema
-from support.tables import metadata, protocol
+from support.tables import info, metadata, protocol, txn
 
 
 @pytest.fixture
@@ -106,3 +109,41 @@ def test_a_table_that_we_do_not_understand_is_refused_at_start(table, actions, e
     put_table(table, *actions)
     with pytest.raises(error):
         table.begin()
+
+
+def test_whether_an_earlier_try_has_committed(table):
+    """The log tells tries of one chain from those before a clear, by the tags of their commits; or it cannot tell."""
+    instance = {"airflow.dagId": "d", "airflow.runId": "r", "airflow.taskId": "t", "airflow.mapIndex": "-1"}
+
+    def tries(number: int, max_tries: int, first: int = 1) -> TryChain:
+        return TryChain({**instance, "airflow.tryNumber": str(number), "airflow.maxTries": str(max_tries)}, first)
+
+    def begin(chain: TryChain, policy: str = "append"):
+        return table.begin(transaction_key="key", rerun_policy=policy, tries=chain)
+
+    put_table(table, protocol(), metadata())
+    assert begin(tries(2, 1)).committed is None, "the first try was killed before its commit"
+    log = Path(table.path) / "_delta_log"
+    committed = info(tags=dict(tries(2, 3).tags))
+    (log / f"{1:020}.json").write_bytes(encode_actions([committed, txn("key", 0)]))
+    for policy in ("skip", "append", "replace", "fail"):
+        assert begin(tries(3, 3), policy).committed.version == 1
+    assert begin(tries(4, 6, 4)).committed is None, "cleared"
+    with pytest.raises(TransactionAlreadyCommittedException):
+        begin(tries(4, 6, 4), "fail")
+    other = TryChain({**tries(3, 3).tags, "airflow.mapIndex": "0"})
+    assert begin(other).committed is None, "another instance"
+
+    # Commits that do not tell max_tries: by the number that the first try of the chain must have had.
+    old = {name: value for name, value in tries(2, 3).tags.items() if name != "airflow.maxTries"}
+    (log / f"{2:020}.json").write_bytes(encode_actions([info(tags=old), txn("key", 1)]))
+    assert begin(tries(3, 3)).committed.version == 2
+    assert begin(tries(3, 5, 3)).committed is None
+
+    table.log().checkpoint()
+    for version in range(3):
+        (log / f"{version:020}.json").unlink()
+    (log / f"{3:020}.json").write_bytes(encode_actions([info()]))
+    with pytest.raises(TransactionExpiredException, match="an earlier try of this task"):
+        begin(tries(3, 3))
+    assert begin(tries(4, 6, 4)).committed is None, "the first try after a clear: what was before is not its own"

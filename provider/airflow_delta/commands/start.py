@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.committed import find_commit, result_without_commit
+from airflow_delta.commands.committed import TryChain, commit_of_chain, find_commit, result_without_commit
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -52,6 +52,7 @@ def begin(
     create: bool = True,
     delta_conn_id: str | None = None,
     transaction_id: str | None = None,
+    tries: TryChain | None = None,
 ) -> TransactionHandle:
     """Begin a transaction on a table and return the handle that its other tasks work with.
 
@@ -69,8 +70,10 @@ def begin(
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
     :param create: the commit creates the table when there is none; else that is an error.
     :param transaction_id: identity of this execution, a new UUID unless given.
+    :param tries: of an operation that begins and commits in one task: a commit of an earlier try is its own, whatever the policy.
     :raises DeltaIllegalArgumentException: the identity or the policy is not valid.
     :raises DeltaTableNotFoundException: there is no table and ``create`` is false.
+    :raises TransactionExpiredException: whether an earlier try has committed can no longer be told.
     :raises TransactionAlreadyCommittedException: the identity is in the log and the policy is ``fail``.
     """
     identity = _identity(log.uri, transaction_key, app_id, txn_version)
@@ -90,6 +93,7 @@ def begin(
             f"There is no Delta table at {log.uri}. Check the location, or let the commit create it (create=True).",
             table=log.uri,
         )
+    own = None if last is None or last < (identity.txn_version or 0) else commit_of_chain(log, identity.app_id, tries)
     transaction_id = transaction_id if transaction_id is not None else str(uuid.uuid4())
     handle = TransactionHandle(
         transaction_id=transaction_id,
@@ -97,7 +101,7 @@ def begin(
         read_version=snapshot.version,
         staging_path=f"{log.uri}/{transaction_directory(transaction_id)}",
         app_id=identity.app_id,
-        txn_version=_next_version(log.uri, identity, last, rerun_policy),
+        txn_version=own.txn_version or 0 if own else _next_version(log.uri, identity, last, rerun_policy),
         monotonic=identity.txn_version is not None,
         rerun_policy=rerun_policy,
         delta_conn_id=delta_conn_id,
@@ -108,6 +112,8 @@ def begin(
         _of_table(handle, snapshot, partition_by, isolation_level),
         features=tuple(sorted(protocol.features(snapshot.protocol))),
     )
+    if own is not None:
+        return replace(handle, committed=own)
     is_new = last is None or (identity.txn_version is not None and last < identity.txn_version)
     if is_new or last is None or rerun_policy in ("append", "replace"):
         return handle

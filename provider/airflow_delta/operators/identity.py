@@ -10,6 +10,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingExcep
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_delta.commands.committed import TryChain
     from airflow_delta.staging.contract import TransactionHandle
 
 
@@ -26,13 +27,26 @@ def default_transaction_key(context: Context) -> str:
 def commit_tags(context: Context) -> dict[str, str]:
     """Return the tags that say in ``commitInfo`` which task instance committed."""
     ti = context["ti"]
+    max_tries = getattr(ti, "max_tries", None)
     return {
         "airflow.dagId": str(ti.dag_id),
         "airflow.runId": str(ti.run_id),
         "airflow.taskId": str(ti.task_id),
         "airflow.mapIndex": str(_map_index(ti)),
         "airflow.tryNumber": str(ti.try_number),
+        **({} if max_tries is None else {"airflow.maxTries": str(max_tries)}),
     }
+
+
+def try_chain(context: Context) -> TryChain:
+    """Return the running try with those that it is a retry of."""
+    from airflow_delta.commands.committed import TryChain
+
+    tags = commit_tags(context)
+    max_tries = int(tags.get("airflow.maxTries", -1))
+    retries = getattr(context.get("task"), "retries", None)
+    first_try = max_tries - retries + 1 if isinstance(retries, int) and max_tries >= 0 else 1
+    return TryChain(tags, max(first_try, 1))
 
 
 def _map_index(ti: Any) -> int:

@@ -12,7 +12,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.committing import FINAL_ERRORS, REFUSALS, DeltaCommittingOperator
-from airflow_delta.operators.identity import commit_tags, default_transaction_key, whole_number
+from airflow_delta.operators.identity import commit_tags, default_transaction_key, try_chain, whole_number
 from airflow_delta.operators.lineage import absolute_table
 from airflow_delta.operators.spark_request import SparkRequestOperator
 from airflow_delta.operators.transactional import DeltaTransactionalOperator
@@ -90,6 +90,7 @@ class DeltaTaskIdentity(DeltaCommittingOperator):
             "txn_version": whole_number("txn_version", self.txn_version),
             "rerun_policy": self.rerun_policy,
             "isolation_level": self.isolation_level,
+            "tries": try_chain(context),
         }
 
 
