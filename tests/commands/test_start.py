@@ -147,3 +147,11 @@ def test_whether_an_earlier_try_has_committed(table):
     with pytest.raises(TransactionExpiredException, match="an earlier try of this task"):
         begin(tries(3, 3))
     assert begin(tries(4, 6, 4)).committed is None, "the first try after a clear: what was before is not its own"
+
+
+def test_what_was_published_under_a_former_key_is_not_published_again(table):
+    put_table(table, protocol(), metadata(), txn("run/1", 0))
+    assert table.begin(transaction_key="run/value=a", former_keys=["run/0"]).committed is None
+    with pytest.raises(TransactionExpiredException, match="earlier version of this provider"):
+        table.begin(transaction_key="run/value=a", former_keys=["run/0", "run/1"])
+    assert table.begin(transaction_key="run/value=a", former_keys=["run/1"], rerun_policy="append").txn_version == 0

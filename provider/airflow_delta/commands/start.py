@@ -13,6 +13,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
     TransactionAlreadyCommittedException,
+    TransactionExpiredException,
 )
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import transaction_directory
@@ -53,6 +54,7 @@ def begin(
     delta_conn_id: str | None = None,
     transaction_id: str | None = None,
     tries: TryChain | None = None,
+    former_keys: Sequence[str] = (),
 ) -> TransactionHandle:
     """Begin a transaction on a table and return the handle that its other tasks work with.
 
@@ -71,9 +73,11 @@ def begin(
     :param create: the commit creates the table when there is none; else that is an error.
     :param transaction_id: identity of this execution, a new UUID unless given.
     :param tries: of an operation that begins and commits in one task: a commit of an earlier try is its own, whatever the policy.
+    :param former_keys: keys of another scheme that may stand for the same work: where the table knows one of them, and not this
+        identity, nobody can tell.
     :raises DeltaIllegalArgumentException: the identity or the policy is not valid.
     :raises DeltaTableNotFoundException: there is no table and ``create`` is false.
-    :raises TransactionExpiredException: whether an earlier try has committed can no longer be told.
+    :raises TransactionExpiredException: whether the identity was committed can no longer be told.
     :raises TransactionAlreadyCommittedException: the identity is in the log and the policy is ``fail``.
     """
     identity = _identity(log.uri, transaction_key, app_id, txn_version)
@@ -88,6 +92,8 @@ def begin(
         protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version)
         protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
         last = snapshot.transaction_version(identity.app_id)
+        if last is None and rerun_policy != "append":
+            _check_former_keys(log.uri, snapshot, identity, former_keys)
     elif not create:
         raise DeltaTableNotFoundException(
             f"There is no Delta table at {log.uri}. Check the location, or let the commit create it (create=True).",
@@ -151,6 +157,19 @@ def _identity(table: str, key: str | None, app_id: str | None, txn_version: int 
             f"txn_version must be a whole number from 0 to {_MAX_LONG}, got {txn_version!r}.", table=table
         )
     return _Identity(app_id, txn_version)
+
+
+def _check_former_keys(table: str, snapshot: Snapshot, identity: _Identity, keys: Sequence[str]) -> None:
+    for key in keys:
+        if snapshot.transaction_version(key) is not None:
+            raise TransactionExpiredException(
+                f"Whether transaction {identity.app_id!r} is in table {table} cannot be told: an earlier version of this "
+                f"provider has published instances of this run there, under keys of map indexes ({key!r}), which do not tell "
+                "what they worked on. Nothing is committed. Look at the table: if it has the rows, there is nothing to do (mark "
+                "the task as success); if not, run it once with rerun_policy='append'.",
+                table=table,
+                version=snapshot.version,
+            )
 
 
 def _check_text(name: str, value: object, table: str) -> None:

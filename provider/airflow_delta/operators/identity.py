@@ -15,13 +15,33 @@ if TYPE_CHECKING:
 
 
 def default_transaction_key(context: Context) -> str:
-    """Return the identity of a transaction whose author named none: Dag id, group id, run id, map index.
+    """Return the identity of a transaction whose author named none: Dag id, group id, run id, and what it is mapped to.
 
     The group is that of ``delta_transaction``, whose start task is ``<group id>.start``; any other start task counts by its own
-    id, since several may stand in one task group.
+    id, since several may stand in one task group. What is not expanded ends in ``-1``.
+
+    :raises DeltaIllegalArgumentException: what it is mapped to has no text that stays the same.
     """
     ti = context["ti"]
-    return "/".join((ti.dag_id, ti.task_id.removesuffix(".start"), ti.run_id, str(_map_index(ti))))
+    name = "-1"
+    if _map_index(ti) >= 0:
+        from airflow_delta.operators.mapped_identity import instance_name
+
+        name = instance_name(context)
+    return _key(ti, name)
+
+
+def former_keys(context: Context, key: str | None) -> tuple[str, ...]:
+    """Return default keys that earlier versions of this provider gave to instances of the same expansion, by map index.
+
+    :param key: the key that the author gave.
+    """
+    ti = context["ti"]
+    return () if key is not None or _map_index(ti) < 0 else tuple(_key(ti, str(index)) for index in {0, _map_index(ti)})
+
+
+def _key(ti: Any, name: str) -> str:
+    return "/".join((ti.dag_id, ti.task_id.removesuffix(".start"), ti.run_id, name))
 
 
 def commit_tags(context: Context) -> dict[str, str]:

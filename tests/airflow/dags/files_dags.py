@@ -211,6 +211,34 @@ def changing():
     audit >> commit
 
 
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def each():
+    """A transaction, and an operation, for each value of a list that comes with the run."""
+
+    @task
+    def numbers(dag_run=None):
+        return dag_run.conf["numbers"]
+
+    @task
+    def changes(dag_run=None):
+        return [[{"change": "SetProperties", "properties": {"of": str(number)}}] for number in dag_run.conf["numbers"]]
+
+    @task_group
+    def load(number):
+        with delta_transaction("txn", table=f"{ROOT}/each") as txn:
+
+            @task
+            def write(handle, number):
+                return write_parquet(handle, "rows", [number])
+
+            DeltaStageFilesOperator(task_id="stage", path=write(txn.transaction, number))
+
+    load.expand(number=numbers())
+    DeltaAlterTableOperator.partial(task_id="altered", table=f"{ROOT}/each_altered", max_active_tis_per_dagrun=1).expand(
+        changes=changes()
+    )
+
+
 rerun()
 killed_commit()
 missing_member()
@@ -219,3 +247,4 @@ conflict()
 per_region()
 changing()
 killed_alone()
+each()
