@@ -491,3 +491,9 @@ class TransactionAlreadyCommittedException(DeltaIllegalStateException):
     """The transaction key is already in the log, and the rerun policy (or the state of the table) does not allow a rerun."""
 
     error_class = "DELTA_TRANSACTION_ALREADY_COMMITTED"
+
+
+class TransactionExpiredException(DeltaIllegalStateException):
+    """Whether a transaction was committed can no longer be told: keys and log entries of its time have expired."""
+
+    error_class = "DELTA_TRANSACTION_EXPIRED"

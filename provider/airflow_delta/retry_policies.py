@@ -34,6 +34,7 @@ _REFUSED: tuple[type[BaseException], ...] = (
     exceptions.ProtocolDowngradeException,
     exceptions.StagingException,
     exceptions.TransactionAlreadyCommittedException,
+    exceptions.TransactionExpiredException,
     exceptions.FeatureDropConflictException,
     exceptions.VersionNotFoundException,
     exceptions.PathOutsideTableException,

@@ -11,6 +11,7 @@ from airflow.sdk import Asset, TaskGroup, XComArg
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.mapped_identity import check_group
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 
 
@@ -41,6 +42,8 @@ class DeltaTransactionGroup(TaskGroup):
         return XComArg(self.commit)
 
     def __enter__(self) -> DeltaTransactionGroup:
+        if (expanded := next(self.iter_mapped_task_groups(), None)) is not None:
+            check_group(str(self.group_id), expanded, self.start_kwargs)
         super().__enter__()
         self.start = DeltaStartTransactionOperator(task_id="start", **self.start_kwargs)
         # Not for start, commit and abort: a trigger rule of the stages would let the commit publish what an audit refused.
@@ -160,7 +163,8 @@ def delta_transaction(
 
     The other parameters are those of :class:`~airflow_delta.operators.transaction.DeltaStartTransactionOperator`.
 
-    :raises DeltaIllegalArgumentException: at the end of the block, when nothing inside stages rows.
+    :raises DeltaIllegalArgumentException: at the end of the block, when nothing inside stages rows; at its beginning, inside an
+        expanded group, when its instances would have one key, or a key that cannot be made of the mapped values.
     """
     start_kwargs = {
         "table": table,

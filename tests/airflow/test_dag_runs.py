@@ -74,6 +74,33 @@ class TestKilledCommit:
         assert (tags["airflow.tryNumber"], tags["airflow.mapIndex"]) == ("1", "-1")
 
 
+KILLED = [
+    # policy, state after a clear, versions of the table by then
+    ("skip", "success", 3),
+    ("replace", "success", 5),
+    ("append", "success", 5),
+    ("fail", "failed", 3),
+]
+
+
+@pytest.mark.parametrize(("day", "policy", "state", "versions"), [(day, *row) for day, row in enumerate(KILLED, 1)])
+def test_the_retry_of_an_operation_finds_its_own_commit_whatever_the_policy(
+    run_dag, clear_and_run, tables, day, policy, state, versions
+):
+    name = f"killed_alone_{policy}"
+    deltalake.write_deltalake(f"{tables}/{name}", pa.table({"id": pa.array([1], pa.int64())}))
+    run = run_dag("killed_alone", datetime(2026, 1, day, tzinfo=UTC), policy=policy, killed=[1, 3])
+    assert run.state == "success"
+    for task_id, version in (("altered", 1), ("restored", 2)):
+        result = run.xcom(task_id)
+        assert (run.tries_of(task_id), result["version"], result["committedBefore"]) == (2, version, True)
+    assert table(tables, name).version() == 2
+
+    run = clear_and_run(run, "altered", "restored")  # its first try is killed as well
+    assert run.state == state
+    assert table(tables, name).version() + 1 == versions
+
+
 RERUNS = [
     # policy, state of the second run, version, values, files that the second run staged
     ("skip", "success", 0, [1, 2, 3]),
@@ -152,6 +179,23 @@ def test_what_removed_and_skipped_instances_left_in_xcom_is_ignored(run_dag, cle
     assert table(tables, "changing").version() == 2
 
 
+def test_the_key_of_an_expanded_group_names_the_value_not_the_index(run_dag, clear_and_run, tables):
+    deltalake.write_deltalake(f"{tables}/each_altered", pa.table({"id": pa.array([1], pa.int64())}))
+    run = run_dag("each", numbers=[1, 2, 3, 3])  # equal values are two pieces of work
+    assert run.state == "success"
+    keys = [run.xcom("load.txn.start", index)["appId"].rpartition("/")[2] for index in range(4)]
+    assert keys == ["number=1", "number=2", "number=3", "number=3#2"]
+    assert values(tables, "each") == [1, 2, 3, 3]
+    assert table(tables, "each_altered").version() == 4
+
+    everything = {task_id for task_id, _ in run.tasks}
+    run = clear_and_run(run, *everything, numbers=[9, 1, 3, 2, 3])
+    assert run.state == "success"
+    assert values(tables, "each") == [1, 2, 3, 3, 9]
+    assert table(tables, "each_altered").version() == 5
+    assert table(tables, "each_altered").metadata().configuration["of"] == "9"
+
+
 def test_a_conflict_is_final(run_dag, tables):
     deltalake.write_deltalake(f"{tables}/conflict", pa.table({"id": pa.array([1, 2], pa.int64())}))
     run = run_dag("conflict")
@@ -165,7 +209,7 @@ def test_a_transaction_for_each_index_of_a_mapped_group(run_dag, tables):
     run = run_dag("per_region")
     assert run.state == "success"
     keys = [run.xcom("region.txn.start", index)["appId"] for index in range(2)]
-    assert keys == [f"per_region/region.txn/{run.run_id}/{index}" for index in range(2)]
+    assert keys == [f"per_region/region.txn/{run.run_id}/name={tables}/region_{name}" for name in "ab"]
     assert values(tables, "region_a") == values(tables, "region_b") == [1]
 
 

@@ -215,3 +215,68 @@ def test_two_groups_of_one_name_are_refused(dag):
         DeltaStageFilesOperator(task_id="stage")
     with pytest.raises(DuplicateTaskIdFound):
         delta_transaction("t", table="/lake/t")
+
+
+class TestKeyOfAnExpandedGroup:
+    """Refused when the Dag is parsed: what would let one instance skip the work of another."""
+
+    @staticmethod
+    def expand(values, **kwargs):
+        with DAG("expanded", schedule=None):
+
+            @task_group
+            def part(value):
+                with delta_transaction("txn", **{"table": "/lake/t", **kwargs}):
+                    DeltaStageFilesOperator(task_id="stage", path="rows")
+
+            part.expand(value=values)
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            {"transaction_key": "load"},
+            {"transaction_key": "load/{{ data_interval_start | ds }}"},
+            {"transaction_key": "load/{{ run_id }}", "table": "/lake/{{ params.name }}"},
+            {"app_id": "load", "txn_version": 1},
+        ],
+    )
+    def test_one_key_for_all_instances(self, kwargs):
+        with pytest.raises(DeltaIllegalArgumentException, match=r"Each instance .* would be the same transaction"):
+            self.expand([1, 2], **kwargs)
+
+    def test_values_that_have_no_text(self):
+        with pytest.raises(DeltaIllegalArgumentException, match=r"no text that stays the same .*Pass transaction_key"):
+            self.expand([object(), object()])
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            {},
+            {"transaction_key": "load/{{ ti.map_index }}"},
+            {"transaction_key": "load/{{ task_instance.xcom_pull('names') }}"},
+            {"transaction_key": "load", "table": "/lake/{{ ti.map_index }}"},
+        ],
+    )
+    def test_keys_that_may_differ(self, kwargs):
+        self.expand([1, {"day": datetime(2026, 1, 1)}], **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ({"day": "2026-01-01"}, "day=2026-01-01"),
+        ({"text": "two words"}, None),
+        ({"region": "emea"}, "region=emea"),
+        ({"number": 7}, "number=7"),
+        ({"flag": True}, None),
+        ({"word": "true"}, None),
+        ({"number": "7"}, None),
+        ({"a": 1, "b": 2}, None),
+    ],
+)
+def test_the_name_of_a_mapped_value(value, name):
+    from airflow_delta.operators.mapped_identity import value_name
+
+    found = value_name(value, "task")
+    assert found == name if name else len(found.partition("=")[2]) == 32
+    assert found == value_name(dict(reversed(value.items())), "task")

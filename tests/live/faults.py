@@ -89,7 +89,7 @@ def _wait_at_gate(name: str) -> None:
         time.sleep(0.2)
 
 
-def _logged() -> Any:
+def logged() -> Any:
     """Return a post-commit hook that is a point. Its class is made here, so that parsing a Dag loads no engine."""
     from airflow_delta.transaction import PostCommitHook
 
@@ -107,7 +107,7 @@ class FaultyCommitOperator(DeltaCommitOperator):
 
     def execute(self, context: Any) -> Any:
         strike("commit.begin", context)
-        self.post_commit_hooks = [*self.post_commit_hooks, _logged()]
+        self.post_commit_hooks = [*self.post_commit_hooks, logged()]
         result = super().execute(context)
         strike("commit.done", context)
         return result

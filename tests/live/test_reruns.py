@@ -57,6 +57,19 @@ def test_retry(live: Live, point: str, fault: str, stage_tries: int, commit_trie
     assert run.xcom(ABORT)["outcome"] == "committed"
 
 
+@pytest.mark.parametrize("policy", ["append", "fail"])
+def test_an_operation_of_its_own_is_killed_after_its_commit(live: Live, policy: str) -> None:
+    """The retry finds the commit whatever the policy; only after a clear it asks the policy."""
+    table = live.table(f"alone-{policy}")
+    table.write("2013-01")
+    run = live.trigger("alone", table=str(table), policy=policy, faults={"commit.logged": "kill"}).wait()
+    assert (run.tries_of("alone"), table.version) == (2, 1)
+    assert run.xcom("alone")["committedBefore"]
+    run.clear("alone")
+    run.wait_for_task("alone", "success" if policy == "append" else "failed", tries=3)
+    assert table.version == (2 if policy == "append" else 1)
+
+
 def test_retries_run_out(live: Live) -> None:
     """A commit fails for good before it put anything: the transaction is given up, and nothing of it is left."""
     table = live.table("retries-run-out")

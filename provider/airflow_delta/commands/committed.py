@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.exceptions import HandleMismatchException, VersionsNotContiguousException
+from airflow_delta.exceptions import HandleMismatchException, TransactionExpiredException, VersionsNotContiguousException
 from airflow_delta.log.actions import AddFile, RemoveFile
 from airflow_delta.log.commits import Commit, CommitFile, decode_commit, read_commit_info
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
@@ -22,6 +22,74 @@ if TYPE_CHECKING:
 _CHUNK = 64
 MAX_PARTITIONS = 1000
 """Partitions that a result lists; a commit that touches more lists the first ones."""
+
+
+INSTANCE_TAGS = ("airflow.dagId", "airflow.runId", "airflow.taskId", "airflow.mapIndex")
+TRY_NUMBER, MAX_TRIES = "airflow.tryNumber", "airflow.maxTries"
+
+
+@dataclass(frozen=True, slots=True)
+class TryChain:
+    """A try of a task instance, and the tries that it is a retry of: those since the instance was last cleared.
+
+    Airflow counts tries over clears. A clear moves the last try that there may be (``max_tries``), a retry does not: commits of
+    one chain carry the same.
+
+    :param tags: ``commitInfo.tags`` of a commit by this try.
+    :param first_try: number of the first try of the chain, for commits that do not tell ``max_tries``.
+    """
+
+    tags: Mapping[str, str]
+    first_try: int = 1
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether an earlier try of the chain may have committed."""
+        return self._number(self.tags) > self.first_try
+
+    def is_instance(self, tags: Mapping[str, Any]) -> bool:
+        """Tell whether a commit is of the same task instance, before or after a clear."""
+        return all(tags.get(name) == self.tags.get(name) for name in INSTANCE_TAGS)
+
+    def holds(self, tags: Mapping[str, Any]) -> bool:
+        """Tell whether a commit is of this chain."""
+        if not self.is_instance(tags):
+            return False
+        if MAX_TRIES in tags and MAX_TRIES in self.tags:
+            return bool(tags[MAX_TRIES] == self.tags[MAX_TRIES])
+        return self._number(tags) >= self.first_try
+
+    @staticmethod
+    def _number(tags: Mapping[str, Any]) -> int:
+        return _integer(tags.get(TRY_NUMBER), 0)
+
+
+def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> CommitResult | None:
+    """Find the commit that an earlier try of the same chain has put, and could not tell of.
+
+    :param app_id: an application that the log knows.
+    :raises TransactionExpiredException: the log no longer holds the commits that would tell.
+    """
+    if tries is None or int(tries.tags.get(TRY_NUMBER, 1)) <= 1:
+        return None
+    oldest = None
+    for file in newest_first(log):
+        oldest = file.version
+        commit = holds_app_id(log, file, app_id)
+        if commit is None:
+            continue
+        tags = (commit.commit_info or {}).get("tags") or {}
+        if tries.is_instance(tags):  # the newest one of the instance: what is older is of no later chain
+            return result_of_commit(log, commit, app_id=app_id) if tries.holds(tags) else None
+    if tries.is_retry and oldest != 0:
+        raise TransactionExpiredException(
+            f"Application {app_id!r} has committed to table {log.uri}, in a version that the log no longer holds (it was cleaned "
+            "up): whether an earlier try of this task did so cannot be told. Nothing is committed. Look at the table; clear the "
+            "task under rerun_policy='append' to do the operation again.",
+            table=log.uri,
+            version=log.snapshot.version,
+        )
+    return None
 
 
 def find_commit(
@@ -77,14 +145,21 @@ def commits_of(log: DeltaLog, app_id: str, *, since: int = 0) -> Iterator[Commit
 
     :param since: the oldest version to look at.
     """
+    for file in newest_first(log, since):
+        commit = holds_app_id(log, file, app_id)
+        if commit is not None:
+            yield commit
+
+
+def holds_app_id(log: DeltaLog, file: CommitFile, app_id: str) -> Commit | None:
+    """Return a commit, decoded, if it has a ``txn`` action of an application."""
     # Other writers may escape characters of the id: what could be escaped is not searched for.
     plain = app_id.isascii() and app_id.isprintable() and not set(app_id) & set("\"\\/<>&'")
     needle = json.dumps(app_id).encode() if plain else b'"txn"'
-    for file in newest_first(log, since):
-        if b'"txn"' in file.data and needle in file.data:
-            commit = decode_commit(file.version, file.data, table=log.uri)
-            if any(txn.app_id == app_id for txn in commit.txns):
-                yield commit
+    if b'"txn"' not in file.data or needle not in file.data:
+        return None
+    commit = decode_commit(file.version, file.data, table=log.uri)
+    return commit if any(txn.app_id == app_id for txn in commit.txns) else None
 
 
 def newest_first(log: DeltaLog, since: int = 0) -> Iterator[CommitFile]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.abort import abort
+from airflow_delta.commands.committed import commit_of_chain
 from airflow_delta.commands.publish import publish
 from airflow_delta.commands.start import begin
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaConcurrentModificationException
@@ -56,6 +57,9 @@ def run_transaction(
         except DeltaConcurrentModificationException as conflict:
             _give_up(log, handle)
             if restarts >= max_restarts:
+                log.update()
+                if (own := commit_of_chain(log, handle.app_id, start.get("tries"))) is not None:
+                    return own  # of a try that Airflow had given up, and that was still at work
                 raise
             restarts += 1
             logger.warning(

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.committed import find_commit, result_without_commit
+from airflow_delta.commands.committed import TryChain, commit_of_chain, find_commit, result_without_commit
+from airflow_delta.commands.horizon import PossibleSince, last_txn_version
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
     TransactionAlreadyCommittedException,
+    TransactionExpiredException,
 )
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import transaction_directory
@@ -53,6 +55,9 @@ def begin(
     delta_conn_id: str | None = None,
     transaction_id: str | None = None,
     in_place: bool = False,
+    tries: TryChain | None = None,
+    possible_since: PossibleSince | None = None,
+    former_keys: Sequence[str] = (),
 ) -> TransactionHandle:
     """Begin a transaction on a table and return the handle that its other tasks work with.
 
@@ -71,9 +76,15 @@ def begin(
     :param create: the commit creates the table when there is none; else that is an error.
     :param transaction_id: identity of this execution, a new UUID unless given.
     :param in_place: the table is made of the files that lie there (CONVERT); else it is created only where none are.
+    :param tries: of an operation that begins and commits in one task: a commit of an earlier try is its own, whatever the policy.
+    :param possible_since: returns when this identity may have been committed for the first time, in milliseconds since the epoch
+        (``None``: not longer ago than keys are kept). Asked when the table lets keys expire and does not know this one.
+    :param former_keys: keys of another scheme that may stand for the same work: where the table knows one of them, and not this
+        identity, nobody can tell.
     :raises DeltaIllegalArgumentException: the identity or the policy is not valid.
     :raises DeltaTableNotFoundException: there is no table and ``create`` is false.
     :raises NonEmptyLocationException: if there is no table, but other files.
+    :raises TransactionExpiredException: whether the identity was committed can no longer be told.
     :raises TransactionAlreadyCommittedException: the identity is in the log and the policy is ``fail``.
     """
     identity = _identity(log.uri, transaction_key, app_id, txn_version)
@@ -87,7 +98,13 @@ def begin(
 
         protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version)
         protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
-        last = snapshot.transaction_version(identity.app_id)
+        # To commit again needs no memory; what cannot be told is left to the author, who then says 'append'.
+        asked = None if rerun_policy == "append" else possible_since
+        last = last_txn_version(log, snapshot, identity.app_id, asked)
+        if last is None and rerun_policy != "append":
+            _check_former_keys(log.uri, snapshot, identity, former_keys)
+        if rerun_policy == "replace" and identity.txn_version is not None:
+            _check_unexpired(log.uri, snapshot, identity, last)
     elif not create:
         raise DeltaTableNotFoundException(
             f"There is no Delta table at {log.uri}. Check the location, or let the commit create it (create=True).",
@@ -97,6 +114,7 @@ def begin(
         from airflow_delta.commands.create.location import check_location
 
         check_location(log)
+    own = None if last is None or last < (identity.txn_version or 0) else commit_of_chain(log, identity.app_id, tries)
     transaction_id = transaction_id if transaction_id is not None else str(uuid.uuid4())
     handle = TransactionHandle(
         transaction_id=transaction_id,
@@ -104,7 +122,7 @@ def begin(
         read_version=snapshot.version,
         staging_path=f"{log.uri}/{transaction_directory(transaction_id)}",
         app_id=identity.app_id,
-        txn_version=_next_version(log.uri, identity, last, rerun_policy),
+        txn_version=own.txn_version or 0 if own else _next_version(log.uri, identity, last, rerun_policy),
         monotonic=identity.txn_version is not None,
         rerun_policy=rerun_policy,
         delta_conn_id=delta_conn_id,
@@ -115,6 +133,8 @@ def begin(
         _of_table(handle, snapshot, partition_by, isolation_level),
         features=tuple(sorted(protocol.features(snapshot.protocol))),
     )
+    if own is not None:
+        return replace(handle, committed=own)
     is_new = last is None or (identity.txn_version is not None and last < identity.txn_version)
     if is_new or last is None or rerun_policy in ("append", "replace"):
         return handle
@@ -152,6 +172,30 @@ def _identity(table: str, key: str | None, app_id: str | None, txn_version: int 
             f"txn_version must be a whole number from 0 to {_MAX_LONG}, got {txn_version!r}.", table=table
         )
     return _Identity(app_id, txn_version)
+
+
+def _check_former_keys(table: str, snapshot: Snapshot, identity: _Identity, keys: Sequence[str]) -> None:
+    for key in keys:
+        if snapshot.transaction_version(key) is not None:
+            raise TransactionExpiredException(
+                f"Whether transaction {identity.app_id!r} is in table {table} cannot be told: an earlier version of this "
+                f"provider has published instances of this run there, under keys of map indexes ({key!r}), which do not tell "
+                "what they worked on. Nothing is committed. Look at the table: if it has the rows, there is nothing to do (mark "
+                "the task as success); if not, run it once with rerun_policy='append'.",
+                table=table,
+                version=snapshot.version,
+            )
+
+
+def _check_unexpired(table: str, snapshot: Snapshot, identity: _Identity, last: int | None) -> None:
+    if last != snapshot.transaction_version(identity.app_id):
+        raise TransactionExpiredException(
+            f"The key of app_id {identity.app_id!r} has expired from table {table}, so what its txnVersion "
+            f"{identity.txn_version} added cannot be replaced. Overwrite the rows with mode='overwrite' and replace_where, "
+            "and rerun_policy='append'.",
+            table=table,
+            version=snapshot.version,
+        )
 
 
 def _check_text(name: str, value: object, table: str) -> None:

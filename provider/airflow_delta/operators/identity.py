@@ -10,17 +10,25 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingExcep
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_delta.commands.committed import TryChain
     from airflow_delta.staging.contract import TransactionHandle
 
 
 def default_transaction_key(context: Context) -> str:
-    """Return the identity of a transaction whose author named none: Dag id, group id, run id, map index.
+    """Return the identity of a transaction whose author named none: Dag id, group id, run id, and what it is mapped to.
 
     The group is that of ``delta_transaction``, whose start task is ``<group id>.start``; any other start task counts by its own
-    id, since several may stand in one task group.
+    id, since several may stand in one task group. What is not expanded ends in ``-1``.
+
+    :raises DeltaIllegalArgumentException: what it is mapped to has no text that stays the same.
     """
     ti = context["ti"]
-    return f"{default_key_prefix(ti.dag_id, ti.task_id, ti.run_id)}{_map_index(ti)}"
+    name = "-1"
+    if _map_index(ti) >= 0:
+        from airflow_delta.operators.mapped_identity import instance_name
+
+        name = instance_name(context)
+    return _key(ti, name)
 
 
 def default_key_prefix(dag_id: str, start_task_id: str, run_id: str) -> str:
@@ -28,16 +36,42 @@ def default_key_prefix(dag_id: str, start_task_id: str, run_id: str) -> str:
     return f"{dag_id}/{start_task_id.removesuffix('.start')}/{run_id}/"
 
 
+def former_keys(context: Context, key: str | None) -> tuple[str, ...]:
+    """Return default keys that earlier versions of this provider gave to instances of the same expansion, by map index.
+
+    :param key: the key that the author gave.
+    """
+    ti = context["ti"]
+    return () if key is not None or _map_index(ti) < 0 else tuple(_key(ti, str(index)) for index in {0, _map_index(ti)})
+
+
+def _key(ti: Any, name: str) -> str:
+    return default_key_prefix(ti.dag_id, ti.task_id, ti.run_id) + name
+
+
 def commit_tags(context: Context) -> dict[str, str]:
     """Return the tags that say in ``commitInfo`` which task instance committed."""
     ti = context["ti"]
+    max_tries = getattr(ti, "max_tries", None)
     return {
         "airflow.dagId": str(ti.dag_id),
         "airflow.runId": str(ti.run_id),
         "airflow.taskId": str(ti.task_id),
         "airflow.mapIndex": str(_map_index(ti)),
         "airflow.tryNumber": str(ti.try_number),
+        **({} if max_tries is None else {"airflow.maxTries": str(max_tries)}),
     }
+
+
+def try_chain(context: Context) -> TryChain:
+    """Return the running try with those that it is a retry of."""
+    from airflow_delta.commands.committed import TryChain
+
+    tags = commit_tags(context)
+    max_tries = int(tags.get("airflow.maxTries", -1))
+    retries = getattr(context.get("task"), "retries", None)
+    first_try = max_tries - retries + 1 if isinstance(retries, int) and max_tries >= 0 else 1
+    return TryChain(tags, max(first_try, 1))
 
 
 def _map_index(ti: Any) -> int:

@@ -12,8 +12,10 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.committing import FINAL_ERRORS, REFUSALS, DeltaCommittingOperator
-from airflow_delta.operators.identity import commit_tags, default_transaction_key, whole_number
+from airflow_delta.operators.identity import commit_tags, default_transaction_key, former_keys, try_chain, whole_number
 from airflow_delta.operators.lineage import absolute_table
+from airflow_delta.operators.mapped_identity import check_instance
+from airflow_delta.operators.run_age import possible_since
 from airflow_delta.operators.spark_request import SparkRequestOperator
 from airflow_delta.operators.transactional import DeltaTransactionalOperator
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
@@ -31,7 +33,7 @@ class DeltaTaskIdentity(DeltaCommittingOperator):
 
     :param table: URI, absolute path, or name below the connection's base path. (templated)
     :param transaction_key: identity of the operation in the table's log; a run that finds its key committed follows
-        ``rerun_policy``. Default: Dag id, task id, run id and map index. (templated)
+        ``rerun_policy``. Default: Dag id, task id, run id, and the value that the instance is mapped to. (templated)
     :param app_id: with ``txn_version``, Delta's monotonic scheme (``txnAppId``) instead of ``transaction_key``. (templated)
     :param txn_version: version that grows with each transaction of ``app_id`` (``txnVersion``), 0 or more. (templated)
     :param rerun_policy: ``skip`` (default), ``append`` (do it again), ``fail``; ``replace`` takes back what the key added
@@ -84,12 +86,17 @@ class DeltaTaskIdentity(DeltaCommittingOperator):
         key = self.transaction_key
         if key is None and self.app_id is None and self.txn_version is None:
             key = default_transaction_key(context)
+        else:
+            check_instance(context, str(key or self.app_id))
         return {
             "transaction_key": key,
             "app_id": self.app_id,
             "txn_version": whole_number("txn_version", self.txn_version),
             "rerun_policy": self.rerun_policy,
             "isolation_level": self.isolation_level,
+            "tries": try_chain(context),
+            "former_keys": former_keys(context, self.transaction_key or self.app_id),
+            "possible_since": possible_since(context, self.transaction_key or self.app_id),
         }
 
 

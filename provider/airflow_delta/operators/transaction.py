@@ -20,11 +20,14 @@ from airflow_delta.operators.identity import (
     commit_tags,
     default_transaction_key,
     flatten_reports,
+    former_keys,
     whole_number,
 )
 from airflow_delta.operators.lineage import table_of_handle
+from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.origin import new_transaction_id, open_transaction
 from airflow_delta.operators.restart import ON_CONFLICT, Restart
+from airflow_delta.operators.run_age import possible_since
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.paths import new_attempt
 
@@ -43,7 +46,7 @@ class DeltaStartTransactionOperator(BaseOperator):
     :param table: URI, absolute path, or name below the connection's base path. (templated)
     :param delta_conn_id: connection of type ``delta``. (templated)
     :param transaction_key: identity of the transaction in the table's log; a run that finds its key committed follows
-        ``rerun_policy``. Default: Dag id, group id, run id and map index. (templated)
+        ``rerun_policy``. Default: Dag id, group id, run id, and the value that an expanded group is mapped to. (templated)
     :param app_id: with ``txn_version``, Delta's monotonic scheme instead of ``transaction_key``. (templated)
     :param txn_version: version that grows with each transaction of ``app_id``, 0 or more. (templated)
     :param rerun_policy: ``skip`` (default), ``replace``, ``append`` or ``fail``. (templated)
@@ -109,6 +112,7 @@ class DeltaStartTransactionOperator(BaseOperator):
 
         :raises DeltaIllegalArgumentException: the identity, the policy or the table's name is not valid.
         :raises TransactionAlreadyCommittedException: the key is in the log and the policy is ``fail``.
+        :raises TransactionExpiredException: the run may be older than the keys and commits that the log still has.
         """
         from airflow_delta.commands.start import begin
 
@@ -116,6 +120,8 @@ class DeltaStartTransactionOperator(BaseOperator):
         key = self.transaction_key
         if key is None and self.app_id is None and self.txn_version is None:
             key = default_transaction_key(context)
+        else:
+            check_instance(context, str(key or self.app_id))
         handle = begin(
             log,
             transaction_key=key,
@@ -130,6 +136,8 @@ class DeltaStartTransactionOperator(BaseOperator):
             create=self.create,
             delta_conn_id=self.delta_conn_id,
             transaction_id=new_transaction_id(context),
+            former_keys=former_keys(context, self.transaction_key or self.app_id),
+            possible_since=possible_since(context, self.transaction_key or self.app_id),
         )
         handle = replace(handle, given_table=self.table)
         self.log.info(

@@ -9,8 +9,10 @@ from airflow.sdk import AssetAlias, dag, task, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import delta_transaction
+from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.delete_update import DeltaTruncateOperator
+from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 
@@ -64,6 +66,27 @@ def killed_commit():
             return write_parquet(handle, "rows", [1, 2, 3])
 
         DeltaStageFilesOperator(task_id="stage", path=write(txn.transaction))
+
+
+def killed_after_commit(context, result):
+    """Fail after ``execute`` in the tries that the run names, when the log entry is written."""
+    if context["ti"].try_number in context["dag_run"].conf["killed"]:
+        raise RuntimeError(f"killed after version {result['version']} was written")
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def killed_alone():
+    """Operations that are transactions of their own, staged and not: each try would be one more version."""
+    common = {
+        "table": ROOT + "/killed_alone_{{ dag_run.conf['policy'] }}",
+        "rerun_policy": "{{ dag_run.conf['policy'] }}",
+        "post_execute": killed_after_commit,
+        **AT_ONCE,
+    }
+    changes = [{"change": "SetProperties", "properties": {"delta.appendOnly": "false"}}]
+    altered = DeltaAlterTableOperator(task_id="altered", changes=changes, **common)
+    restored = DeltaRestoreOperator(task_id="restored", version=0, **common)
+    altered >> restored
 
 
 def skip_the_second(context):
@@ -188,6 +211,34 @@ def changing():
     audit >> commit
 
 
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def each():
+    """A transaction, and an operation, for each value of a list that comes with the run."""
+
+    @task
+    def numbers(dag_run=None):
+        return dag_run.conf["numbers"]
+
+    @task
+    def changes(dag_run=None):
+        return [[{"change": "SetProperties", "properties": {"of": str(number)}}] for number in dag_run.conf["numbers"]]
+
+    @task_group
+    def load(number):
+        with delta_transaction("txn", table=f"{ROOT}/each") as txn:
+
+            @task
+            def write(handle, number):
+                return write_parquet(handle, "rows", [number])
+
+            DeltaStageFilesOperator(task_id="stage", path=write(txn.transaction, number))
+
+    load.expand(number=numbers())
+    DeltaAlterTableOperator.partial(task_id="altered", table=f"{ROOT}/each_altered", max_active_tis_per_dagrun=1).expand(
+        changes=changes()
+    )
+
+
 rerun()
 killed_commit()
 missing_member()
@@ -195,3 +246,5 @@ skipped_member()
 conflict()
 per_region()
 changing()
+killed_alone()
+each()

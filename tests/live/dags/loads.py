@@ -12,6 +12,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import AssetAlias, dag, get_current_context, task
 
 from airflow_delta import delta_transaction
+from airflow_delta.operators.alter import DeltaAlterTableOperator
 from live import faults
 from live.names import HOLDING_POOL
 from live.stages import RowsStageOperator
@@ -56,6 +57,31 @@ def loads(dag_id: str, *, transaction_key: str | None = None, **stage: Any) -> N
     load()
 
 
+class FaultyAlterOperator(DeltaAlterTableOperator):
+    """With the point ``commit.logged``."""
+
+    def execute(self, context: Any) -> Any:
+        self.post_commit_hooks = [faults.logged()]
+        return super().execute(context)
+
+
+@dag(
+    schedule=None,
+    start_date=datetime(2013, 1, 1),
+    is_paused_upon_creation=False,
+    default_args={"pool": HOLDING_POOL, "retries": 3, "retry_delay": timedelta(seconds=1)},
+)
+def alone():
+    """An operation that is a transaction of its own; each time that it is done is one version."""
+    FaultyAlterOperator(
+        task_id="alone",
+        table="{{ dag_run.conf['table'] }}",
+        rerun_policy="{{ dag_run.conf['policy'] }}",
+        changes=[{"change": "SetProperties", "properties": {"of": "{{ ti.try_number }}"}}],
+    )
+
+
+alone()
 loads("load")
 loads("load_keyed", transaction_key="{{ dag_run.conf['key'] }}")
 loads("load_month", mode="overwrite", replace_where=f"month = '{MONTH}'")

@@ -1,0 +1,210 @@
+"""What an instance of an expanded task or task group works on: its part of the default transaction key.
+
+A map index is a position, and positions move: the list ``[1, 2, 3]`` that becomes ``[9, 1, 2, 3]`` gives index 0 to other work. A
+key of the index would then skip what is new and publish again what is not. So the key names the mapped value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from airflow.sdk import XComArg
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_PLAIN = re.compile(r"[\w/][\w./:=-]{0,99}", re.ASCII)
+
+_OF_THE_RUN = {
+    *("conn", "conf", "dag", "dag_run", "data_interval_end", "data_interval_start", "ds", "ds_nodash", "logical_date", "macros"),
+    *("params", "prev_data_interval_end_success", "prev_data_interval_start_success", "prev_end_date_success"),
+    *("prev_start_date_success", "run_id", "test_mode", "triggering_asset_events", "ts", "ts_nodash", "ts_nodash_with_tz", "var"),
+}
+"""Names of a template that are the same for all instances of a run."""
+
+
+def instance_name(context: Context) -> str:
+    """Return what the running instance of an expanded task, or group, is mapped to: the value if it is simple, or its digest.
+
+    Instances that are mapped to equal values are numbered among themselves: they do the same work, whichever is which.
+
+    :raises DeltaIllegalArgumentException: the values have no text that stays the same.
+    """
+    ti: Any = context["ti"]
+    expand_input = _expand_input(context)
+    if expand_input is None:
+        raise DeltaIllegalArgumentException(
+            f"What instance {ti.map_index} of {ti.task_id!r} is mapped to is not known, and its index is no identity. Pass "
+            "transaction_key=<what the instance works on>."
+        )
+    values = _values(expand_input, context)
+    if ti.map_index >= len(values):
+        raise DeltaIllegalArgumentException(
+            f"{ti.task_id!r} is mapped to {len(values)} values by now, and this is instance {ti.map_index}. Clear the task that "
+            "returns the values, with everything after it."
+        )
+    names = [value_name(value, ti.task_id) for value in values[: ti.map_index + 1]]
+    before = names[:-1].count(names[-1])
+    return names[-1] if not before else f"{names[-1]}#{before + 1}"
+
+
+def value_name(value: Mapping[str, Any], task_id: str) -> str:
+    """Return the name of a mapped value.
+
+    :param value: the value by the name of the argument.
+    :raises DeltaIllegalArgumentException: it has no text that stays the same.
+    """
+    argument, given = next(iter(value.items())) if len(value) == 1 else ("values", value)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return f"{argument}={given}"
+    if isinstance(given, str) and _PLAIN.fullmatch(given) and not _is_json(given):  # "7" is not 7
+        return f"{argument}={given}"
+    try:
+        text = json.dumps(given, sort_keys=True, separators=(",", ":"), default=_as_json)
+    except (TypeError, ValueError) as error:
+        raise DeltaIllegalArgumentException(
+            f"The transaction key of {task_id!r} would be made of the values that it is mapped to, and they have no text that "
+            f"stays the same ({error}); a map index means something else when the values change. Pass transaction_key=<what the "
+            "instance works on>."
+        ) from error
+    return f"{argument}={hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def check_group(group_id: str, group: Any, start_kwargs: Mapping[str, Any]) -> None:
+    """Refuse a transaction in an expanded task group whose key would be that of another instance, as far as parsing tells.
+
+    :param group: the expanded group.
+    :raises DeltaIllegalArgumentException: the key is the same for all instances, or cannot be made of the mapped values.
+    """
+    given = [start_kwargs.get(name) for name in ("transaction_key", "app_id") if start_kwargs.get(name) is not None]
+    if given:
+        if all(_same_for_all(value) for value in (*given, start_kwargs["table"])):
+            raise _one_key(f"Each instance of the expanded group around {group_id!r}", given[0])
+        return
+    for value in _literals(group._expand_input.value):
+        value_name({"value": value}, group_id)
+
+
+def check_instance(context: Context, key: str) -> None:
+    """Refuse an explicit key that the Dag file gives to all instances of an expanded task, or group.
+
+    :param key: as it is rendered.
+    :raises DeltaIllegalArgumentException: the key and the table are the same for all instances.
+    """
+    ti = context["ti"]
+    if ti.map_index is None or ti.map_index < 0:
+        return
+    definition: Any = getattr(context.get("dag"), "task_dict", {}).get(ti.task_id)  # its arguments are not rendered
+    arguments = getattr(definition, "partial_kwargs", None) or vars(definition or object)
+    given = [arguments[name] for name in ("transaction_key", "app_id") if arguments.get(name) is not None]
+    if given and all(_same_for_all(value) for value in (*given, arguments.get("table"))):
+        raise _one_key(f"Each instance of the expanded {ti.task_id!r}", key)
+
+
+def _one_key(what: str, key: Any) -> DeltaIllegalArgumentException:
+    return DeltaIllegalArgumentException(
+        f"{what} would be the same transaction, {key!r}: the first one to commit would let the others skip their work. Name in "
+        "transaction_key what the instance works on, or leave it out: the default names the mapped value."
+    )
+
+
+def _same_for_all(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    if "{" not in value:
+        return True
+    from jinja2 import Environment, TemplateSyntaxError, nodes
+
+    try:
+        template = Environment().parse(value)  # noqa: S701 - nothing is rendered
+    except TemplateSyntaxError:
+        return False
+    return all(name.name in _OF_THE_RUN for name in template.find_all(nodes.Name))
+
+
+def _mapped_definition(context: Context) -> Any:
+    tasks: Any = getattr(context.get("dag"), "task_dict", {})
+    definition = tasks.get(context["ti"].task_id)
+    return definition if getattr(definition, "is_mapped", False) else None
+
+
+def _expand_input(context: Context) -> Any:
+    definition = _mapped_definition(context)
+    if definition is not None:
+        return definition._get_specified_expand_input()
+    task: Any = context.get("task")
+    group = task.get_closest_mapped_task_group() if task is not None else None
+    return None if group is None else group._expand_input
+
+
+def _values(expand_input: Any, context: Context) -> list[Mapping[str, Any]]:
+    """Return what all instances are mapped to, by map index."""
+    given = expand_input.value
+    if isinstance(given, Mapping):  # expand(): all combinations, the last argument changes fastest
+        lists = [_items(value, context) for value in given.values()]
+        return [dict(zip(given, combination, strict=True)) for combination in itertools.product(*lists)]
+    return [_resolved(item, context) for item in _items(given, context)]  # expand_kwargs()
+
+
+def _items(value: Any, context: Context) -> list[Any]:
+    value = _resolved(value, context)
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(value)
+    if type(value).__name__ == "LazyXComSequence":
+        return list(value[:])  # one request; iterating would be one for each
+    return list(value) if isinstance(value, Iterable) else [value]
+
+
+def _resolved(value: Any, context: Context) -> Any:
+    if isinstance(value, XComArg):
+        return value.resolve(context)
+    if isinstance(value, dict):
+        return {key: _resolved(item, context) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_resolved(item, context) for item in value]
+    return value
+
+
+def _literals(value: Any) -> Iterable[Any]:
+    """Yield the mapped values that are known when the Dag is parsed."""
+    lists = value.values() if isinstance(value, Mapping) else [value]
+    for given in lists:
+        if isinstance(given, Mapping):
+            yield from (item for item in given.items() if not any(XComArg.iter_xcom_references(item)))
+        elif isinstance(given, Sequence) and not isinstance(given, str):
+            yield from (item for item in given if not any(XComArg.iter_xcom_references(item)))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta | Decimal | UUID | PurePath):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
