@@ -101,6 +101,13 @@ def test_the_retry_of_an_operation_finds_its_own_commit_whatever_the_policy(
     assert table(tables, name).version() + 1 == versions
 
 
+def test_a_job_that_is_retried_publishes_its_last_try_alone(run_dag, tables):
+    run = run_dag("killed_job")
+    assert (run.state, run.tries_of("txn.write")) == ("success", 2)
+    assert values(tables, "killed_job") == [1, 2, 3]
+    assert len(staged_files(tables, "killed_job")) == 2  # the first try's is there, and in no version
+
+
 RERUNS = [
     # policy, state of the second run, version, values, files that the second run staged
     ("skip", "success", 0, [1, 2, 3]),

@@ -48,6 +48,7 @@ pq.write_table(pa.table({{"id": pa.array([1, 2, 3], pa.int64())}}), directory / 
 schema = {{"type": "struct", "fields": [{{"name": "id", "type": "long", "nullable": True, "metadata": {{}}}}]}}
 report = {{
     "contract": 1, "transactionId": request["transactionId"], "stage": request["stage"], "attempt": request["attempt"],
+    "written": {{"run": {{"numFiles": 1, "numRows": 3, "numBytes": (directory / "run" / "part-0.parquet").stat().st_size}}}},
     "directories": ["run"], "schemaString": json.dumps(schema),
 }}
 if "spark.test.error" in conf:

@@ -177,7 +177,7 @@ def test_options_that_contradict_each_other_are_refused(filled, options, error):
 
 def test_not_null_columns_of_a_table_that_start_describes(table):
     given = schema(column("id", "integer", False), column("name", "string"))
-    table.write("SELECT 1L AS id", begin={"schema": given})
+    table.write("SELECT 1S AS id", begin={"schema": given})
     assert table.rows() == [(1, None)]
     with pytest.raises(InvariantViolationException, match="NOT NULL column id"):
         table.write("SELECT CAST(NULL AS INT) AS id")

@@ -11,7 +11,7 @@ from airflow_delta.exceptions import ContractVersionException, ManifestException
 from airflow_delta.staging.contract import ReadSet, StagedWrite
 from airflow_delta.staging.manifest import check_manifest, encode_manifest, manifest_ref
 from airflow_delta.staging.paths import attempt_directory, is_hidden, new_attempt, stage_key
-from airflow_delta.staging.schema import store_assignment
+from airflow_delta.staging.schema import keeps_values, store_assignment
 
 
 def payload(**changes):
@@ -122,6 +122,28 @@ def test_a_manifest_is_what_was_written_or_an_error(damage):
 )
 def test_store_assignment_is_that_of_ansi_sql(given, target, how):
     assert store_assignment(given, target) == how
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "lost"),
+    [
+        ("byte", "short integer long float double decimal(3,0) string", "decimal(2,0) boolean"),
+        ("integer", "long double decimal(10,0) decimal(12,2) string", "short float decimal(9,0) decimal(10,1) date"),
+        ("long", "decimal(20,0) string", "integer float double decimal(19,0)"),
+        ("float", "double string", "long decimal(38,18)"),
+        ("double", "string", "float long decimal(38,18)"),
+        ("decimal(5,2)", "decimal(7,2) decimal(6,3) string", "decimal(5,3) decimal(5,1) long double"),
+        ("date", "timestamp timestamp_ntz string", "integer"),
+        ("timestamp", "", "date timestamp_ntz string"),
+        ("timestamp_ntz", "string", "date timestamp"),
+        ("string", "", "integer date binary timestamp"),
+        ("void", "long string", ""),
+    ],
+)
+def test_a_write_makes_no_cast_that_can_lose_a_value(given, kept, lost):
+    assert keeps_values(given, given)
+    assert [keeps_values(given, target) for target in kept.split()] == [True] * len(kept.split())
+    assert [keeps_values(given, target) for target in lost.split()] == [False] * len(lost.split())
 
 
 def test_what_travels_to_a_cluster_imports_the_standard_library_only():

@@ -36,7 +36,8 @@ __all__ = ["delta_stage", "stage_dataframe"]
 def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -> StageReport:
     """Write a DataFrame as the request says and report what was written.
 
-    :raises SchemaMismatchException: the DataFrame does not fit the table's schema (column, expected type, given type).
+    :raises SchemaMismatchException: the DataFrame does not fit the table's schema (column, expected type, given type), or only
+        with a cast that could lose a value.
     :raises InvariantViolationException: a NOT NULL column would get a null, or a row breaks a constraint of the table.
     :raises IdentityInsertException: the DataFrame has values that only the table may give.
     :raises ReplaceWhereMismatchException: a row does not satisfy the ``replaceWhere`` predicate.
@@ -50,6 +51,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         version=request.read_version,
         partition_columns=request.partition_columns,
         rules=request.rules,
+        exact=True,
     )
     target = mapped_schema(target, request.rules, request.transaction_id)
     identities = absent_identities(data, request)

@@ -1,7 +1,8 @@
 """Does a DataFrame fit a table? Compared on Spark's JSON form of schemas, so that it can run anywhere.
 
-Columns match by name whatever their case. A type that differs is cast where SQL's store assignment allows it (Spark's ANSI
-policy); new columns need ``mergeSchema`` (Delta's ``ImplicitMetadataOperation``). The worker checks the outcome once more.
+Columns match by name whatever their case. A type that differs is cast where no value can be lost; UPDATE and MERGE cast as SQL's
+store assignment does (Spark's ANSI policy), as in Delta. New columns need ``mergeSchema`` (Delta's
+``ImplicitMetadataOperation``). The worker checks the outcome once more.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _WIDER = {
     "float": {"double"},
     "date": {"timestamp", "timestamp_ntz"},
 }
+_EXACT = {**_WIDER, "integer": {"long", "double"}, "long": set()}
 _EVOLVES = {
     "byte": {"short", "integer", "long", "double"},
     "short": {"integer", "long", "double"},
@@ -133,6 +135,20 @@ def store_assignment(given: str, target: str) -> str | None:
     return CHECKED if given in _TIMES and target in _TIMES else None
 
 
+def keeps_values(given: str, target: str) -> bool:
+    """Return whether every value of one atomic type can be stored as another: no fraction, digit, time of day or instant is lost.
+
+    What a timestamp is in another type depends on a time zone, in which an hour may come twice.
+    """
+    if given in ("void", target):
+        return True
+    if target == "string":
+        return given != "timestamp" and store_assignment(given, target) is not None
+    if _DECIMAL.fullmatch(target):
+        return _digits(given) is not None and _between_numbers(given, target) == WIDEN
+    return target in _EXACT.get(given, ())
+
+
 def may_widen(table: str, data: str) -> bool:
     """Return whether ``mergeSchema`` may change a column's type to the wider one of the data (Delta's ``TypeWidening``)."""
     old, new = _DECIMAL.fullmatch(table), _DECIMAL.fullmatch(data)
@@ -170,6 +186,7 @@ def written_schema(
     version: int,
     partition_columns: Sequence[str] = (),
     rules: TableRules | None = None,
+    exact: bool = False,
 ) -> Json:
     """Return the schema that rows of a DataFrame are written with: the table's columns in order, then new ones.
 
@@ -177,12 +194,13 @@ def written_schema(
     :param table: schema of the table, ``None`` when the data decides (a new table, ``overwriteSchema``).
     :param merge: new columns are allowed.
     :param rules: what the table's features ask of the rows.
+    :param exact: no cast that may lose a value is made.
     :raises SchemaMismatchException: naming each column, what was expected and what was given.
     :raises InvariantViolationException: a NOT NULL column is not in the DataFrame.
     """
     rules = TableRules() if rules is None else rules
     where = f"table {table_name}" + (f" version {version}" if version >= 0 else "")
-    merging = _Merging(merge, merge and rules.type_widening, any_name=rules.column_mapping != "none")
+    merging = _Merging(merge, merge and rules.type_widening, any_name=rules.column_mapping != "none", exact=exact)
     problems = merging.problems
     problems += _duplicates(data, "")
     if table is None:
@@ -206,6 +224,12 @@ def written_schema(
         hint = ""
         if any("is not in the table" in p for p in problems):
             hint = " Set merge_schema=True to add new columns, or select the table's columns."
+        if merging.lossy:
+            hint += (
+                f" Values could be lost: write CAST({merging.lossy[0]}) in the query, or overwrite with overwrite_schema=True."
+            )
+            if merging.widens:
+                hint += " merge_schema=True widens the column in a table with delta.enableTypeWidening=true."
         raise SchemaMismatchException(
             f"The data to write does not fit {where}: {'; '.join(problems)}.{hint} Nothing was written.",
             table=table_name,
@@ -217,10 +241,13 @@ def written_schema(
 class _Merging:
     """Brings the columns of data and table together, and notes what does not fit."""
 
-    def __init__(self, merge: bool, widen: bool, *, any_name: bool) -> None:
+    def __init__(self, merge: bool, widen: bool, *, any_name: bool, exact: bool) -> None:
         self.merge = merge
         self.widen = widen
         self.any_name = any_name
+        self.exact = exact
+        self.lossy: list[str] = []
+        self.widens = False
         self.problems: list[str] = []
 
     def struct(self, data: Json, table: Json, prefix: str) -> Json:
@@ -244,13 +271,7 @@ class _Merging:
         if given == "void":
             return target
         if isinstance(given, str) and isinstance(target, str):
-            if self.widen and may_widen(target, given):
-                return given
-            how = store_assignment(given, target)
-            # Inside a struct, list or map a failed cast could not be told from a null, so only safe ones are made there.
-            if how is None or (how == CHECKED and ("." in path or "[" in path)):
-                self._mismatch(given, target, path)
-            return target
+            return self._atomic(given, target, path)
         if isinstance(given, str) or isinstance(target, str) or given["type"] != kind:
             self._mismatch(given, target, path)
             return target
@@ -264,6 +285,19 @@ class _Merging:
                 value = self.type(given["valueType"], target["valueType"], f"{path}[value]")
                 return {**target, "keyType": key, "valueType": value}
         if given != target:
+            self._mismatch(given, target, path)
+        return target
+
+    def _atomic(self, given: str, target: str, path: str) -> str:
+        if self.widen and may_widen(target, given):
+            return given
+        how = store_assignment(given, target)
+        if self.exact and how is not None and not keeps_values(given, target):
+            self.lossy.append(f"{path} AS {type_name(target).upper()}")
+            self.widens = self.widens or may_widen(target, given)
+            how = None
+        # Inside a struct, list or map a failed cast could not be told from a null, so only safe ones are made there.
+        if how is None or (how == CHECKED and ("." in path or "[" in path)):
             self._mismatch(given, target, path)
         return target
 

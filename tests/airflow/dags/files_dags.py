@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import AssetAlias, dag, task, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_delta import delta_transaction
+from airflow_delta import delta_transaction, staging_path
 from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.delete_update import DeltaTruncateOperator
@@ -66,6 +66,23 @@ def killed_commit():
             return write_parquet(handle, "rows", [1, 2, 3])
 
         DeltaStageFilesOperator(task_id="stage", path=write(txn.transaction))
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False, user_defined_macros={"staging_path": staging_path})
+def killed_job():
+    """The job dies after it has written; each of its tries has a directory of its own."""
+    with delta_transaction("txn", table=f"{ROOT}/killed_job"):
+
+        @task(**AT_ONCE)
+        def write(path, again, ti=None):
+            assert again == path
+            write_parquet({"stagingPath": path}, f"{ti.try_number}", [1, 2, 3])
+            if ti.try_number == 1:
+                raise RuntimeError("killed after its files were written")
+
+        path = "{{ staging_path(ti.xcom_pull('txn.start'), ti) }}"
+        job = write(path, again=path)
+        DeltaStageFilesOperator(task_id="stage", path=job["staging_path"])
 
 
 def killed_after_commit(context, result):
@@ -241,6 +258,7 @@ def each():
 
 rerun()
 killed_commit()
+killed_job()
 missing_member()
 skipped_member()
 conflict()
