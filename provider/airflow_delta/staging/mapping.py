@@ -72,7 +72,7 @@ def with_known_columns(schema: Json, known: Json) -> Json:
 def _same_kind(before: Type, now: Type) -> bool:
     """Return whether a column keeps its id: the same type, or the same kind of nested type."""
     if isinstance(before, str) or isinstance(now, str):
-        return before == now
+        return bool(before == now)
     return bool(before["type"] == now["type"])
 
 
