@@ -22,7 +22,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.transaction import Operation
-from commands.flow import Table
+from commands.flow import Table, column, schema
+from support.tables import add, metadata, protocol, write_commit
 
 
 def clone(table: Table, source: Table, key: str = "clone", **options: Any) -> Any:
@@ -154,3 +155,26 @@ def test_a_uri_for_the_readers(source: Table, tmp_path: Path) -> None:
     clone(target, source, source_uri="s3a://lake/src a/")
     assert all(add["path"].startswith("s3a://lake/src%20a/p=") for add in target.commit(0)["add"])
     assert target.commit(0)["commitInfo"][0]["operationParameters"]["source"] == "delta.`s3a://lake/src a`"
+
+
+def test_change_data_feed_and_column_mapping(tmp_path: Path) -> None:
+    mapping = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "p1"}
+    configuration = {
+        "delta.columnMapping.mode": "name",
+        "delta.columnMapping.maxColumnId": "1",
+        "delta.enableChangeDataFeed": "true",
+    }
+    write_commit(
+        tmp_path / "source",
+        0,
+        protocol(2, 7, writer_features=["columnMapping", "changeDataFeed"]),
+        metadata(
+            schema_string=schema({**column("id", "long"), "metadata": mapping}), partition_columns=[], configuration=configuration
+        ),
+        add("f", partition_values={}),
+    )
+    made = Table(tmp_path / "clone")
+    assert clone(made, Table(tmp_path / "source")).version == 0
+    snapshot = made.log().update()
+    assert snapshot.schema.fields[0].metadata == mapping
+    assert configuration.items() <= snapshot.metadata.configuration.items()

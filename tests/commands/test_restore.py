@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_delta.commands.changes.plan import plan_changes
 from airflow_delta.commands.restore import restore
 from airflow_delta.exceptions import (
     ConcurrentWriteException,
+    DeltaAnalysisException,
     DeltaFileNotFoundException,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
@@ -22,7 +25,9 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.transaction import Operation
-from commands.flow import Table
+from commands.flow import Table, column, schema
+from support import tables as by_hand
+from support.tables import write_commit
 
 
 @pytest.fixture
@@ -256,3 +261,84 @@ def test_concurrent_commit(table, monkeypatch):
     result = run(table, version=0, max_restarts=1)
     assert result.version == 5
     assert table.rows() == [(1,)]
+
+
+BOTH = {"delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true"}
+
+
+def mapped(**names: str) -> str:
+    """A schema with the physical name of each column."""
+    return schema(
+        *(
+            {**column(name, "long"), "metadata": {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical}}
+            for number, (name, physical) in enumerate(names.items(), 1)
+        )
+    )
+
+
+def foreign(path: Path, *commits: list[Any]) -> Table:
+    for version, actions in enumerate(commits):
+        write_commit(path, version, *actions)
+    return Table(path)
+
+
+def mapping(**names: str) -> Any:
+    configuration = {**BOTH, "delta.columnMapping.maxColumnId": "2"}
+    return by_hand.metadata(schema_string=mapped(**names), partition_columns=[], configuration=configuration)
+
+
+FEATURES = ["columnMapping", "changeDataFeed"]
+
+
+def test_change_data_feed_and_column_mapping(tmp_path):
+    """Delta blocks such changes of columns beside files in no RESTORE; readers of the feed refuse ranges that cross it."""
+    table = foreign(
+        tmp_path / "table",
+        [by_hand.protocol(2, 7, writer_features=FEATURES), mapping(a="p1", b="p2"), by_hand.add("f", partition_values={})],
+        [mapping(a="p1", c="p2")],
+        [by_hand.add("g", partition_values={})],
+    )
+    result = restore(table.log(), version=0, ignore_missing_files=True, transaction_key="restore", attempt="1-0")
+    assert (result.version, [f.path for f in table.log().update().add_files()]) == (3, ["f"])
+    assert [field.name for field in table.log().update().schema.fields] == ["a", "b"]
+    [commit] = plan_changes(table.log(), starting_version=3).commits
+    assert [file.path for file in commit.deletes] == ["g"], "by the same physical names"
+    for start in (0, 1, 2):
+        with pytest.raises(DeltaAnalysisException, match="INCOMPATIBLE_SCHEMA_CHANGE"):
+            plan_changes(table.log(), starting_version=start)
+
+
+def test_removed_files_with_other_names_are_not_read_as_nulls(tmp_path):
+    """As after column mapping was removed and a version with it is restored; Delta's feed shows nulls."""
+    plain = schema(column("a", "long"), column("b", "long"))
+    table = foreign(
+        tmp_path / "table",
+        [by_hand.protocol(2, 7, writer_features=FEATURES), mapping(a="p1", b="p2")],
+        [
+            by_hand.metadata(schema_string=plain, partition_columns=[], configuration={"delta.enableChangeDataFeed": "true"}),
+            by_hand.add("f", partition_values={}),
+        ],
+    )
+    restore(table.log(), version=0, ignore_missing_files=True, transaction_key="restore", attempt="1-0")
+    with pytest.raises(DeltaAnalysisException, match="removes files that were written under another"):
+        plan_changes(table.log(), starting_version=2)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_across_a_dropped_feature(tmp_path, allowed):
+    """The restored metadata need the feature again; the protocol gets it once."""
+    vectors = {"delta.enableDeletionVectors": "true"}
+    has = by_hand.protocol(3, 7, reader_features=["deletionVectors"], writer_features=["deletionVectors"])
+    more = by_hand.protocol(1, 7, writer_features=["appendOnly"])
+    about = {"schema_string": schema(column("id", "long")), "partition_columns": []}
+    table = foreign(
+        tmp_path / "table",
+        [has, by_hand.metadata(**about, configuration=vectors)],
+        [more, by_hand.metadata(**about, configuration={})],
+    )
+    run(table, version=0, protocol_downgrade_allowed=allowed)
+    snapshot = table.log().update()
+    assert snapshot.metadata.configuration == vectors
+    assert (snapshot.protocol.min_reader_version, snapshot.protocol.min_writer_version) == (3, 7)
+    assert set(snapshot.protocol.writer_features or ()) == {"deletionVectors", *([] if allowed else ["appendOnly"])}
+    assert len(table.commit(2)["protocol"]) == 1

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_delta.commands.changes.plan import plan_changes
 from airflow_delta.commands.clone import clone_table
 from airflow_delta.commands.compute_statistics import compute_statistics
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException
+from airflow_delta.spark.changes import read_changes
 from commands.flow import Table
-from delta_spark.support import assert_same_state, delta_rows, sql_name
+from delta_spark.support import assert_same_state, delta_rows, open_log, rows_of, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,6 +144,27 @@ def test_versions_times_and_properties(delta: SparkSession, tables: tuple[Table,
     for properties in ({"delta.columnMapping.mode": "name"}, {"delta.logRetentionDuration": "interval 3 days"}):
         with pytest.raises(ValueError, match=r"column mapping mode|must not be shorter"):
             clone(Table(ours.path.parent / "refused", delta), source, properties=properties)
+
+
+def test_change_data_feed_and_column_mapping(delta: SparkSession, tables: tuple[Table, Table, Table]) -> None:
+    source, ours, theirs = tables
+    both_on = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableChangeDataFeed' = 'true')"
+    delta.sql(f"CREATE TABLE {sql_name(source.path)} (id LONG, p STRING) USING delta {both_on}")
+    delta.sql(f"INSERT INTO {sql_name(source.path)} VALUES (1, 'a')")
+    delta.sql(f"ALTER TABLE {sql_name(source.path)} RENAME COLUMN p TO q")
+    delta.sql(f"CREATE TABLE {sql_name(theirs.path)} SHALLOW CLONE {sql_name(source.path)}")
+    clone(ours, source)
+    assert both(delta, tables)[0] == ["id=1, q='a'"]
+    empty = Table(ours.path.parent / "empty", delta)
+    delta.sql(f"CREATE TABLE {sql_name(empty.path)} (x LONG) USING delta {both_on}")
+    clone(empty, source, replace=True)
+    assert delta_rows(delta, empty.path) == ["id=1, q='a'"]
+    for path in (ours.path, theirs.path, empty.path):
+        version = len(list((path / "_delta_log").glob("0*.json"))) - 1
+        feed = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version).load(str(path))
+        changes = read_changes(delta, plan_changes(open_log(path), starting_version=version))
+        assert rows_of(changes) == rows_of(feed)
+        assert [row.q for row in changes.collect()] == ["a"]
 
 
 def test_an_empty_table_becomes_the_clone(delta: SparkSession, tables: tuple[Table, Table, Table]) -> None:

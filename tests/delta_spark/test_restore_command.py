@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_delta.commands.changes.plan import plan_changes
 from airflow_delta.commands.restore import restore
 from airflow_delta.exceptions import DeltaError
-from delta_spark.support import delta_history, delta_rows, open_log, sql_name
+from airflow_delta.spark.changes import read_changes
+from delta_spark.support import delta_history, delta_rows, open_log, rows_of, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +61,25 @@ CASES: dict[str, tuple[str, ...]] = {
         "ALTER TABLE {t} RENAME COLUMN v TO w",
         "INSERT INTO {t} VALUES (2, 'y')",
         "ALTER TABLE {t} ADD CONSTRAINT positive CHECK (id > 0)",
+    ),
+    "feed and mapping": (
+        "CREATE TABLE {t} (id LONG, v STRING) USING delta "
+        "TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableChangeDataFeed' = 'true')",
+        "INSERT INTO {t} VALUES (1, 'x')",
+        "ALTER TABLE {t} RENAME COLUMN v TO w",
+        "INSERT INTO {t} VALUES (2, 'y')",
+        "ALTER TABLE {t} DROP COLUMN w",
+        "INSERT INTO {t} VALUES (3)",
+        "ALTER TABLE {t} ADD COLUMNS (more INT)",
+    ),
+    "dropped feature": (
+        "CREATE TABLE {t} (id LONG, v STRING) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name')",
+        "INSERT INTO {t} VALUES (1, 'x'), (2, 'y')",
+        "DELETE FROM {t} WHERE id = 1",
+        "ALTER TABLE {t} DROP FEATURE deletionVectors",
+        "INSERT INTO {t} VALUES (3, 'z')",
+        "ALTER TABLE {t} DROP FEATURE columnMapping",
     ),
 }
 
@@ -123,6 +144,37 @@ def test_same_as_delta(delta: SparkSession, source: Path, tmp_path: Path) -> Non
         for kind in ours_committed | theirs_committed:
             assert ours_committed.get(kind) == theirs_committed.get(kind), (wanted, kind)
         assert delta_rows(delta, ours) == delta_rows(delta, theirs)
+
+
+def test_the_feed_across_a_restore(delta: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    for statement in CASES["feed and mapping"]:
+        delta.sql(statement.format(t=sql_name(path)))
+    for version in (1, 5):
+        restore(open_log(path), version=version, transaction_key=f"restore-{version}", attempt="1-0")
+    told = 0
+    for start, end in ((0, 1), (1, 3), (1, 7), (2, 3), (3, 7), (6, 8), (7, 7), (7, 8), (8, 8)):
+        theirs, ours = feeds(delta, path, start, end)
+        assert isinstance(ours, list) == isinstance(theirs, list), (start, end, theirs, ours)
+        if isinstance(theirs, list):
+            assert ours == theirs, (start, end)
+            told += 1
+    assert told >= 5
+
+
+def feeds(delta: SparkSession, path: Path, start: int, end: int) -> tuple[list[str] | Exception, list[str] | Exception]:
+    """Return the changes as Delta Spark reads them and as we do, or the errors."""
+    found: list[list[str] | Exception] = []
+    reader = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", start)
+    for read in (
+        lambda: reader.option("endingVersion", end).load(str(path)),
+        lambda: read_changes(delta, plan_changes(open_log(path), starting_version=start, ending_version=end)),
+    ):
+        try:
+            found.append(rows_of(read()))
+        except Exception as error:
+            found.append(error)
+    return found[0], found[1]
 
 
 def test_timestamp(delta: SparkSession, source: Path, tmp_path: Path) -> None:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from airflow_delta.commands.changes.plan import plan_changes
 from airflow_delta.exceptions import (
     CharVarcharLimitException,
     ConstraintViolationException,
     DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
     IdentityInsertException,
     InvariantViolationException,
     MetadataChangedException,
     SchemaMismatchException,
     StageConflictException,
 )
+from airflow_delta.spark.changes import read_changes
 from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:
@@ -511,3 +514,45 @@ def test_in_turn_with_delta_spark(judge: Judge, table: Table, feature: str) -> N
         assert judge.sql("SELECT count(DISTINCT n) FROM {t}") == [(6,)]
     versions = [row[0] for row in judge.sql("DESCRIBE HISTORY {t}")]
     assert versions == list(range(len(versions) - 1, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "kept"),
+    [
+        ("SELECT 5L AS id, struct(6 AS a) AS s", {}, True),
+        ("SELECT struct(6 AS a, 7 AS b) AS s, 5L AS id, 8 AS x", {}, True),
+        ("SELECT 5L AS id, struct(6 AS a) AS s", {"create": "create_or_replace"}, True),
+        ("SELECT 5L AS id", {}, False),
+        ("SELECT 'a' AS id, struct(6 AS a) AS s", {}, False),
+    ],
+    ids=["same", "more, in another order", "replaced", "fewer", "another type"],
+)
+def test_a_schema_that_is_replaced_with_the_feed_and_column_mapping(
+    judge: Judge, table: Table, rows: str, options: dict[str, Any], kept: bool
+) -> None:
+    """Columns that stay keep their ids and names in files, as in Delta; where one does not stay, both refuse."""
+    both = {"delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true"}
+    judge.create("id LONG, s STRUCT<a: INT>", **both)
+    judge.sql("INSERT INTO {t} VALUES (1, named_struct('a', 2))")
+    before = {name: field["metadata"] for name, field in judge.schema().items()}
+    options = {**options, "properties": both} if options else {"mode": "overwrite", "overwrite_schema": True}
+    if not kept:
+        with pytest.raises(DeltaIllegalStateException, match="DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION"):
+            table.write(rows, **options)
+        writer = judge.spark.sql(rows).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        with pytest.raises(Exception, match="DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION"):
+            writer.save(table.uri)
+        return
+    version = table.write(rows, **options).version
+    after = {name: field["metadata"] for name, field in judge.schema().items()}
+    assert {name: after[name] for name in before} == before
+    found = [(row.id, row.s.a, row._change_type) for row in feed_of(judge, version).collect()]
+    assert sorted(found) == [(1, 2, "delete"), (5, 6, "insert")]
+    ours = read_changes(judge.spark, plan_changes(table.log(), starting_version=version))
+    assert sorted((row.id, row.s.a, row._change_type) for row in ours.collect()) == sorted(found)
+    judge.sql("INSERT INTO {t} SELECT * FROM {t}")
+
+
+def feed_of(judge: Judge, version: int) -> Any:
+    reader = judge.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
+    return reader.load(judge.table.uri)

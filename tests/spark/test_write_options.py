@@ -14,6 +14,7 @@ from airflow_delta.commands.write import plan_stage
 from airflow_delta.exceptions import (
     ConstraintViolationException,
     DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
     DeltaTableAlreadyExistsException,
     StageConflictException,
 )
@@ -167,3 +168,20 @@ def test_no_data_change(table: Table) -> None:
     commit = table.commit(1)
     assert {a["dataChange"] for kind in ("add", "remove") for a in commit[kind]} == {False}
     assert len(commit["remove"]) == 2
+
+
+def test_columns_that_stay_keep_their_names_when_the_schema_is_replaced(table: Table) -> None:
+    """With the change data feed on, Delta refuses only what drops, renames or retypes a column."""
+    both = {"delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true"}
+    handle = table.begin()
+    table.publish(handle, created(table, handle, "id INT, v STRING", properties=both))
+    before = {field.name: field.metadata for field in table.log().update().schema.fields}
+    table.write("SELECT 'a' AS v, 1 AS x, 1 AS id", mode="overwrite", overwrite_schema=True)
+    after = {field.name: field.metadata for field in table.log().update().schema.fields}
+    assert list(after) == ["v", "x", "id"]
+    assert {name: after[name] for name in before} == before
+    assert read(table) == [("a", 1, 1)]
+    table.write("SELECT 'b' AS v, 2 AS x, 2 AS id", create="create_or_replace", properties=both)
+    assert {field.name: field.metadata for field in table.log().update().schema.fields} == after
+    with pytest.raises(DeltaIllegalStateException, match="DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION"):
+        table.write("SELECT 'b' AS v", mode="overwrite", overwrite_schema=True)

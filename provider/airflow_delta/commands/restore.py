@@ -117,8 +117,8 @@ def restore_actions(
     if not ignore_missing_files:
         _check_files_exist(log, adds, wanted)
     # Its properties were checked when the table got them; constraints, for one, may be set in no other way than ALTER TABLE.
-    txn.update_metadata(_restored_metadata(source.metadata, latest.metadata), ignore_default_properties=True)
     restored = source.protocol if protocol_downgrade_allowed else protocol.upgraded(latest.protocol, source.protocol)
+    txn.update_metadata_for_restore(_restored_metadata(source.metadata, latest.metadata), restored)
     sizes = to_restore.column("size").to_pylist()
     metrics = {
         "tableSizeAfterRestore": sum(sizes),
@@ -129,7 +129,7 @@ def restore_actions(
         "restoredFilesSize": sum(add.size for add in adds),
     }
     text = None if timestamp is None else _timestamp_text(timestamp)
-    return [*adds, *removes, *_clustering(source, latest), restored], Operation.restore(version, text, metrics=metrics)
+    return [*adds, *removes, *_clustering(source, latest)], Operation.restore(version, text, metrics=metrics)
 
 
 def _check_within_retention(latest: Snapshot, source: Snapshot) -> None:

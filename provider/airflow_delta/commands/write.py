@@ -28,6 +28,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.staging.contract import ScanPlan, StagedWrite, TransactionHandle
+from airflow_delta.staging.mapping import REPLACED_SCHEMA
 from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, attempt_directory, stage_key
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -116,6 +117,8 @@ def plan_stage(
         merge_schema=merge_schema,
         overwrite_schema=overwrite_schema,
     )
+    if (overwrite_schema or create is not None) and _keeps_names(before, handle):
+        arguments[REPLACED_SCHEMA] = (handle_after(before, earlier) if earlier else before).schema_string
     exists = handle.read_version >= 0 or bool(earlier)
 
     def plan(where: str | None) -> ScanPlan:
@@ -162,6 +165,13 @@ def plan_stage(
         rewrite=rewrite,
         rules=rules,
     )
+
+
+def _keeps_names(before: TransactionHandle, after: TransactionHandle) -> bool:
+    """Return whether columns that stay keep their ids and physical names, although the schema is replaced."""
+    from airflow_delta.log.column_mapping import mode
+
+    return before.read_version >= 0 and mode(before.configuration) != "none" and mode(after.configuration) != "none"
 
 
 def check_write_options(

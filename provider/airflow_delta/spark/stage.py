@@ -19,7 +19,7 @@ from airflow_delta.spark.replace import ReplacedRows
 from airflow_delta.spark.write import partition_names, physical_names, write_files, write_inserts
 from airflow_delta.spark.written import written_files
 from airflow_delta.staging.contract import Json, ScanFile
-from airflow_delta.staging.mapping import mapped_schema
+from airflow_delta.staging.mapping import REPLACED_SCHEMA, mapped_schema, with_known_columns
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.rules import IdentityRule
 from airflow_delta.staging.schema import parse_struct, written_schema
@@ -53,6 +53,8 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         rules=request.rules,
         exact=True,
     )
+    if REPLACED_SCHEMA in request.arguments:
+        target = with_known_columns(target, parse_struct(request.arguments[REPLACED_SCHEMA]))
     target = mapped_schema(target, request.rules, request.transaction_id)
     identities = absent_identities(data, request)
     checks = RowChecks(request.table, request.read_version)

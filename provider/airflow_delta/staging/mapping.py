@@ -18,6 +18,9 @@ PHYSICAL_NAME = "delta.columnMapping.physicalName"
 FIELD_ID = "parquet.field.id"
 """Metadata of a field that Spark's Parquet writer turns into the field id."""
 
+REPLACED_SCHEMA = "replacedSchema"
+"""Argument of a request: schema with column mapping that the rows replace; columns that stay keep their ids and names."""
+
 _NAMESPACE = uuid.UUID("5b1f6a34-6c80-4d5b-9c37-0d2a9cf1b3e1")
 
 
@@ -40,6 +43,37 @@ def mapped_schema(schema: Json, rules: TableRules, seed: str) -> Json:
         return {**field, "metadata": metadata}
 
     return dict(_each_field(schema, "", complete))
+
+
+def with_known_columns(schema: Json, known: Json) -> Json:
+    """Return the schema of an overwrite with the ids and physical names that columns of the same name and type have now.
+
+    As Delta does: readers of the change data feed can then read what was there before with the schema that replaces it.
+
+    :param known: the table's schema.
+    """
+    before: dict[str, Json] = {}
+
+    def note(path: str, field: Json) -> Json:
+        before[path] = field
+        return field
+
+    def adopt(path: str, field: Json) -> Json:
+        old = before.get(path)
+        if old is None or not _same_kind(old["type"], field["type"]):
+            return field
+        kept = {key: value for key, value in (old.get("metadata") or {}).items() if key in (ID, PHYSICAL_NAME)}
+        return {**field, "metadata": {**(field.get("metadata") or {}), **kept}}
+
+    _each_field(known, "", note)
+    return dict(_each_field(schema, "", adopt))
+
+
+def _same_kind(before: Type, now: Type) -> bool:
+    """Return whether a column keeps its id: the same type, or the same kind of nested type."""
+    if isinstance(before, str) or isinstance(now, str):
+        return bool(before == now)
+    return bool(before["type"] == now["type"])
 
 
 def physical_name(field: Json, rules: TableRules) -> str:

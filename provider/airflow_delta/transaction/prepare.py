@@ -88,12 +88,12 @@ def prepare_commit(
     metadata, protocol = new_metadata or state.metadata, new_protocol or state.protocol
     if metadata is None or protocol is None:
         raise DeltaIllegalStateException(f"Table {state.table} has no protocol or no metadata", table=state.table)
-    if new_protocol is not None:
+    if new_protocol is not None and not (large and operation.name == "RESTORE"):  # which may be allowed to take features away
         check_protocol_change(state, new_protocol, operation)
     if new_metadata is not None or new_protocol is not None:  # else it was checked when the transaction began
         table_protocol.check_can_write(protocol, metadata, state.table, state.read_version)
         _check_column_defaults(state, metadata, protocol)
-    if new_metadata is not None:
+    if new_metadata is not None and not large:  # RESTORE and CLONE bring metadata that fit their files, as in Delta
         _check_change_data_feed(state, new_metadata, actions, operation)
     if not large:
         _check_partition_columns(state, new_metadata, operation, policy or CommitPolicy())

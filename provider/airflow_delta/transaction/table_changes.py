@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAssertionError
@@ -72,10 +73,13 @@ class TableChanges(TableReads):
         """Whether ``update_metadata`` may still be called."""
         return not self.has_written and self._new_metadata is None
 
-    def update_metadata(self, metadata: Metadata, *, ignore_default_properties: bool = False) -> None:
+    def update_metadata(
+        self, metadata: Metadata, *, ignore_default_properties: bool = False, protocol: Protocol | None = None
+    ) -> None:
         """Set the table's new metadata: once, and before any file is written. Upgrades the protocol where it must.
 
         :param ignore_default_properties: leave the default properties out (a clone has its source's).
+        :param protocol: what the table gets in any case; the metadata are checked against it. Default: the table's own.
         :raises DeltaAssertionError: it was set before, or files have been written.
         :raises DeltaAnalysisException: the metadata is not valid.
         :raises DeltaUnsupportedTableFeatureException: it needs a feature that an existing table only gets by name.
@@ -86,7 +90,7 @@ class TableChanges(TableReads):
             )
         if self._new_metadata is not None:
             raise DeltaAssertionError("Cannot change the metadata more than once in a transaction.", table=self.log.uri)
-        self._update_metadata(metadata, ignore_default_properties=ignore_default_properties)
+        self._update_metadata(metadata, ignore_default_properties=ignore_default_properties, protocol=protocol)
 
     def update_metadata_for_new_table(self, metadata: Metadata, *, ignore_default_properties: bool = False) -> None:
         """Set the metadata of a table that this transaction creates or replaces; see :meth:`update_metadata`."""
@@ -114,6 +118,15 @@ class TableChanges(TableReads):
         self._mark(overwriting=True)
         self.update_metadata(metadata, ignore_default_properties=True)
         self._new_protocol = upgraded(protocol, self.protocol)
+
+    def update_metadata_for_restore(self, metadata: Metadata, protocol: Protocol) -> None:
+        """Set metadata and protocol of a table that goes back to an earlier version; see :meth:`update_metadata`.
+
+        :param metadata: those of that version, whose properties were checked when the table got them.
+        :param protocol: has every feature that they need, also one that was dropped since.
+        """
+        self.update_metadata(metadata, ignore_default_properties=True, protocol=protocol)
+        self._new_protocol = protocol
 
     def adopt_changes(self, metadata: Metadata | None, protocol: Protocol, domains: Sequence[DomainMetadata] = ()) -> None:
         """Set what several changes, each checked on top of the one before, have made of the table.
@@ -192,11 +205,12 @@ class TableChanges(TableReads):
             self.is_creating_new_table |= creating
             self.is_overwriting_schema |= overwriting
 
-    def _update_metadata(self, metadata: Metadata, *, ignore_default_properties: bool) -> None:
+    def _update_metadata(self, metadata: Metadata, *, ignore_default_properties: bool, protocol: Protocol | None) -> None:
         from airflow_delta.transaction.metadata_update import update_metadata
 
+        state = self._state()
         update = update_metadata(
-            self._state(),
+            state if protocol is None else replace(state, protocol=protocol),
             metadata,
             creates_table=self.is_creating_new_table,
             overwrites_schema=self.is_overwriting_schema,

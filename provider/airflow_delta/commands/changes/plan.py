@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_delta.commands.changes.range import change_range
-from airflow_delta.commands.changes.schema import check_readable, read_schema
+from airflow_delta.commands.changes.schema import check_readable, check_removed, read_schema
 from airflow_delta.commands.committed import num_records
 from airflow_delta.exceptions import (
     DeltaIllegalStateException,
@@ -108,6 +108,8 @@ def plan_changes(
             if commit.version > start:
                 check_readable(log.uri, read, metadata, commit.version, (start, end))
         files = _files_of(log, commit, _time_of(log, snapshot, commit, times))
+        if commit.version == start > 0 and commit.metadata and (files.deletes or files.changes):
+            check_removed(log.uri, read, log.snapshot_at(start - 1).metadata, start)
         if files.kinds():
             found.append(files)
     check_readable(log.uri, read, first.metadata, start, (start, end))

@@ -13,6 +13,7 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log import column_mapping
 from airflow_delta.log.actions import Metadata
 from airflow_delta.log.schema import ArrayType, DataType, MapType, StructType, parse_schema
+from airflow_delta.log.schema_walk import folded, walk_fields
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
@@ -51,6 +52,34 @@ def check_readable(table: str, read: Snapshot, metadata: Metadata, version: int,
         table=table,
         version=version,
     )
+
+
+def check_removed(table: str, read: Snapshot, before: Metadata, version: int) -> None:
+    """Check that rows which the first commit of a range removes can be read, where that commit changes the schema as well.
+
+    Their files are of the version before, which is not in the range: RESTORE and an overwrite of the schema can bring another
+    partitioning, or other physical names. Delta reads nulls then.
+
+    :param before: metadata that the files were written under.
+    :raises DeltaAnalysisException: they cannot.
+    """
+    names, now = _physical_names(before), _physical_names(read.metadata)
+    if _same_partitioning(read.metadata, before) and all(names[path] == now[path] for path in names.keys() & now.keys()):
+        return
+    raise DeltaAnalysisException(
+        f"Version {version} of table {table} removes files that were written under another partitioning or other physical names "
+        f"than those of version {read.version}, which the changes would be read with "
+        "(DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE). Read the rows of the version before, with time travel.",
+        table=table,
+        version=version,
+    )
+
+
+def _physical_names(metadata: Metadata) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Return what the columns at any depth are called in files, by their path."""
+    schema = parse_schema(metadata.schema_string)
+    physical = column_mapping.physical_schema(schema, column_mapping.mode(metadata.configuration))
+    return {folded(path): other for (path, _), (other, _) in zip(walk_fields(schema), walk_fields(physical), strict=True)}
 
 
 def _same_columns(new: Metadata, old: Metadata) -> bool:
