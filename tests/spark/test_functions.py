@@ -30,7 +30,8 @@ def test_every_function_of_spark_is_known(spark: Any) -> None:
     named = {name for name in registered if re.fullmatch(r"[a-z_][a-z0-9_]*", name)}
     known = DETERMINISTIC | UNSAFE | OTHERS | NOT_DETERMINISTIC | OF_THE_SESSION
     assert named - known == set()
-    assert known - named - SYNTAX == set()
+    if spark.version >= "4.2":  # an older Spark refuses by itself what it lacks
+        assert known - named - SYNTAX == set()
     dangerous = {"reflect", "try_reflect", "java_method", "input_file_name", "rand", "uuid", "from_protobuf", "shuffle"}
     assert dangerous <= registered
     assert not dangerous & DETERMINISTIC
