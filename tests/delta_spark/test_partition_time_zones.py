@@ -84,15 +84,18 @@ def test_operations(delta: SparkSession, tmp_path: Path, zone: str) -> None:
     hour = {"UTC": "07-01 00", "Europe/Berlin": "06-30 22", "America/New_York": "07-01 04"}[zone]
     midnight = f"TIMESTAMP'2020-{hour}:00:00 UTC'"
     late = "ts > TIMESTAMP'2020-10-25 00:45:00 UTC'"
-    for predicate in (f"ts = {midnight} AND id % 3 = 0", "id = 4", f"{late} AND id % 3 = 1"):
-        ours.run(plan_delete, predicate=predicate)
-        delta.sql(f"DELETE FROM {sql_name(theirs)} WHERE {predicate}")
+    predicate = f"(ts = {midnight} AND id % 3 = 0) OR id = 4 OR ({late} AND id % 3 = 1)"
+    ours.run(plan_delete, predicate=predicate)
+    delta.sql(f"DELETE FROM {sql_name(theirs)} WHERE {predicate}")
     kept()
     assert texts(ours) == spelled
     predicate = f"ts = {midnight}"
     ours.run(plan_update, set={"v": "v + 1"}, predicate=predicate)  # partition columns alone
     delta.sql(f"UPDATE {sql_name(theirs)} SET v = v + 1 WHERE {predicate}")
     kept()
+    if zone != "Europe/Berlin":  # the rest asks the same of the other operations
+        same()
+        return
     source = f"SELECT {midnight} ts, CAST(id AS BIGINT) id, 9 v FROM VALUES (1), (100) AS s(id)"
     on = "t.ts = s.ts AND t.id = s.id"
     ours.run(

@@ -114,9 +114,9 @@ def test_columns_that_are_not_there_are_left_out(delta_rs_table: Path) -> None:
     reader = reader_of(delta_rs_table)
     (batch,) = reader.add_batches(["path", "stats_parsed.numRecords", "nonsense"])
     assert batch.schema.names == ["path"]
-    assert not reader.has_column("stats_parsed")
-    assert reader.has_column("deletionVector.storageType")
-    assert not reader.may_have_values("add.deletionVector.storageType")
+    assert not reader.has_column(("stats_parsed",))
+    assert reader.has_column(("deletionVector", "storageType"))
+    assert not reader.may_have_values(("add", "deletionVector", "storageType"))
 
 
 DAMAGE = {

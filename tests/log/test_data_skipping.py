@@ -257,3 +257,11 @@ def test_statistics_from_before_a_type_was_widened():
     )
     for text in ("i = 5", "n = 5", "n > 4.5", "t = '2024-01-05'", "t > '2024-01-01 12:00:00'"):
         assert skipping_mask(Predicate.parse(text, SCHEMA, []).data_part, parsed).to_pylist() == [False, True], text
+
+
+def test_a_name_that_begins_with_a_dot_is_no_path():
+    schema = StructType((StructField(".b", PrimitiveType("long")), StructField("b", PrimitiveType("long"))))
+    bounds = {".b": 1, "b": 9}
+    stats = pa.array([{"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": {".b": 0, "b": 0}}])
+    for text, kept in (("`.b` = 1", True), ("`.b` = 9", False), ("b = 9", True), ("b = 1", False)):
+        assert skipping_mask(Predicate.parse(text, schema), stats).to_pylist() == [kept], text

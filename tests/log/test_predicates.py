@@ -5,12 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
+import re
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
+from airflow_delta.log.like import LikePattern
 from airflow_delta.log.predicates import Predicate, partition_texts
 from airflow_delta.log.schema import DecimalType, PrimitiveType, StructField, StructType
 
@@ -357,3 +361,17 @@ def test_a_disjunction_with_a_partition_without_a_time_zone():
     stats = pa.array(['{"numRecords":1,"minValues":{"Id":1},"maxValues":{"Id":1},"nullCount":{"Id":0}}'] * 3)
     texts = pa.array(["2024-01-01 00:00:00", "2024-01-01T00:00:00Z", "2024-01-03 00:00:00"])
     assert skipping_mask(predicate.data_part, stats, lambda _name: texts).to_pylist() == [True, False, False]
+
+
+@given(pattern=st.text("ab%_\\.", max_size=8), text=st.text("ab\n%_\\.", max_size=8))
+def test_like_is_what_its_regular_expression_matches(pattern, text):
+    expected, at = "", 0
+    while at < len(pattern):
+        letter = pattern[at]
+        if letter == "\\" and at + 1 < len(pattern):
+            at += 1
+            expected += re.escape(pattern[at])
+        else:
+            expected += {"%": ".*", "_": "."}.get(letter, re.escape(letter))
+        at += 1
+    assert LikePattern(pattern).matches(text) == (re.fullmatch(expected, text, re.DOTALL) is not None)

@@ -30,21 +30,40 @@ def table_rules(handle: TransactionHandle, *, overwrite_schema: bool = False) ->
     schema = parse_schema(handle.schema_string or "") if known else StructType()
     metadata = Metadata(id=handle.table_id or "", schema_string="", configuration=dict(handle.configuration))
     identities = identity_columns(schema) if _has(handle, "identityColumns") else []
+    checks = {
+        **constraints.check_constraints(metadata),
+        **{f"EXPRESSION({column})": text for column, text in constraints.invariants(schema).items()},
+    }
+    generated = generated_columns(schema) if _has(handle, "generatedColumns") else {}
+    defaults = constraints.column_defaults(schema) if _has(handle, "allowColumnDefaults") else {}
+    _refuse_unsafe(handle, {**checks, **generated, **defaults})
     return TableRules(
         column_mapping=column_mapping.mode(handle.configuration),
         max_column_id=int(handle.configuration.get(column_mapping.MAX_COLUMN_ID, "0")),
-        checks={
-            **constraints.check_constraints(metadata),
-            **{f"EXPRESSION({column})": text for column, text in constraints.invariants(schema).items()},
-        },
-        generated=generated_columns(schema) if _has(handle, "generatedColumns") else {},
-        defaults=constraints.column_defaults(schema) if _has(handle, "allowColumnDefaults") else {},
+        checks=checks,
+        generated=generated,
+        defaults=defaults,
         identities=tuple(
             IdentityRule(column=c.name, first=c.next_value, step=c.step, explicit=c.allow_explicit_insert) for c in identities
         ),
         type_widening=handle.read_version >= 0 and bool(properties.get("enableTypeWidening")),
         change_data=handle.read_version >= 0 and properties.enable_change_data_feed,
     )
+
+
+def _refuse_unsafe(handle: TransactionHandle, expressions: dict[str, str]) -> None:
+    """Refuse rules that whoever may write the table's log could have put there to be run by Spark's driver."""
+    if not expressions:
+        return
+    from airflow_delta.log.functions import refused_function
+
+    for name, text in expressions.items():
+        if (problem := refused_function(text, assigned=True)) is not None:
+            raise DeltaIllegalArgumentException(
+                f"The rule {name} ({text}) of table {handle.table} version {handle.read_version} {problem}. Drop or change it.",
+                table=handle.table,
+                version=handle.read_version,
+            )
 
 
 def check_finished_files(

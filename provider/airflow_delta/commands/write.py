@@ -15,6 +15,7 @@ from airflow_delta.commands.rules import table_rules
 from airflow_delta.commands.scan import plan_scan, plan_scan_after, scan_of, spark_table, undecided_files, zone_needed
 from airflow_delta.commands.table import parse_predicate
 from airflow_delta.commands.write_options import (
+    check_condition,
     create_arguments,
     data_change_arguments,
     optimize_arguments,
@@ -137,6 +138,8 @@ def plan_stage(
             if not data_change:
                 raise zone_needed(handle, predicate, "With data_change=False")
             rewrite = scan_of(log, handle, undecided, predicate, spark_table_uri=spark_table_uri)
+    elif replace_where is not None:  # of a table that the commit makes: Spark gets it as it is
+        check_condition(handle, "replace_where", replace_where)
     check_replacement(before, earlier, mode=mode, predicate=predicate, data_change=data_change)
     rules = table_rules(handle, overwrite_schema=overwrite_schema)
     if rules.change_data and data_change:

@@ -130,6 +130,30 @@ def _check_repeatable(handle: TransactionHandle, condition: str) -> None:
             table=handle.table,
             version=handle.read_version,
         )
+    check_condition(handle, "replace_on", condition)
+
+
+def check_condition(handle: TransactionHandle, option: str, condition: str) -> None:
+    """Check the text of a condition that goes to Spark as it is.
+
+    :raises DeltaIllegalArgumentException: it does not parse, holds a subquery, or calls a function that a condition may not.
+    """
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from airflow_delta.log.functions import oversized, refused_function
+
+    problem = oversized(condition) or refused_function(condition)
+    try:
+        if problem is None and sqlglot.parse_one(condition, dialect="spark").find(exp.Query) is not None:
+            problem = "holds a subquery"
+    except (SqlglotError, RecursionError):
+        problem = "does not parse as Spark SQL"
+    if problem is not None:
+        raise DeltaIllegalArgumentException(
+            f"{option} ({condition}) {problem} (table {handle.table})", table=handle.table, version=handle.read_version
+        )
 
 
 def data_change_arguments(
@@ -182,5 +206,5 @@ def optimize_arguments(handle: TransactionHandle, optimize_write: bool | None) -
     text = folded.get("delta.targetfilesize", "").strip().lower()
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz").strip()
     unit = _UNITS.get(text[len(number) :].strip() or "b")
-    size = int(number) * 1024**unit if number.isdecimal() and unit is not None else TARGET_FILE_SIZE
+    size = int(number) * 1024**unit if number.isdecimal() and len(number) < 20 and unit is not None else TARGET_FILE_SIZE
     return {"optimizeWrite": max(size, 1) * SHUFFLE_FACTOR}

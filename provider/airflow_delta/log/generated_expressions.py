@@ -113,6 +113,10 @@ def _parse(name: str, text: str) -> Any:
     import sqlglot
     from sqlglot.errors import SqlglotError
 
+    from airflow_delta.log.functions import oversized
+
+    if (problem := oversized(text)) is not None:
+        raise _refused(name, text[:100], f"it {problem}", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN")
     try:
         return sqlglot.parse_one(text, dialect="spark")
     except SqlglotError as error:

@@ -9,7 +9,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.properties import TableProperties
 from airflow_delta.log.schema import Leaf, StructType, leaves
 
-_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.,]+?))\s*([.,]|$)")
+_NAME = re.compile(r"\s*+(?:`((?:[^`]|``)++)`\s*+|([^`.,\s][^`.,]*+))([.,]|$)")
 
 
 def parse_column_list(text: str) -> list[tuple[str, ...]]:
@@ -24,7 +24,7 @@ def parse_column_list(text: str) -> list[tuple[str, ...]]:
         match = _NAME.match(text, at)
         if match is None:
             raise DeltaIllegalArgumentException(f"delta.dataSkippingStatsColumns is no list of columns: {text!r}")
-        path.append(match[1].replace("``", "`") if match[1] else match[2])
+        path.append(match[1].replace("``", "`") if match[1] else match[2].rstrip())
         if match[3] != ".":
             result.append(tuple(path))
             path = []

@@ -28,6 +28,8 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_LONGEST = 1_000  # characters of a value that is no text
+_DIGITS = 400  # of a decimal, with its zeros
 _PARTITION_TYPES = frozenset({*_BITS, "float", "double", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})
 # What Spark escapes in a directory name (ExternalCatalogUtils): control characters and what means something to Hive.
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 32)}
@@ -92,6 +94,8 @@ def parse_partition_value(text: str | None, data_type: DataType) -> Any:
     """
     if text is None or text == "":
         return None
+    if len(text) > _LONGEST and data_type.name not in ("string", "binary"):
+        raise DeltaAnalysisException(f"Partition value {text[:_LONGEST]!r}... is not a value of type {data_type}")
     try:
         return _parse(text, data_type)
     except (ValueError, ArithmeticError, OverflowError) as error:
@@ -118,7 +122,8 @@ def _parse(text: str, data_type: DataType) -> Any:
     if name == "float":
         return to_float32(float(text))
     if isinstance(data_type, DecimalType):
-        return decimal.Decimal(text)
+        number = decimal.Decimal(text)
+        return number if number.is_finite() and abs(number.adjusted()) <= _DIGITS else _fail()
     if name == "binary":
         return text.encode()
     return _fail()

@@ -8,12 +8,11 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+from airflow_delta.log.like import like_pattern
 from airflow_delta.log.partition_values import Instants
 from airflow_delta.log.schema import FLOATING, INTEGRAL, DataType
 
@@ -110,7 +109,7 @@ class Like:
     @property
     def prefix(self) -> str:
         """Return the text that every match starts with."""
-        return _like(self.pattern)[1]
+        return like_pattern(self.pattern).prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +265,8 @@ def compile_expression(expression: Expression) -> Callable[[Row], Truth]:
             path = column.physical_path
             return lambda row: row.get(path) is None
         case Like(column, pattern):
-            matches, path = _like(pattern)[0].fullmatch, column.physical_path
-            return lambda row: None if (value := row.get(path)) is None else matches(value) is not None
+            matches, path = like_pattern(pattern).matches, column.physical_path
+            return lambda row: None if (value := row.get(path)) is None else matches(value)
         case In(column, literals):
             return _in(column, literals)
         case Compare(operator, column, literal):
@@ -342,30 +341,6 @@ def _compare(operator: str, column: Column, literal: Literal) -> Callable[[Row],
         return lambda row: (value := row.get(path)) is not None and bool(key(value) == right)
     holds = _OPERATORS[operator]
     return lambda row: None if (value := row.get(path)) is None else holds(key(value), right)
-
-
-@lru_cache(maxsize=256)
-def _like(pattern: str) -> tuple[re.Pattern[str], str]:
-    """Return the regular expression of a LIKE pattern, and the text before its first wildcard."""
-    parts: list[str] = []
-    prefix: list[str] = []
-    fixed = True
-    position = 0
-    while position < len(pattern):
-        letter = pattern[position]
-        if letter == "\\" and position + 1 < len(pattern):
-            position += 1
-            letter = pattern[position]
-        elif letter in "%_":
-            fixed = False
-            parts.append(".*" if letter == "%" else ".")
-            position += 1
-            continue
-        parts.append(re.escape(letter))
-        if fixed:
-            prefix.append(letter)
-        position += 1
-    return re.compile("".join(parts), re.DOTALL), "".join(prefix)
 
 
 # -- values that are not known exactly -------------------------------------------------------------------------------------------

@@ -15,6 +15,9 @@ from airflow_delta.log.partition_values import parse_timestamp, to_float32
 from airflow_delta.log.schema import FLOATING, INTEGRAL, DataType, DecimalType
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII)
+MAX_DIGITS = 400
+"""Longer numbers, and such with larger exponents, are left to Spark; no type of a column has room for them."""
+
 _TRUE = frozenset({"t", "true", "y", "yes", "1"})
 _FALSE = frozenset({"f", "false", "n", "no", "0"})
 
@@ -81,10 +84,16 @@ def _exact(value: Any, kind: str) -> Any:
         raise NotComparableError("write the number without exponent or suffix D, for an exact comparison")
     if kind not in ("integer", "decimal", "string"):
         return _refuse(kind)
+    if isinstance(value, str):
+        value = value.strip()
+        if len(value) > MAX_DIGITS:
+            raise NotComparableError("it has too many digits")
     try:
-        number = decimal.Decimal(value.strip() if isinstance(value, str) else value)
+        number = decimal.Decimal(value)
         if not number.is_finite():
             raise ValueError(f"{value!r} is not a number")
+        if abs(number.adjusted()) > MAX_DIGITS:  # as a whole number, 1e1000000 is a million digits
+            raise NotComparableError("its exponent is too large")
         return int(number) if number == number.to_integral_value() else number
     except decimal.InvalidOperation as error:
         raise ValueError(f"{value!r} is not a number") from error
@@ -93,6 +102,8 @@ def _exact(value: Any, kind: str) -> Any:
 def _floating(value: Any, kind: str) -> float:
     if kind not in ("integer", "decimal", "double", "string"):
         return float(_refuse(kind))
+    if isinstance(value, str) and len(value) > MAX_DIGITS:
+        raise NotComparableError("it has too many digits")
     return float(value)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log import predicate_literals as literals
+from airflow_delta.log.functions import oversized, refused_function
 from airflow_delta.log.generated_expressions import NOT_DETERMINISTIC, OF_THE_SESSION
 from airflow_delta.log.predicate_ast import (
     FLIPPED,
@@ -36,6 +37,9 @@ _HINT = (
 _CHANGING_FUNCTIONS = NOT_DETERMINISTIC | OF_THE_SESSION
 _COLLATIONS = "__COLLATIONS"
 _MAX_LENGTH = 1 << 20
+_MAX_PATTERN = 1 << 12
+_MAX_OPAQUE = 100
+"""Conditions that only Spark evaluates; each is parsed by itself."""
 
 
 class _UnsupportedError(PredicateException):
@@ -55,6 +59,8 @@ def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Ex
         raise PredicateException("The predicate is empty; leave it out, or write true")
     if len(text) > _MAX_LENGTH:
         raise PredicateException(f"The predicate has {len(text)} characters; split it")
+    if (problem := oversized(text)) is not None:
+        raise PredicateException(f"The predicate {text[:100]!r}... {problem}; use IN for long lists")
     try:
         return _Parser(text, schema, partition_columns).expression(escape_doubled_quotes(text))
     except _UnsupportedError as error:
@@ -73,6 +79,7 @@ class _Parser:
         self.exp: Any = exp
         self.text = text
         self.schema = schema
+        self.num_opaque = 0
         self.partitions = frozenset(name.lower() for name in partition_columns)
         self.operators: dict[type, str] = {
             exp.EQ: "=",
@@ -112,6 +119,11 @@ class _Parser:
         :raises PredicateException: Spark could not: it is no condition, depends on more than the row, or changes from one
             evaluation to the next.
         """
+        self.num_opaque += 1
+        if self.num_opaque > _MAX_OPAQUE:
+            raise PredicateException(
+                f"The predicate {self.text[:100]!r}... has more than {_MAX_OPAQUE} conditions that only Spark evaluates; split it"
+            )
         exp, condition = self.exp, self.unwrap(node)
         if not isinstance(
             condition,
@@ -126,6 +138,8 @@ class _Parser:
                 exp.Query | exp.AggFunc | exp.Window | exp.Placeholder | exp.Parameter | exp.Star | exp.UDTF | exp.Command,
             ):
                 raise self.refuse(node)
+        if (problem := refused_function(text, session=False)) is not None:
+            raise PredicateException(f"The predicate {self.text!r} {problem}. {_HINT}")
         uses = [self.resolve([part.name for part in column.parts], inside=True) for column in node.find_all(exp.Column)]
         return Opaque(text, tuple(dict.fromkeys(uses)))
 
@@ -167,6 +181,8 @@ class _Parser:
         if isinstance(node, exp.Like) and not node.args.get("negate"):
             column, pattern = self.column(node.this), self.constant(node.expression)
             if column.data_type.name != "string" or pattern.kind != "string":
+                raise self.refuse(node)
+            if len(pattern.value) > _MAX_PATTERN:
                 raise self.refuse(node)
             return Like(column, pattern.value)
         raise self.refuse(node)
@@ -288,6 +304,8 @@ class _Parser:
 
     def number(self, node: Any) -> literals.Constant:
         text = str(node.this)
+        if len(text) > literals.MAX_DIGITS:
+            raise self.refuse(node)
         try:
             if "e" in text.lower():
                 return literals.Constant(float(text), "double")
@@ -317,8 +335,9 @@ class _Parser:
         inner = self.unwrap(node.this)
         if target is None or node.args.get("format") or self.is_column(inner):
             raise self.refuse(node)
+        constant = self.constant(inner)
         try:
-            return literals.cast(self.constant(inner), target)
+            return literals.cast(constant, target)
         except literals.NotComparableError as error:
             raise self.refuse(node) from error
         except (ValueError, OverflowError) as error:

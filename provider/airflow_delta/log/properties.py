@@ -35,7 +35,7 @@ _UNITS = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
-_INTERVAL_PART = re.compile(r"([+-]?\d+(?:\.\d+)?)\s+([a-z]+)")
+_INTERVAL_PART = re.compile(r"([+-]?\d{1,18}(?:\.\d++)?)\s++([a-z]++)", re.ASCII)
 
 
 def parse_interval(text: str) -> int:
@@ -81,7 +81,7 @@ def _boolean(text: str) -> bool:
 
 def _integer(at_least: int | None = None) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text.strip(), re.ASCII):
+        if not re.fullmatch(r"[+-]?\d{1,19}", text.strip(), re.ASCII):
             raise ValueError(f"{text!r} is not a whole number")
         value = int(text)
         if at_least is not None and value < at_least:

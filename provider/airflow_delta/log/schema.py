@@ -210,7 +210,7 @@ def parse_schema(schema_string: str) -> StructType:
     """
     try:
         parsed = _parse_type(msgspec.json.decode(schema_string))
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DeltaAnalysisException(
             f"The schema string is not Spark's JSON form of a schema ({type(error).__name__}: {error}): {schema_string[:200]!r}"
         ) from error
@@ -226,7 +226,7 @@ def parse_type(value: Any) -> DataType:
     """
     try:
         return _parse_type(value)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DeltaAnalysisException(f"Not the JSON form of a type ({type(error).__name__}: {error}): {value!r}") from error
 
 

@@ -59,9 +59,10 @@ def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[C
     def leaf(path: tuple[str, ...], wanted: pa.DataType) -> pa.Array:
         array: Any = stats
         for name in path:
-            if not pa.types.is_struct(array.type) or array.type.get_field_index(name) < 0:
+            position = array.type.get_field_index(name) if pa.types.is_struct(array.type) else -1
+            if position < 0:
                 return pa.nulls(len(stats), wanted)
-            array = pc.struct_field(array, name)
+            array = pc.struct_field(array, [position])  # by name, one that begins with a dot would be read as a path
         try:
             return _numbers(array if array.type == wanted else array.cast(wanted))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

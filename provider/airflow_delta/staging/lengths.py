@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.staging.contract import Json
 
 DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata of a field: the type it was declared with, as SQL spells it, nested types included."""
 
+_MAX_NESTED = 100
 _LIMITED = re.compile(r"(?:var)?char\((\d+)\)")
 _NAME = re.compile(r"`((?:[^`]|``)+)`|([^:`,<>]+)")
 
@@ -26,6 +28,8 @@ def length_problems(field: Json) -> Iterator[tuple[str, str, str]]:
 
 
 def _problems(declared: str, value: str, path: str, depth: int) -> Iterator[tuple[str, str, str]]:
+    if depth == 0 and declared.count("<") > _MAX_NESTED:
+        raise DeltaAnalysisException(f"The declared type of column {path} is nested too deeply: {declared[:100]}...")
     text = declared.strip()
     if match := _LIMITED.fullmatch(text.lower()):
         yield path, f"char_length({value}) > {match[1]}", text

@@ -11,7 +11,8 @@ from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
 
-_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(\w+)|([<>(),:.]))")
+_TOKEN = re.compile(r"\s*+(?:(`(?:[^`]|``)*+`)|('(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\")|(\w++)|([<>(),:.]))")
+_PART = re.compile(r"\s*+(?:`((?:[^`]|``)++)`\s*+|([^`.\s][^`.]*+))(\.|$)")
 _NAMES = {
     "tinyint": "byte",
     "byte": "byte",
@@ -35,10 +36,13 @@ def parse_sql_type(text: str) -> Any:
     :param text: as Spark SQL spells it; Spark's own JSON form of a type is taken as well.
     :raises DeltaAnalysisException: it is no type that Delta tables have.
     """
-    if text.lstrip().startswith("{"):
-        return json.loads(text)
-    parser = _Parser(text)
-    found = parser.type()
+    try:
+        if text.lstrip().startswith("{"):
+            return json.loads(text)
+        parser = _Parser(text)
+        found = parser.type()
+    except RecursionError as error:
+        raise DeltaAnalysisException(f"The type {text[:100]!r}... is nested too deeply") from error
     parser.end()
     return found
 
@@ -50,12 +54,11 @@ def parse_column_path(text: str) -> tuple[str, ...]:
     """
     parts: list[str] = []
     at = 0
-    part = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.]+?))\s*(\.|$)")
     while at < len(text) or not parts:
-        match = part.match(text, at)
+        match = _PART.match(text, at)
         if match is None:
             raise DeltaAnalysisException(f"{text!r} is no path of a column; put names with dots into back-quotes")
-        parts.append(match[1].replace("``", "`") if match[1] else match[2])
+        parts.append(match[1].replace("``", "`") if match[1] else match[2].rstrip())
         at = match.end()
         if not match[3]:
             return tuple(parts)
@@ -67,7 +70,8 @@ class _Parser:
         self.text = text
         self.tokens: list[tuple[int, str]] = []
         at = 0
-        while at < len(text.rstrip()):
+        end = len(text.rstrip())
+        while at < end:
             match = _TOKEN.match(text, at)
             if match is None:
                 raise self.error()

@@ -206,6 +206,10 @@ def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
+    from airflow_delta.log.functions import oversized, refused_function
+
+    if (problem := oversized(change.expression)) is not None:
+        raise table.refuse(f"The constraint {change.name} {problem}")
     try:
         tree = sqlglot.parse_one(change.expression, dialect="spark")
     except SqlglotError as error:
@@ -216,6 +220,8 @@ def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
         raise table.refuse(
             f"The constraint {change.name} ({change.expression}) looks at more than one row, which no writer can check"
         )
+    if (problem := refused_function(change.expression)) is not None:
+        raise table.refuse(f"The constraint {change.name} ({change.expression}) {problem}")
 
 
 PROPERTY_CHANGES: Mapping[type, Callable[[AlteredTable, Any], AlteredTable]] = {

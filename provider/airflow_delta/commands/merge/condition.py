@@ -101,14 +101,19 @@ def check_expression(text: str, *, table: str, repeatable: bool = False) -> None
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
+    from airflow_delta.log.functions import oversized, refused_function
     from airflow_delta.log.generated_expressions import NOT_DETERMINISTIC
 
+    if (problem := oversized(text)) is not None:
+        raise refused(table, f"{text[:100]!r}... {problem}")
     try:
         tree = sqlglot.parse_one(text, dialect="spark")
     except SqlglotError as error:
         raise refused(table, f"{text!r} does not parse as Spark SQL: {first_line(error)}") from error
     if tree.find(exp.Query, exp.AggFunc, exp.Window) is not None:
         raise refused(table, f"{text!r} holds a subquery or an aggregate; compute it in the source")
+    if (problem := refused_function(text, assigned=not repeatable)) is not None:
+        raise refused(table, f"{text!r} {problem}; compute it in the source")
     if repeatable:
         calls = (str(f.name if isinstance(f, exp.Anonymous) else f.sql_name()).lower() for f in tree.find_all(exp.Func))
         changing = next((name for name in calls if name in NOT_DETERMINISTIC), None)

@@ -77,7 +77,7 @@ def target_file_size(handle: TransactionHandle) -> int | None:
     text = handle.configuration.get("delta.targetFileSize")
     if text is None:
         return None
-    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)i?b?\s*", text.lower())
+    match = re.fullmatch(r"(\d{1,19})\s*+([kmgt]?)i?b?", text.strip().lower(), re.ASCII)
     if match is None or int(match[1]) < 1:
         raise DeltaIllegalArgumentException(
             f"delta.targetFileSize of table {handle.table} is {text!r}, expected bytes or a size such as 128mb. Set it "

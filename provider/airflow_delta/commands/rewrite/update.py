@@ -136,6 +136,10 @@ def _check_expression(handle: TransactionHandle, name: str, expression: str) -> 
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
+    from airflow_delta.log.functions import oversized, refused_function
+
+    if (problem := oversized(expression)) is not None:
+        raise _refused(handle, f"sets {name} to {expression[:100]!r}..., which {problem}")
     try:
         tree = sqlglot.parse_one(expression, dialect="spark")
     except SqlglotError as error:
@@ -143,6 +147,8 @@ def _check_expression(handle: TransactionHandle, name: str, expression: str) -> 
         raise _refused(handle, f"sets {name} to {expression!r}, which does not parse as Spark SQL ({reason})") from error
     if tree.find(exp.Select, exp.Subquery, exp.Exists) is not None:
         raise _refused(handle, f"sets {name} to {expression!r}: a subquery cannot be used there; use MERGE")
+    if (problem := refused_function(expression, assigned=True)) is not None:
+        raise _refused(handle, f"sets {name} to {expression!r}, which {problem}")
 
 
 def is_repeatable(expression: str) -> bool:

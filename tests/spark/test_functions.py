@@ -1,0 +1,62 @@
+"""The functions that expressions may call beside Spark's own registry, and what a driver must not be made to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_delta.commands.merge.plan import plan_merge
+from airflow_delta.commands.rewrite.delete import plan_delete
+from airflow_delta.commands.rewrite.update import plan_update
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.log.functions import DETERMINISTIC, OTHERS, UNSAFE
+from airflow_delta.log.generated_expressions import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.staging.merge import when_matched_update
+from commands.flow import Table, column
+from commands.test_table_features import create
+
+pytestmark = pytest.mark.spark
+
+SYNTAX = {"timestampadd", "timestampdiff", "timediff", "try_cast", "identifier"}
+"""What Spark's grammar calls like a function, and the registry does not have."""
+
+
+def test_every_function_of_spark_is_known(spark: Any) -> None:
+    """A function of a new Spark must be looked at before an expression may call it."""
+    registered = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    named = {name for name in registered if re.fullmatch(r"[a-z_][a-z0-9_]*", name)}
+    known = DETERMINISTIC | UNSAFE | OTHERS | NOT_DETERMINISTIC | OF_THE_SESSION
+    assert named - known == set()
+    if spark.version >= "4.2":  # an older Spark refuses by itself what it lacks
+        assert known - named - SYNTAX == set()
+    dangerous = {"reflect", "try_reflect", "java_method", "input_file_name", "rand", "uuid", "from_protobuf", "shuffle"}
+    assert dangerous <= registered
+    assert not dangerous & DETERMINISTIC
+
+
+def test_no_expression_sets_a_property_of_the_driver(spark: Any, tmp_path: Path) -> None:
+    table = Table(tmp_path / "table", spark)
+    create(table, column("id", "long"), column("s", "string"))
+    table.write("SELECT id, 'a' s FROM range(2)")
+    call = "reflect('java.lang.System', 'setProperty', 'airflow.delta.test', 'set')"
+    source = spark.range(2)
+    attempts: list[tuple[Any, dict[str, Any]]] = [
+        (plan_delete, {"predicate": f"s = {call}"}),
+        (plan_update, {"set": {"s": call}}),
+        (plan_update, {"set": {"s": "upper(s)"}, "predicate": f"s = {call}"}),
+        (plan_merge, {"condition": f"target.id = source.id AND target.s <> {call}", "clauses": [when_matched_update()]}),
+        (plan_merge, {"condition": "target.id = source.id", "clauses": [when_matched_update({"s": call})]}),
+        (plan_merge, {"condition": "target.id = source.id", "clauses": [when_matched_update(None, f"target.s <> {call}")]}),
+    ]
+    for plan, arguments in attempts:
+        with pytest.raises(DeltaError, match=r"calls reflect\(\)"):
+            table.operate(table.begin(), plan, source=source if plan is plan_merge else None, **arguments)
+    for options in ({"replace_where": f"s = {call}"}, {"replace_on": f"t.s = {call}"}):
+        with pytest.raises(DeltaError, match=r"calls reflect\(\)"):
+            table.stage(table.begin(), "SELECT 1L id, 'a' s", mode="overwrite", **options)
+    with pytest.raises(DeltaError, match=r"calls reflect\(\)"):
+        Table(tmp_path / "new", spark).write("SELECT 1L id, 'a' s", mode="overwrite", replace_where=f"s = {call}")
+    assert spark.sparkContext._jvm.java.lang.System.getProperty("airflow.delta.test") is None
