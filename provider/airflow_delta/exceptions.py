@@ -45,6 +45,12 @@ class DeltaAnalysisException(DeltaError, ValueError):
     error_class = "DELTA_ANALYSIS"
 
 
+class ReadLimitException(DeltaError):
+    """What is asked for would take more bytes or rows than a reader is allowed, as the pages in Airflow's UI are."""
+
+    error_class = "DELTA_READ_LIMIT_EXCEEDED"
+
+
 class DeltaTableNotFoundException(DeltaAnalysisException):
     """The location holds no Delta table (no ``_delta_log`` with a commit or a checkpoint)."""
 

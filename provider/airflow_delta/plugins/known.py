@@ -5,7 +5,6 @@ A request names a table by its URI; nothing else than what is found here is ever
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -15,13 +14,13 @@ from urllib.parse import unquote
 
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import masked
-from airflow_delta.plugins.problems import PageProblem, unknown_table
+from airflow_delta.plugins.problems import PageProblem, of_error, unknown_table
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from airflow_delta.log import DeltaLog
     from airflow_delta.plugins.access import Viewer
+    from airflow_delta.plugins.reading import Place
 
 SECONDS_KEPT = 10.0
 """For how long what Airflow knows is not asked for again."""
@@ -52,22 +51,21 @@ class KnownTable:
         """Return the last part of the location."""
         return self.uri.rstrip("/").rpartition("/")[2]
 
-    def open(self) -> DeltaLog:
-        """Return its log; nothing is read yet.
+    def place(self) -> Place:
+        """Return where it is and how it is reached; no storage is touched.
 
-        :raises PageProblem: it is local, and a link leads out of the base path that allows it.
+        :raises PageProblem: the connection cannot be used.
         """
-        hook = DeltaHook(self.conn_id or DeltaHook.default_conn_name)
-        if not self.asset_ids and self.key.startswith("file://"):
-            from airflow_delta.log.file_names import LOG_DIRECTORY
-            from airflow_delta.log.local_store import local_path
-            from airflow_delta.staging.paths import STAGING_DIRECTORY
+        from airflow_delta.plugins.reading import Place
 
-            base = os.path.realpath(local_path(hook.base_path or "/"))
-            for read in (self.uri, f"{self.uri}/{LOG_DIRECTORY}", f"{self.uri}/{STAGING_DIRECTORY}"):
-                if os.path.commonpath([base, os.path.realpath(read)]) != base:
-                    raise unknown_table(self.uri)
-        return hook.get_log(self.uri)
+        hook = _hook(self.conn_id or DeltaHook.default_conn_name)
+        try:
+            options = hook.storage_options(self.uri)
+        except Exception as error:  # noqa: BLE001 - whatever a secrets backend raises is the page
+            raise of_error(error, self.uri) from None
+        host = "/".join(self.key.split("/")[:3])
+        within = hook.base_path or "/" if not self.asset_ids and self.key.startswith("file://") else None
+        return Place(self.uri, options, self.conn_id or host, within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +164,7 @@ def table_of_connection(viewer: Viewer, conn_id: str, name: str) -> str:
 
 _lock = threading.Lock()
 _kept: tuple[float, Known] | None = None
+_hooks: dict[str, DeltaHook] = {}
 
 
 def known_tables() -> Known:
@@ -176,8 +175,17 @@ def known_tables() -> Known:
             from airflow.utils.session import create_session
 
             with create_session(scoped=False) as session:
+                _hooks.clear()
                 _kept = (time.monotonic(), _load(session))
         return _kept[1]
+
+
+def _hook(conn_id: str) -> DeltaHook:
+    """Return the hook of a connection, which is looked up as seldom as the tables are."""
+    hook = _hooks.get(conn_id)
+    if hook is None:
+        hook = _hooks[conn_id] = DeltaHook(conn_id)
+    return hook
 
 
 def forget() -> None:
@@ -185,6 +193,7 @@ def forget() -> None:
     global _kept
     with _lock:
         _kept = None
+        _hooks.clear()
 
 
 def commit_of_event(extra: Any) -> Mapping[str, Any] | None:
@@ -252,7 +261,7 @@ def _connections(session: Session) -> tuple[KnownConnection, ...]:
     wanted = select(Connection.conn_id).where(Connection.conn_type == DeltaHook.conn_type).order_by(Connection.conn_id)
     for conn_id in session.scalars(wanted):
         try:
-            base = DeltaHook(conn_id).base_path
+            base = _hook(conn_id).base_path
             if base:
                 table_key(base)
             found.append(KnownConnection(conn_id, base))
@@ -273,6 +282,6 @@ def _of_asset_uri(asset_uri: str) -> tuple[str | None, str | None]:
 
     try:
         table, conn_id = table_of_asset_uri(asset_uri)
-        return DeltaHook(conn_id or DeltaHook.default_conn_name).table_uri(table), conn_id
+        return _hook(conn_id or DeltaHook.default_conn_name).table_uri(table), conn_id
     except Exception:  # noqa: BLE001 - a connection that cannot be read must not hide the other tables
         return None, None
