@@ -1,13 +1,16 @@
 """Every error of the provider, under Delta's own names where Delta has one.
 
 Each carries ``error_class``, Delta's error class (or ours, prefixed the same way), so that a retry policy or a log search
-can tell errors apart without parsing text. This module imports only the standard library.
+can tell errors apart without parsing text. No message holds the credentials of a URL. This module imports only the standard
+library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+
+from airflow_delta.masking import masked
 
 
 class DeltaError(Exception):
@@ -21,9 +24,10 @@ class DeltaError(Exception):
     error_class: ClassVar[str] = "DELTA_ERROR"
 
     def __init__(self, message: str, *, table: str | None = None, version: int | None = None) -> None:
+        message = masked(message)
         super().__init__(message)
         self.message = message
-        self.table = table
+        self.table = None if table is None else masked(table)
         self.version = version
 
     def __str__(self) -> str:

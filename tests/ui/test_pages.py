@@ -253,12 +253,12 @@ def test_no_other_place_is_opened(client, airflow, tmp_path, uri):
 
 def test_a_table_below_a_base_path_is_for_those_who_may_read_the_connection(client, airflow, tmp_path):
     table_with_commits(tmp_path / "lake" / "raw" / "events", 1)
-    airflow.connection("lake", str(tmp_path / "lake"))
-    opened = client("op").get("/delta-tables/open", params={"conn_id": "lake", "name": "raw/events"})
+    airflow.connection("hidden_lake", str(tmp_path / "lake"))
+    opened = client("op").get("/delta-tables/open", params={"conn_id": "hidden_lake", "name": "raw/events"})
     assert opened.status_code == 303
     assert client("op").get(opened.headers["location"]).status_code == 200
     assert client("viewer").get(opened.headers["location"]).status_code == 404
-    assert "lake" in [found["conn_id"] for found in client("op").get("/delta-tables/api/tables").json()["connections"]]
+    assert "hidden_lake" in [found["conn_id"] for found in client("op").get("/delta-tables/api/tables").json()["connections"]]
     assert client("viewer").get("/delta-tables/api/tables").json()["connections"] == []
 
 
@@ -284,9 +284,58 @@ def test_the_list_comes_from_events_alone(client, airflow, tmp_path):
     assert [row["name"] for row in found] == ["orders"]
 
 
-def test_a_table_with_another_asset_uri_is_known_by_its_events(client, airflow, table):
+def test_an_asset_stands_for_the_table_of_its_own_uri(client, airflow, table, tmp_path):
+    """Whoever emits events of an asset could name any other table."""
     airflow.event(airflow.asset(str(table), uri="s3://team/our-name"), str(table), 3)
-    assert client().get(page("api/table", str(table))).json()["version"] == 3
+    other = airflow.asset(str(tmp_path / "other"))
+    airflow.event(other, str(table), 7)
+    for user in ("viewer", "admin"):
+        assert client(user).get(page("api/table", str(table))).status_code == 404
+    listed = client("admin").get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()["tables"]
+    assert [(row["name"], row["version"]) for row in listed] == [("other", None)]
+
+
+def test_an_asset_with_a_plain_uri_is_a_table_when_its_events_say_so(client, airflow, table):
+    airflow.event(airflow.asset(str(table), uri=f"file://{table}"), str(table), 3, attempts=4)
+    commits = client().get(page("api/table", str(table))).json()["commits"]
+    assert commits[0]["attempts"] == 4
+
+
+def test_a_table_is_opened_through_a_connection_that_the_user_may_read(client, airflow, tmp_path):
+    path = tmp_path / "lake" / "costs"
+    table_with_commits(path, 1)
+    airflow.connection("hidden_lake", str(tmp_path / "lake"))
+    location, named = airflow.asset(str(path)), airflow.asset("costs", uri="delta://connection/hidden_lake/costs")
+    for asset in (location, named):
+        airflow.event(asset, str(path), 1)
+    urls = [page("table", str(path)), page("api/commit", str(path), version=1), page("api/transactions", str(path))]
+    urls += [page("table", "delta://connection/hidden_lake/costs")]
+    for url in urls:
+        assert client("viewer").get(url).status_code == 404, url
+        assert client("op").get(url).status_code == 200, url
+    assert client("viewer").get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()["tables"] == []
+    # One that they may read holds it as well.
+    airflow.connection("open_lake", str(tmp_path))
+    from airflow_delta.plugins import known
+
+    known.forget()
+    assert client("viewer").get(urls[0]).status_code == 200
+    assert len(client("viewer").get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()["tables"]) == 1
+
+
+def test_the_default_connection_is_one_as_well(client, airflow, known):
+    from airflow_delta.plugins import known as tables
+    from ui.auth_manager import ScopedAuthManager
+
+    assert client().get(page("table", known)).status_code == 200
+    airflow.connection("delta_default", "")
+    tables.forget()
+    assert client().get(page("table", known)).status_code == 200
+    ScopedAuthManager.hidden_connections = {"delta_default"}
+    try:
+        assert client().get(page("table", known)).status_code == 404
+    finally:
+        ScopedAuthManager.hidden_connections = set()
 
 
 def test_a_commit_that_a_watcher_saw_is_told_once(client, airflow, table):
@@ -689,6 +738,34 @@ def test_transactions_are_loaded_on_demand(client, known):
     text = client().get(page("table", known)).text
     assert "data-load-now" in text
     assert client().get("/delta-tables/static/delta.js").text.count("load(part)") == 1
+
+
+def test_no_page_shows_credentials(client, airflow, tmp_path):
+    """In the endpoint of a connection, in an error of the storage, in what a log says, in the address itself."""
+    options = {"AWS_ENDPOINT_URL": "http://user:hush-hush@127.0.0.1:1", "AWS_REGION": "x", "aws_new_thing": "unknown-thing"}
+    options |= {"timeout": "1s", "connect_timeout": "1s", "AWS_CONDITIONAL_PUT": "etag"}
+    airflow.connection("broken", "s3://broken/lake", extra=json.dumps({"storage_options": {**options, "no such option": "x"}}))
+    airflow.connection("place", "s3://key:hush-hush@bucket/lake")
+    path = tmp_path / "told"
+    create_table(path, configuration={"my.secret.key": "hush-hush", "owner": "me"}, description="http://u:hush-hush@h/")
+    said = {"source": "s3a://u:hush-hush@b/x", "password": "hush-hush", "properties": '{"a.token":"hush-hush"}'}
+    write_commit(path, 1, info(operation_parameters=said, user_metadata="https://h/?sig=hush-hush"), add("a.parquet"))
+    airflow.event(airflow.asset(str(path)), str(path), 1)
+    airflow.event(airflow.asset("odd", uri="delta://s3/key:hush-hush@bucket/odd"), "s3://key:hush-hush@bucket/odd", 1)
+    urls = [
+        "/delta-tables/",
+        page("table", str(path)),
+        page("commit", str(path), version=0),
+        page("commit", str(path), version=1),
+    ]
+    urls += ["/delta-tables/api/tables", page("api/commit", str(path), version=1)]
+    urls += [page("table", "s3://broken/lake/t"), page("table", "s3://key:hush-hush@bucket/t")]
+    seen = [client("admin").get(url) for url in urls]
+    assert [answer.status_code for answer in seen] == [200] * 6 + [502, 400]
+    for url, answer in zip(urls, seen, strict=True):
+        assert "hush-hush" not in answer.text, url
+        assert "unknown-thing" not in answer.text, url
+    assert "owner" in seen[2].text
 
 
 def test_an_error_keeps_the_secrets_of_the_connection(airflow_app):

@@ -21,6 +21,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.commits import CommitFile
 from airflow_delta.log.file_names import commit_file
 from airflow_delta.log.store import UNKNOWN
+from airflow_delta.masking import masked_settings
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -248,6 +249,7 @@ def _told(log: DeltaLog, group: Sequence[tuple[FileStatus, bytes]]) -> list[dict
     told = []
     for status, _ in group:
         summary = observed[_version(status)].to_dict()
+        summary["operation_parameters"] = masked_settings(summary["operation_parameters"])
         too_large = status.size > MAX_COMMIT_BYTES
         if too_large:
             summary.update(dict.fromkeys(_NOT_COUNTED))
@@ -370,7 +372,7 @@ def _metadata(action: Mapping[str, Any]) -> dict[str, Any]:
         "name": action.get("name"),
         "description": action.get("description"),
         "partition_columns": list(action.get("partitionColumns") or ()),
-        "configuration": dict(action.get("configuration") or {}),
+        "configuration": masked_settings(action.get("configuration") or {}),
         "columns": [
             {"name": field.get("name"), "type": _type(field.get("type")), "nullable": field.get("nullable", True)}
             for field in fields

@@ -23,7 +23,7 @@ class PageProblem(Exception):
         self.status = status
         self.title = title
         self.advice = advice
-        self.detail = detail
+        self.detail = masked(detail)
 
 
 def unknown_table(table: str) -> PageProblem:

@@ -12,10 +12,11 @@ import os
 import resource
 import signal
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitException
+from airflow_delta.masking import masked, masked_values, secret_values
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -57,13 +58,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     :param request: ``what`` (a function of :mod:`airflow_delta.plugins.data`) with its ``arguments``; ``uri``, ``options`` and
         ``within`` say where the table is.
     """
+    secrets = secret_values(request.get("options") or {})
     try:
         check_within(request["uri"], request.get("within"))
-        return {"result": _small_enough(_read(request))}
+        return {"result": masked_values(_small_enough(_read(request)), secrets)}
     except MemoryError:
-        return _failed(ReadLimitException(f"Table {request['uri']} takes more memory to read than there is."))
+        return _failed(ReadLimitException(f"Table {request['uri']} takes more memory to read than there is."), secrets)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told to who asked
-        return _failed(error)
+        return _failed(error, secrets)
 
 
 def check_within(uri: str, base: str | None) -> None:
@@ -124,9 +126,9 @@ def _clipped(value: Any) -> Any:
     return value
 
 
-def _failed(error: Exception) -> dict[str, Any]:
+def _failed(error: Exception, secrets: Iterable[str]) -> dict[str, Any]:
     kinds = [kind.__name__ for kind in type(error).__mro__]
-    return {"kinds": kinds, "detail": f"{type(error).__name__}: {error}"[:_CLIPPED_TEXT]}
+    return {"kinds": kinds, "detail": masked(f"{type(error).__name__}: {error}", secrets)[:_CLIPPED_TEXT]}
 
 
 def _receive(requests: BinaryIO) -> dict[str, Any] | None:
