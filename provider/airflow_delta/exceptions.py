@@ -1,13 +1,16 @@
 """Every error of the provider, under Delta's own names where Delta has one.
 
 Each carries ``error_class``, Delta's error class (or ours, prefixed the same way), so that a retry policy or a log search
-can tell errors apart without parsing text. This module imports only the standard library.
+can tell errors apart without parsing text. No message holds the credentials of a URL. This module imports only the standard
+library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+
+from airflow_delta.masking import masked
 
 
 class DeltaError(Exception):
@@ -21,9 +24,10 @@ class DeltaError(Exception):
     error_class: ClassVar[str] = "DELTA_ERROR"
 
     def __init__(self, message: str, *, table: str | None = None, version: int | None = None) -> None:
+        message = masked(message)
         super().__init__(message)
         self.message = message
-        self.table = table
+        self.table = None if table is None else masked(table)
         self.version = version
 
     def __str__(self) -> str:
@@ -43,6 +47,12 @@ class DeltaAnalysisException(DeltaError, ValueError):
     """A schema, a predicate or a metadata change does not fit the table."""
 
     error_class = "DELTA_ANALYSIS"
+
+
+class ReadLimitException(DeltaError):
+    """What is asked for would take more bytes or rows than a reader is allowed, as the pages in Airflow's UI are."""
+
+    error_class = "DELTA_READ_LIMIT_EXCEEDED"
 
 
 class DeltaTableNotFoundException(DeltaAnalysisException):

@@ -84,6 +84,45 @@ def test_secrets_of_the_options_are_masked(connection, monkeypatch):
     assert sorted(masked) == ["a-token", "hush-hush"]
 
 
+def test_what_is_not_known_to_be_harmless_is_masked(connection, monkeypatch):
+    from airflow_delta.hooks import delta
+
+    masked = []
+    monkeypatch.setattr(delta, "mask_secret", masked.append)
+    options = {"AWS_ENDPOINT_URL": "http://user:hush-hush@minio:9000", "aws_new_thing": "who-knows", "timeout": "30s"}
+    connection(extra={"storage_options": {**options, "allow_http": True, "retries": 3}}).storage_options("s3://lake/t")
+    assert sorted(masked) == ["hush-hush", "user:hush-hush", "who-knows"]
+
+
+@pytest.mark.parametrize("field", ["host", "extra"])
+def test_a_base_path_with_credentials_is_refused(connection, field):
+    place = "s3://key:hush-hush@bucket/lake"
+    hook = connection(host=place) if field == "host" else connection(extra={"base_path": place})
+    with pytest.raises(DeltaIllegalArgumentException, match=r"s3://\*\*\*@bucket/lake") as raised:
+        hook.table_uri("t")
+    assert "hush-hush" not in str(raised.value)
+    good, message = hook.test_connection()
+    assert (good, "hush-hush" in message) == (False, False)
+
+
+def test_a_table_with_credentials_in_its_location_is_refused(connection):
+    from airflow_delta.assets.delta import delta_asset_uri
+
+    for refuse in (connection().table_uri, delta_asset_uri):
+        with pytest.raises(DeltaIllegalArgumentException, match="credentials") as raised:
+            refuse("s3://key:hush-hush@bucket/t")
+        assert "hush-hush" not in str(raised.value)
+    assert connection().table_uri("abfss://container@account.dfs.core.windows.net/t").startswith("abfss://container@account")
+
+
+def test_the_connection_test_repeats_no_secret(connection):
+    options = {"AWS_ENDPOINT_URL": "http://user:hush-hush@127.0.0.1:1", "AWS_REGION": "x", "retry_timeout": "1s", "timeout": "1s"}
+    good, message = connection(
+        host="s3://lake", extra={"storage_options": {**options, "no_such_option": "hush-hush"}}
+    ).test_connection()
+    assert (good, "hush-hush" in message) == (False, False)
+
+
 def test_only_the_default_connection_may_be_missing(tmp_path):
     assert DeltaHook().get_log(str(tmp_path / "t")).uri.endswith("/t")
     with pytest.raises(AirflowNotFoundException):

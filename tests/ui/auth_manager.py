@@ -14,6 +14,14 @@ class ScopedAuthManager(SimpleAuthManager):
     """Refuse Dags that begin with :data:`HIDDEN`, and the assets in :attr:`hidden_assets`, to all but administrators."""
 
     hidden_assets: set[str] = set()
+    hidden_connections: set[str] = set()
+
+    def is_authorized_connection(self, *, user: Any, details: Any = None, **kwargs: Any) -> bool:
+        """Let everybody read connections, but for hidden ones."""
+        conn_id = details.conn_id if details is not None and details.conn_id else ""
+        if not conn_id.startswith(HIDDEN) and conn_id not in self.hidden_connections and user is not None and user.role:
+            return True
+        return super().is_authorized_connection(user=user, details=details, **kwargs)
 
     def is_authorized_dag(self, *, user: Any, details: Any = None, **kwargs: Any) -> bool:
         if details is not None and details.id and details.id.startswith(HIDDEN) and not self._is_admin(user):

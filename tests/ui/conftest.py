@@ -47,8 +47,10 @@ def airflow_app() -> Iterator[Any]:
     from fastapi import FastAPI
 
     from airflow_delta.links.delta import URL_PREFIX
+    from airflow_delta.plugins import reading
     from airflow_delta.plugins.pages import create_app
 
+    reading.FRESH_FOR = reading.LISTED_FOR = 0.0  # a test reads again what it has changed
     initdb()
     root = FastAPI()
     root.mount(URL_PREFIX, create_app())
@@ -146,13 +148,13 @@ class Airflow:
                 )
             )
 
-    def connection(self, conn_id: str, base_path: str) -> None:
+    def connection(self, conn_id: str, base_path: str, **more: Any) -> None:
         from airflow.models.connection import Connection
         from airflow.utils.session import create_session
 
         self.connections.append(conn_id)
         with create_session() as session:
-            session.add(Connection(conn_id=conn_id, conn_type="delta", host=base_path))
+            session.add(Connection(conn_id=conn_id, conn_type="delta", host=base_path, **more))
 
     def failed_task(self, asset_id: int, *, dag_id: str, run_id: str, note: dict[str, Any] | None = None) -> None:
         """Record a commit task that failed in its second try; its first one, too."""

@@ -154,10 +154,12 @@ def test_a_conflict_is_among_the_failed_commits(visit, server):
     expect(page).to_have_url(re.compile(r"/dags/conflict/runs/.*/tasks/txn\.commit"))
 
 
-def test_an_open_transaction_is_loaded_after_the_page(visit, server):
+def test_an_open_transaction_is_loaded_when_it_is_asked_for(visit, server):
     from playwright.sync_api import expect
 
     page = visit(table_path(server, "sales"))
+    expect(frame(page).locator("#transactions .state")).to_have_count(0)
+    frame(page).get_by_role("link", name="Look for open").click()
     expect(frame(page).locator("#transactions .state.open")).to_have_count(1)
     expect(frame(page).locator("#transactions")).to_contain_text("KiB")
 
@@ -225,6 +227,8 @@ def test_screenshots(visit, server, theme):
     expect(frame(page).locator("#tables tbody tr")).not_to_have_count(0)
     shoot(page, f"list-{theme}")
     page.goto(table_path(server, "sales"))
+    shoot(page, f"table-first-{theme}")
+    frame(page).get_by_role("link", name="Look for open").click()
     expect(frame(page).locator("#transactions .state")).not_to_have_count(0)
     shoot(page, f"table-{theme}")
     frame(page).locator("#failures").scroll_into_view_if_needed()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.exceptions import VersionNotFoundException
-from airflow_delta.log import DeltaLog
+from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitException, VersionNotFoundException
+from airflow_delta.log import DeltaLog, checkpoint_part
 from airflow_delta.plugins import data
-from airflow_delta.plugins.problems import PageProblem, of_error
+from airflow_delta.plugins.problems import of_error
 from support.tables import add, commit_path, create_table, info, remove, table_with_commits, txn, write_commit
 
 
@@ -59,10 +63,131 @@ def test_a_long_page_does_not_hold_all_its_commits_at_once(table, monkeypatch):
 
 
 def test_no_table_is_a_page(table):
-    with pytest.raises(PageProblem) as raised:
+    with pytest.raises(DeltaTableNotFoundException) as raised:
         data.history(log_of(table))
-    assert raised.value.status == 404
-    assert str(table) in raised.value.detail
+    problem = of_error(raised.value, str(table))
+    assert problem.status == 404
+    assert str(table) in problem.detail
+
+
+@pytest.fixture
+def small_limits(monkeypatch):
+    """Commits of more than a kilobyte are large, and a page decodes three of them."""
+    monkeypatch.setattr(data, "MAX_COMMIT_BYTES", 1_000)
+    monkeypatch.setattr(data, "MAX_PAGE_BYTES", 3_000)
+    monkeypatch.setattr(data, "_HEAD_BYTES", 900)
+
+
+def test_a_commit_that_is_too_large_is_told_by_its_info(table, small_limits):
+    create_table(table)
+    many = [add(f"{number}.parquet") for number in range(50)]
+    write_commit(table, 1, info("MERGE", read_version=0, operation_metrics={"numOutputRows": "7"}), txn("app", 1), *many)
+    write_commit(table, 2, add("small.parquet"))
+    page = data.history(log_of(table))
+    assert [(commit["version"], commit["too_large"]) for commit in page["commits"]] == [(2, False), (1, True), (0, False)]
+    large = page["commits"][1]
+    assert (large["operation"], large["operation_metrics"], large["app_transactions"]) == (
+        "MERGE",
+        {"numOutputRows": "7"},
+        {"app": 1},
+    )
+    assert [large[name] for name in data._NOT_COUNTED] == [None] * len(data._NOT_COUNTED)
+    assert large["timestamp"] > 0
+    detail = data.commit_detail(log_of(table), 1, offset=40)
+    assert (detail["num_files"], detail["offset"], detail["commit"]["too_large"]) == (None, 0, True)
+    assert [file["path"] for file in detail["files"]][:2] == ["0.parquet", "1.parquet"]
+    assert len(detail["files"]) < 10
+
+
+def test_a_large_commit_without_a_line_that_fits_is_shown_all_the_same(table, small_limits):
+    create_table(table)
+    write_commit(table, 1, info(user_metadata="x" * 5_000), add("a.parquet"))
+    assert data.history(log_of(table))["commits"][0]["operation"] is None
+    assert data.commit_detail(log_of(table), 1)["files"] == []
+
+
+def test_a_page_of_long_commits_is_a_short_one(table, small_limits):
+    create_table(table)
+    for version in range(1, 8):
+        write_commit(table, version, info(user_metadata="x" * 600), add("a.parquet"))
+    shown, before = [], None
+    while True:
+        page = data.history(log_of(table), before=before)
+        assert 1 <= len(page["commits"]) <= 4
+        shown += [commit["version"] for commit in page["commits"]]
+        if page["older"] is None:
+            break
+        before = page["older"]
+    assert shown == list(range(7, -1, -1))
+
+
+def test_a_commit_that_is_known_is_not_read_again(table):
+    table_with_commits(table, 3)
+    first = data.history(log_of(table))["commits"]
+    known = {str(commit["version"]): commit["stamp"] for commit in first}
+    path = commit_path(table, 2)
+    before = path.stat()
+    path.write_bytes(b"#" * before.st_size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    write_commit(table, 4, add("new.parquet"))
+    again = data.history(log_of(table), known=known)["commits"]
+    assert [commit["version"] for commit in again] == [4, 3, 2, 1, 0]
+    assert [commit.get("known", False) for commit in again] == [False, True, True, True, True]
+    detail = data.commit_detail(log_of(table), 1)
+    assert data.commit_detail(log_of(table), 1, stamp=detail["stamp"]) == {"same": True, "latest": 4}
+    assert "commit" in data.commit_detail(log_of(table), 1, stamp=[1, 1])
+
+
+def checkpoint_of_one_path(table, rows: int, path: str) -> int:
+    """Write a checkpoint that repeats a path, as another engine might have; return its size."""
+    table_with_commits(table, 1)
+    log_of(table).checkpoint()
+    (file,) = (table / "_delta_log").glob("*.checkpoint.parquet")
+    written = pq.read_table(file)
+    added = written.filter(pc.is_valid(pc.struct_field(written["add"], "path"))).slice(0, 1)
+    others = written.filter(pc.is_null(pc.struct_field(written["add"], "path")))
+    fields = added["add"].combine_chunks()
+    values = [pa.array([path]) if field.name == "path" else fields.field(field.name) for field in fields.type]
+    one = pa.StructArray.from_arrays(values, fields=list(fields.type))
+    group = min(rows, 20_000)
+    repeated = one.take(pa.array([0] * group))
+    columns = [repeated if name == "add" else pa.nulls(group, others.schema.field(name).type) for name in others.schema.names]
+    with pq.ParquetWriter(file, others.schema, compression="zstd") as writer:
+        writer.write_table(others)
+        for _ in range(rows // group):
+            writer.write_table(pa.table(columns, schema=others.schema))
+    staged = table / "staged" / "11111111-2222-3333-4444-555555555555"
+    staged.mkdir(parents=True)
+    (staged / "part-0.parquet").write_bytes(b"x")
+    return file.stat().st_size
+
+
+def test_a_checkpoint_that_repeats_a_path_takes_the_memory_of_a_few_batches(table, monkeypatch):
+    monkeypatch.setattr(checkpoint_part, "BATCH_ROWS", 2_000)
+    path = f"staged/11111111-2222-3333-4444-555555555555/load/{'x' * 2_000}.parquet"
+    rows = 40_000
+    assert checkpoint_of_one_path(table, rows, path) < 200_000
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        assert data.open_transactions(log_of(table)) == []
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < rows * len(path) / 4
+
+
+def test_a_checkpoint_of_too_many_rows_is_not_looked_through(table, monkeypatch):
+    checkpoint_of_one_path(table, 1_000, "a.parquet")
+    monkeypatch.setattr(data, "MAX_ACTIONS", 1_000)
+    with pytest.raises(ReadLimitException, match="checkpoint"):
+        data.open_transactions(log_of(table))
+    monkeypatch.setattr(data, "MAX_ACTIONS", 2_000)
+    monkeypatch.setattr(data, "MAX_TAIL_BYTES", 10)
+    write_commit(table, 2, add("b.parquet"))
+    with pytest.raises(ReadLimitException, match="since its last checkpoint") as raised:
+        data.open_transactions(log_of(table))
+    assert of_error(raised.value, str(table)).title == "Too large to show"
 
 
 def test_a_commit_tells_what_it_was_checked_against(table):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
+import psutil
 import pytest
 
 from support.tables import add, commit_path, create_table, info, table_with_commits, txn, write_commit
@@ -248,12 +253,12 @@ def test_no_other_place_is_opened(client, airflow, tmp_path, uri):
 
 def test_a_table_below_a_base_path_is_for_those_who_may_read_the_connection(client, airflow, tmp_path):
     table_with_commits(tmp_path / "lake" / "raw" / "events", 1)
-    airflow.connection("lake", str(tmp_path / "lake"))
-    opened = client("op").get("/delta-tables/open", params={"conn_id": "lake", "name": "raw/events"})
+    airflow.connection("hidden_lake", str(tmp_path / "lake"))
+    opened = client("op").get("/delta-tables/open", params={"conn_id": "hidden_lake", "name": "raw/events"})
     assert opened.status_code == 303
     assert client("op").get(opened.headers["location"]).status_code == 200
     assert client("viewer").get(opened.headers["location"]).status_code == 404
-    assert "lake" in [found["conn_id"] for found in client("op").get("/delta-tables/api/tables").json()["connections"]]
+    assert "hidden_lake" in [found["conn_id"] for found in client("op").get("/delta-tables/api/tables").json()["connections"]]
     assert client("viewer").get("/delta-tables/api/tables").json()["connections"] == []
 
 
@@ -279,9 +284,58 @@ def test_the_list_comes_from_events_alone(client, airflow, tmp_path):
     assert [row["name"] for row in found] == ["orders"]
 
 
-def test_a_table_with_another_asset_uri_is_known_by_its_events(client, airflow, table):
+def test_an_asset_stands_for_the_table_of_its_own_uri(client, airflow, table, tmp_path):
+    """Whoever emits events of an asset could name any other table."""
     airflow.event(airflow.asset(str(table), uri="s3://team/our-name"), str(table), 3)
-    assert client().get(page("api/table", str(table))).json()["version"] == 3
+    other = airflow.asset(str(tmp_path / "other"))
+    airflow.event(other, str(table), 7)
+    for user in ("viewer", "admin"):
+        assert client(user).get(page("api/table", str(table))).status_code == 404
+    listed = client("admin").get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()["tables"]
+    assert [(row["name"], row["version"]) for row in listed] == [("other", None)]
+
+
+def test_an_asset_with_a_plain_uri_is_a_table_when_its_events_say_so(client, airflow, table):
+    airflow.event(airflow.asset(str(table), uri=f"file://{table}"), str(table), 3, attempts=4)
+    commits = client().get(page("api/table", str(table))).json()["commits"]
+    assert commits[0]["attempts"] == 4
+
+
+def test_a_table_is_opened_through_a_connection_that_the_user_may_read(client, airflow, tmp_path):
+    path = tmp_path / "lake" / "costs"
+    table_with_commits(path, 1)
+    airflow.connection("hidden_lake", str(tmp_path / "lake"))
+    location, named = airflow.asset(str(path)), airflow.asset("costs", uri="delta://connection/hidden_lake/costs")
+    for asset in (location, named):
+        airflow.event(asset, str(path), 1)
+    urls = [page("table", str(path)), page("api/commit", str(path), version=1), page("api/transactions", str(path))]
+    urls += [page("table", "delta://connection/hidden_lake/costs")]
+    for url in urls:
+        assert client("viewer").get(url).status_code == 404, url
+        assert client("op").get(url).status_code == 200, url
+    assert client("viewer").get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()["tables"] == []
+    # One that they may read holds it as well.
+    airflow.connection("open_lake", str(tmp_path))
+    from airflow_delta.plugins import known
+
+    known.forget()
+    assert client("viewer").get(urls[0]).status_code == 200
+    assert len(client("viewer").get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()["tables"]) == 1
+
+
+def test_the_default_connection_is_one_as_well(client, airflow, known):
+    from airflow_delta.plugins import known as tables
+    from ui.auth_manager import ScopedAuthManager
+
+    assert client().get(page("table", known)).status_code == 200
+    airflow.connection("delta_default", "")
+    tables.forget()
+    assert client().get(page("table", known)).status_code == 200
+    ScopedAuthManager.hidden_connections = {"delta_default"}
+    try:
+        assert client().get(page("table", known)).status_code == 404
+    finally:
+        ScopedAuthManager.hidden_connections = set()
 
 
 def test_a_commit_that_a_watcher_saw_is_told_once(client, airflow, table):
@@ -473,66 +527,245 @@ def test_an_address_that_is_not_valid(client, known, parameters):
     assert client().get(page("commit", known, **parameters)).status_code == 422
 
 
-def test_a_storage_that_hangs_does_not_hang_the_server(client, known, monkeypatch):
-    from airflow_delta.plugins import data, reading
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """An endpoint that takes connections and never answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(100)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
-    monkeypatch.setattr(reading, "READ_TIMEOUT", 0.2)
-    original = data.history
-    monkeypatch.setattr(data, "history", lambda log, **options: (time.sleep(1), original(log, **options))[1])
-    began = time.monotonic()
+
+def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
+    from airflow_delta.plugins import reading
+
+    monkeypatch.setattr(reading, "READ_TIMEOUT", 3.0)
+    options = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_REGION": "x",
+        "AWS_ACCESS_KEY_ID": "dead-id",
+        "AWS_SECRET_ACCESS_KEY": "dead-password",
+    }
+    airflow.connection("dead", "s3://dead/lake", extra=json.dumps({"storage_options": options}))
+    names = [f"s3://dead/lake/{name}" for name in ("a", "b", "c", "d", "e")]
+    with ThreadPoolExecutor(len(names)) as threads:
+        slow = [threads.submit(client("admin").get, page("table", name)) for name in names]
+        time.sleep(1)
+        assert client().get(page("table", known)).status_code == 200
+        assert not any(answer.done() for answer in slow)
+        readers = [process for process in psutil.Process().children() if "airflow_delta.plugins.reader" in str(process.cmdline())]
+        assert 2 <= len(readers) <= 4, "two for the connection, and those that are warm"
+        told = [(" ".join(process.cmdline()), " ".join(process.environ())) for process in readers]
+        answers = [answer.result() for answer in slow]
+    assert [answer.status_code for answer in answers] == [504] * len(names)
+    assert "did not answer in time" in answers[0].text
+    # Credentials come by a pipe; and what Airflow has in its environment is not a reader's.
+    assert not any("dead-password" in command or "AIRFLOW" in environment for command, environment in told)
+    # While it does not answer, the connection has one reader.
+    assert reading._process().schedule._slow["dead"] > time.monotonic()
+
+
+def test_what_takes_too_much_memory_is_too_large_to_show(client, known, monkeypatch):
+    from airflow_delta.plugins import readers, reading
+
+    reading.readers().stop()
+    monkeypatch.setattr(readers, "MAX_MEMORY", 1)
+    monkeypatch.setattr(readers, "_LOOK", 0.001)
     answer = client().get(page("table", known))
-    assert answer.status_code == 504
-    assert "did not answer in time" in answer.text
-    # The next one does not even begin; when the read has ended, the table is there again.
-    assert client().get(page("table", known)).status_code == 504
-    assert time.monotonic() - began < 0.9
-    deadline = time.monotonic() + 10
-    monkeypatch.setattr(data, "history", original)
-    while client().get(page("table", known)).status_code == 504:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def test_a_listing_that_takes_long_holds_up_no_history(client, known, monkeypatch):
-    from airflow_delta.plugins import data, reading
-
-    monkeypatch.setattr(reading, "READ_TIMEOUT", 0.3)
-    monkeypatch.setattr(data, "open_transactions", lambda log: time.sleep(1.5) or [])
-    assert client().get(page("transactions", known, part=1)).status_code == 504
-    began = time.monotonic()
+    assert (answer.status_code, "Too large to show" in answer.text) == (413, True)
+    monkeypatch.undo()
     assert client().get(page("table", known)).status_code == 200
-    assert client().get(page("transactions", known, part=1)).status_code == 504
-    assert time.monotonic() - began < 1
-    deadline = time.monotonic() + 10
-    monkeypatch.setattr(data, "open_transactions", lambda log: [])
-    while client().get(page("transactions", known, part=1)).status_code == 504:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
-def test_a_table_that_hangs_takes_one_thread_however_often_it_is_asked_for(monkeypatch):
+def test_a_reader_that_ends_is_replaced(client, known):
+    from airflow_delta.plugins import reading
+
+    for ask in range(2):
+        assert client().get(page("table", known)).status_code == 200, ask
+        for reader in reading.readers()._idle:
+            reader._process.kill()
+            reader._process.wait()
+
+
+def test_a_page_is_read_once_for_many_viewers(known, airflow_app, monkeypatch):
     import asyncio
     import threading
 
     from airflow_delta.plugins import reading
-    from airflow_delta.plugins.known import KnownTable
+
+    asked, go_on = [], threading.Event()
+
+    def ask(place, what, arguments):
+        asked.append(place.uri)
+        assert go_on.wait(30)
+        return []
+
+    async def look() -> list[object]:
+        place, other = (reading.Place(uri, {}, "one connection") for uri in (f"{known}#1", f"{known}#2"))
+        reads = [asyncio.ensure_future(reading.open_transactions(found)) for found in [place] * 50 + [other]]
+        await asyncio.sleep(0.05)
+        go_on.set()
+        return await asyncio.gather(*reads)
+
+    monkeypatch.setattr(reading, "_ask", ask)
+    assert asyncio.run(look()) == [[]] * 51
+    assert sorted(asked) == [f"{known}#1", f"{known}#2"]
+
+
+def test_a_listing_that_takes_long_holds_up_no_history(airflow_app, monkeypatch):
+    import asyncio
+    import threading
+
+    from airflow_delta.plugins import reading
+
+    listed, go_on = [], threading.Event()
+
+    def ask(place, what, arguments):
+        if what == "history":
+            return {"commits": []}
+        listed.append(place.uri)
+        assert go_on.wait(30)
+        return []
+
+    async def look() -> list[object]:
+        places = [reading.Place(f"slow/{number}", {}, "slow") for number in range(4)]
+        listings = [asyncio.ensure_future(reading.open_transactions(place)) for place in places]
+        await asyncio.gather(*(reading.history(place, limit=1, before=None) for place in places))
+        assert listed == ["slow/0"]
+        go_on.set()
+        return await asyncio.gather(*listings)
+
+    monkeypatch.setattr(reading, "_ask", ask)
+    assert asyncio.run(look()) == [[]] * 4
+    assert len(listed) == 4
+
+
+def test_of_one_connection_two_reads_are_under_way_at_a_time(airflow_app, monkeypatch):
+    import asyncio
+    import threading
+
+    from airflow_delta.plugins import reading
+
+    running, most, lock = {"a": 0, "b": 0}, {"a": 0, "b": 0}, threading.Lock()
+
+    def ask(place, what, arguments):
+        name = place.connection
+        with lock:
+            running[name] += 1
+            most[name] = max(most[name], running[name])
+        time.sleep(0.02)
+        with lock:
+            running[name] -= 1
+        return {"commits": []}
+
+    async def look() -> list[object]:
+        places = [reading.Place(f"{name}/{number}", {}, name) for number in range(12) for name in ("a", "b")]
+        return await asyncio.gather(*(reading.history(place, limit=1, before=None) for place in places))
+
+    monkeypatch.setattr(reading, "_ask", ask)
+    assert len(asyncio.run(look())) == 24
+    assert most == {"a": 2, "b": 2}
+
+
+def test_too_many_that_wait_are_told_so(airflow_app, monkeypatch):
+    import asyncio
+    import threading
+
+    from airflow_delta.plugins import reading
     from airflow_delta.plugins.problems import PageProblem
 
-    monkeypatch.setattr(reading, "READ_TIMEOUT", 0.3)
-    began, released = [], threading.Event()
+    go_on = threading.Event()
+    monkeypatch.setattr(reading, "WAITING_FOR_A_CONNECTION", 3)
+    monkeypatch.setattr(reading, "_ask", lambda *_: go_on.wait(30) and {"commits": []})
 
-    async def ask_often() -> list[object]:
-        slow, other = KnownTable("s3://a/slow", "s3://a/slow"), KnownTable("s3://a/other", "s3://a/other")
-        reads = [reading.read(slow, lambda: began.append(1) or released.wait(10)) for _ in range(reading.THREADS + 2)]
-        return await asyncio.gather(*reads, reading.read(other, lambda: "read"), return_exceptions=True)
+    async def look() -> list[object]:
+        places = [reading.Place(f"full/{number}", {}, "full") for number in range(7)]
+        reads = [asyncio.ensure_future(reading.history(place, limit=1, before=None)) for place in places]
+        await asyncio.sleep(0.05)
+        go_on.set()
+        return await asyncio.gather(*reads, return_exceptions=True)
 
-    try:
-        *slow, other = asyncio.run(ask_often())
-    finally:
-        released.set()
-    assert other == "read"
-    assert [type(answer) for answer in slow] == [PageProblem] * len(slow)
-    assert len(began) == 1
+    answers = asyncio.run(look())
+    assert answers[:5] == [{"commits": []}] * 5
+    assert [answer.status for answer in answers[5:] if isinstance(answer, PageProblem)] == [503, 503]
+
+
+def test_a_commit_is_read_once_and_again_when_it_is_another(client, known):
+    from airflow_delta.plugins import reading
+
+    first = client().get(page("api/table", known)).json()
+    kept = reading.remembered()._commits
+    assert any(set(commits) == {0, 1, 2, 3} for commits in kept.values())
+    assert client().get(page("api/table", known)).json() == first
+    detail = client().get(page("api/commit", known, version=3)).json()
+    assert client().get(page("api/commit", known, version=3)).json() == detail
+    write_commit(known, 3, info("DELETE", read_version=2), add("other.parquet"))
+    again = client().get(page("api/table", known)).json()["commits"]
+    assert [commit["operation"] for commit in again] == ["DELETE", *(commit["operation"] for commit in first["commits"][1:])]
+    assert client().get(page("api/commit", known, version=3)).json()["commit"]["operation"] == "DELETE"
+
+
+def test_what_is_remembered_has_a_limit(monkeypatch):
+    from airflow_delta.plugins import remembered
+
+    monkeypatch.setattr(remembered, "MAX_BYTES", 10_000)
+    memory = remembered.Remembered()
+    for number in range(100):
+        memory.keep(("page", number), "x" * 300)
+        memory.keep_commit(f"table {number % 10}", number, {"version": number, "stamp": [1, 2], "note": "y" * 300})
+    assert memory._bytes <= 10_000
+    assert memory._bytes == sum(len(kept.text) for kept in memory._results.values()) + sum(
+        len(text) for commits in memory._commits.values() for _, text in commits.values()
+    )
+    memory.keep(("page",), [1])
+    assert (memory.fresh(("page",), 60.0), memory.fresh(("page",), 0.0)) == ([1], None)
+
+
+def test_a_large_commit_on_its_pages(client, airflow, tmp_path, monkeypatch):
+    path = tmp_path / "large"
+    create_table(path)
+    files = (add(f"{number:06}-{'x' * 200}.parquet") for number in range(130_000))
+    write_commit(path, 1, info(operation="WRITE", read_version=0, operation_metrics={"numFiles": "130000"}), *files)
+    airflow.asset(str(path))
+    assert "too large to show" in client().get(page("table", str(path))).text
+    told = client().get(page("commit", str(path), version=1)).text
+    assert "This commit is too large to show" in told
+    assert "130000" in told
+    assert "000000-xx" in told
+
+
+def test_transactions_are_loaded_on_demand(client, known):
+    text = client().get(page("table", known)).text
+    assert "data-load-now" in text
+    assert client().get("/delta-tables/static/delta.js").text.count("load(part)") == 1
+
+
+def test_no_page_shows_credentials(client, airflow, tmp_path):
+    """In the endpoint of a connection, in an error of the storage, in what a log says, in the address itself."""
+    options = {"AWS_ENDPOINT_URL": "http://user:hush-hush@127.0.0.1:1", "AWS_REGION": "x", "aws_new_thing": "unknown-thing"}
+    options |= {"timeout": "1s", "connect_timeout": "1s", "AWS_CONDITIONAL_PUT": "etag"}
+    airflow.connection("broken", "s3://broken/lake", extra=json.dumps({"storage_options": {**options, "no such option": "x"}}))
+    airflow.connection("place", "s3://key:hush-hush@bucket/lake")
+    path = tmp_path / "told"
+    create_table(path, configuration={"my.secret.key": "hush-hush", "owner": "me"}, description="http://u:hush-hush@h/")
+    said = {"source": "s3a://u:hush-hush@b/x", "password": "hush-hush", "properties": '{"a.token":"hush-hush"}'}
+    write_commit(path, 1, info(operation_parameters=said, user_metadata="https://h/?sig=hush-hush"), add("a.parquet"))
+    airflow.event(airflow.asset(str(path)), str(path), 1)
+    airflow.event(airflow.asset("odd", uri="delta://s3/key:hush-hush@bucket/odd"), "s3://key:hush-hush@bucket/odd", 1)
+    urls = [
+        "/delta-tables/",
+        page("table", str(path)),
+        page("commit", str(path), version=0),
+        page("commit", str(path), version=1),
+    ]
+    urls += ["/delta-tables/api/tables", page("api/commit", str(path), version=1)]
+    urls += [page("table", "s3://broken/lake/t"), page("table", "s3://key:hush-hush@bucket/t")]
+    seen = [client("admin").get(url) for url in urls]
+    assert [answer.status_code for answer in seen] == [200] * 6 + [502, 400]
+    for url, answer in zip(urls, seen, strict=True):
+        assert "hush-hush" not in answer.text, url
+        assert "unknown-thing" not in answer.text, url
+    assert "owner" in seen[2].text
 
 
 def test_an_error_keeps_the_secrets_of_the_connection(airflow_app):

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from airflow.sdk import Asset
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.masking import has_user_info, masked
 from airflow_delta.openlineage.naming import dataset_name
 
 if TYPE_CHECKING:
@@ -48,8 +49,13 @@ def delta_asset_uri(table: str, delta_conn_id: str | None = None) -> str:
 
     :param table: URI, absolute path, or a name below the connection's base path.
     :param delta_conn_id: connection that a relative name belongs to.
-    :raises DeltaIllegalArgumentException: the table is empty.
+    :raises DeltaIllegalArgumentException: the table is empty, or has credentials in its location.
     """
+    if has_user_info(table):
+        raise DeltaIllegalArgumentException(
+            f"The table {masked(table)} has credentials in its location, and the URI of an asset is stored and shown. "
+            "Give them in the connection."
+        )
     head, separator, tail = table.strip().partition("://")
     scheme = head.lower() if separator else ""
     if scheme == SCHEME:

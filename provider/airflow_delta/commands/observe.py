@@ -180,8 +180,32 @@ def _read_back(log: DeltaLog, versions: range) -> list[CommitFile]:
         return commits[::-1]
 
 
-def _observe(log: DeltaLog, files: Sequence[CommitFile]) -> list[Observation]:
-    """Return what contiguous commits did, in the order given."""
+def observe_files(log: DeltaLog, files: Sequence[CommitFile], *, light: bool = False) -> list[Observation]:
+    """Return what commits did that have been read already, in the order given.
+
+    :param files: oldest first.
+    :param light: believe an in-commit timestamp wherever one is, instead of reading the metadata that say since when they count.
+    """
+    return _observe(log, files, light=light)
+
+
+def commit_statuses(log: DeltaLog, wanted: range) -> dict[int, FileStatus]:
+    """Return the sizes and times of the commit files of some versions, as far as the log holds them."""
+    statuses: Iterable[FileStatus | None]
+    far = len(wanted) > _ASKED_ONE_BY_ONE and log.snapshot.version - wanted.stop > _LISTED_AS_CHEAPLY * len(wanted)
+    if log.store.probes or len(wanted) <= _ASKED_ONE_BY_ONE or far:  # a listing goes on to the end of the log
+        statuses = (log.store.head(commit_file(version)) for version in wanted)
+    else:
+        statuses = log.store.list_from(LOG_DIRECTORY, version_prefix(wanted.start), stat=False)
+    return {
+        version: status
+        for status in statuses
+        if status is not None and (version := commit_version(status.name)) is not None and version in wanted
+    }
+
+
+def _observe(log: DeltaLog, files: Sequence[CommitFile], *, light: bool = False) -> list[Observation]:
+    """Return what commits did, in the order given."""
     observed: list[Observation] = []
     recorded: list[int | None] = []
     for file in files:  # one by one: the actions of many large commits are not held at the same time
@@ -191,7 +215,7 @@ def _observe(log: DeltaLog, files: Sequence[CommitFile]) -> list[Observation]:
     first: int | None = None
     if any(timestamp is not None for timestamp in recorded):
         # Only then may the metadata say that times stand in the commits; reading it can mean opening a checkpoint.
-        first = first_recorded_version(log.snapshot)
+        first = 0 if light else first_recorded_version(log.snapshot)
     by_file = [
         file.version
         for file, timestamp in zip(files, recorded, strict=True)
@@ -209,18 +233,7 @@ def _file_times(log: DeltaLog, versions: Sequence[int]) -> Mapping[int, int]:
     """Return the times of commit files, each later than the one before: the commit before the first is looked at, too."""
     if not versions:
         return {}
-    wanted = range(max(versions[0] - 1, 0), versions[-1] + 1)
-    statuses: Iterable[FileStatus | None]
-    far = len(wanted) > _ASKED_ONE_BY_ONE and log.snapshot.version - wanted.stop > _LISTED_AS_CHEAPLY * len(wanted)
-    if log.store.probes or len(wanted) <= _ASKED_ONE_BY_ONE or far:  # a listing goes on to the end of the log
-        statuses = (log.store.head(commit_file(version)) for version in wanted)
-    else:
-        statuses = log.store.list_from(LOG_DIRECTORY, version_prefix(wanted.start), stat=False)
-    found = {
-        version: status
-        for status in statuses
-        if status is not None and (version := commit_version(status.name)) is not None and version in wanted
-    }
+    found = commit_statuses(log, range(max(versions[0] - 1, 0), versions[-1] + 1))
     return monotonic_timestamps(log, sorted(found), found.values())
 
 

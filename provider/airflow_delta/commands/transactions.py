@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,11 @@ from airflow_delta.staging.paths import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log.checkpoint_reader import CheckpointReader
+    from airflow_delta.log.files_tail import TailFiles
     from airflow_delta.log.store import FileStatus
 
 STATES = ("open", "committed", "aborted", "abandoned")
@@ -304,19 +308,37 @@ def search_commits(log: DeltaLog, transactions: Mapping[str, int]) -> tuple[dict
 
 
 def _in_table(snapshot: Snapshot) -> set[str]:
-    """Return the transactions that files, deletion vectors or tombstones of a version belong to, by their paths."""
+    """Return the transactions that files, deletion vectors or tombstones of a version belong to, by their paths.
+
+    Batch by batch: a checkpoint of a few hundred kilobytes may repeat a long path millions of times.
+    """
     if snapshot.version < 0:
         return set()
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found: set[str] = set()
-    for table in (snapshot.files(columns=["path", "deletion_vector"]), snapshot.tombstones()):
-        vectors = pc.struct_field(table.column("deletion_vector"), "path_or_inline_dv")
-        for paths in (table.column("path"), vectors):
-            ids = pc.struct_field(pc.extract_regex(paths.cast(pa.string()), _TRANSACTION_OF_PATH), "id")
-            found.update(ids.unique().drop_null().to_pylist())
-    return found
+    from airflow_delta.log.files import live_batches, tombstone_batches
+    from airflow_delta.log.files_columns import from_actions, projected
+
+    schema = projected(["path", "deletion_vector"])
+    cutoff = int(time.time() * 1000) - snapshot.properties.deleted_file_retention
+
+    def batches(reader: CheckpointReader | None, tail: TailFiles) -> Iterator[pa.RecordBatch]:
+        if reader is not None:
+            yield from live_batches(reader, tail, schema)
+        yield from_actions(list(tail.adds.values()), schema)
+        yield from tombstone_batches(reader, tail, retained_after=cutoff)
+
+    def ids(reader: CheckpointReader | None, tail: TailFiles) -> set[str]:
+        found: set[str] = set()
+        for batch in batches(reader, tail):
+            vectors = pc.struct_field(batch.column("deletion_vector"), "path_or_inline_dv")
+            for paths in (batch.column("path"), vectors):
+                named = pc.struct_field(pc.extract_regex(paths.unique().cast(pa.string()), _TRANSACTION_OF_PATH), "id")
+                found.update(named.unique().drop_null().to_pylist())
+        return found
+
+    return snapshot.read_with_checkpoint(ids)
 
 
 def _requested_version(log: DeltaLog, path: str | None) -> int | None:

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.masking import has_user_info, masked, secret_values, user_info_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -27,7 +28,6 @@ _CREDENTIALS = {
     "abfs": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
     "abfss": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
 }
-_SECRET_WORDS = ("secret", "password", "token", "sas", "credential", "account_key", "access_key", "service_account", "private")
 
 
 def scheme_of(uri: str) -> str:
@@ -78,17 +78,31 @@ class DeltaHook(BaseHook):
 
     @cached_property
     def base_path(self) -> str | None:
-        """Directory that relative table names start from, without a trailing slash."""
+        """Directory that relative table names start from, without a trailing slash.
+
+        :raises DeltaIllegalArgumentException: it has credentials in it.
+        """
         path = self._extra.get("base_path") or (self.connection.host if self.connection else None)
+        if path and has_user_info(str(path)):
+            mask_secret(list(user_info_of(str(path))))
+            raise DeltaIllegalArgumentException(
+                f"The base path of the connection {self.delta_conn_id!r} has credentials in it ({masked(str(path))}). "
+                "Locations are stored and shown as they are: give the credentials as login and password, or as storage_options."
+            )
         return str(path).rstrip("/") or "/" if path else None
 
     def table_uri(self, table: str) -> str:
         """Return the URI of a table: ``table`` as it is when it is absolute, else below the base path.
 
-        :raises DeltaIllegalArgumentException: the name is empty, or relative and the connection has no base path.
+        :raises DeltaIllegalArgumentException: the name is empty, has credentials in it, or is relative and there is no base path.
         """
         if not table or not table.strip():
             raise DeltaIllegalArgumentException("The table is empty. Give a URI, an absolute path, or a name below a base path.")
+        if has_user_info(table):
+            raise DeltaIllegalArgumentException(
+                f"The table {masked(table)} has credentials in its location. Locations are stored and shown as they are: "
+                "give the credentials as login and password of the connection, or as its storage_options."
+            )
         if "://" in table or os.path.isabs(table):
             return table.rstrip("/") or "/"
         if self.base_path is None:
@@ -100,7 +114,9 @@ class DeltaHook(BaseHook):
         return f"{self.base_path.rstrip('/')}/{table.strip('/')}"
 
     def storage_options(self, uri: str) -> dict[str, str]:
-        """Return the options of the object store that holds ``uri``; their secrets are masked in task logs from here on.
+        """Return the options of the object store that holds ``uri``; in task logs they are masked from here on.
+
+        Masked is what is not known to be harmless, and the credentials of a URL.
 
         :raises DeltaIllegalArgumentException: ``storage_options`` of the connection is not an object of plain values.
         """
@@ -111,9 +127,8 @@ class DeltaHook(BaseHook):
             for name, value in zip(names, (self.connection.login, self.connection.password), strict=True):
                 if value and name.removeprefix("AWS_").removeprefix("AZURE_STORAGE_") not in given:
                     options[name] = str(value)
-        for name, value in options.items():
-            if value and any(word in name.lower() for word in _SECRET_WORDS):
-                mask_secret(value)
+        for value in secret_values(options):
+            mask_secret(value)
         return options
 
     def get_log(self, table: str) -> DeltaLog:
@@ -152,7 +167,15 @@ class DeltaHook(BaseHook):
             found = self.get_conn().list_from("", "")
             return True, f"{self.base_path} can be listed; {len(found)} objects lie directly below it."
         except Exception as error:  # noqa: BLE001 - whatever the store raises is the answer to the test
-            return False, f"{type(error).__name__}: {error}"
+            return False, masked(f"{type(error).__name__}: {error}", self._secrets())
+
+    def _secrets(self) -> tuple[str, ...]:
+        """Return what must not be seen of this connection."""
+        try:
+            password = self.connection.password if self.connection else None
+            return (*([str(password)] if password else []), *secret_values(self.storage_options(self.base_path or "")))
+        except Exception:  # noqa: BLE001 - what cannot be read is not shown either
+            return ()
 
 
 def _parse_options(value: Any, conn_id: str) -> dict[str, str]:

@@ -12,6 +12,8 @@ from urllib.parse import urlencode, urlsplit
 
 from airflow.sdk import BaseOperatorLink
 
+from airflow_delta import masking
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -40,10 +42,10 @@ def failure_note(error: BaseException) -> dict[str, Any]:
 
 
 def masked(text: str) -> str:
-    """Return a text without the secrets that Airflow knows of."""
+    """Return a text without the secrets that Airflow knows of, and without the credentials of URLs."""
     from airflow.sdk._shared.secrets_masker import redact
 
-    return str(redact(text))
+    return masking.masked(str(redact(text)))
 
 
 class DeltaTableLink(BaseOperatorLink):

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.fork import check_runtime
 from airflow_delta.log.store import AmbiguousPutError, FileStatus, LogStore
+from airflow_delta.masking import masked, secret_values
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ _THREADS = 16
 _DELETE_BATCH = 1_000
 _CONFLICT_RETRIES = 5
 _CONFLICT_WAIT = 0.05
+_CAUSES = 10
 _CLIENT_OPTIONS = {
     "allow_http",
     "allow_invalid_certificates",
@@ -63,6 +65,7 @@ class ObjectStore(LogStore):
     def __init__(self, table_uri: str, options: Mapping[str, str] | None = None) -> None:
         self.root = table_uri.rstrip("/")
         self._options = dict(options or {})
+        self._secrets = secret_values(self._options)
         scheme, _, rest = self.root.partition("://")
         self._scheme = scheme.lower()
         self._container, _, self._prefix = rest.partition("/")
@@ -125,10 +128,23 @@ class ObjectStore(LogStore):
             return stores.AzureStore(container, **arguments)
         except (BaseError, ValueError, TypeError) as error:
             raise DeltaIllegalArgumentException(
-                f"The storage options of table {self.root} are not understood: {_first_line(error)}. Keys are spelled as in "
+                f"The storage options of table {self.root} are not understood: {self._told(error)}. Keys are spelled as in "
                 "object_store, for example AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID.",
                 table=self.root,
             ) from error
+
+    def _told(self, error: BaseException) -> str:
+        """Return what an error says, without what must not be seen: the client's own errors repeat URLs and headers.
+
+        They are masked in place as well, since a traceback shows them beside ours.
+        """
+        told: BaseException | None = error
+        for _ in range(_CAUSES):
+            if told is None:
+                break
+            told.args = tuple(masked(part, self._secrets) if isinstance(part, str) else part for part in told.args)
+            told = told.__cause__ or told.__context__
+        return masked(_first_line(error), self._secrets)
 
     def _call(self, path: str, action: Callable[[], T]) -> T:
         from obstore import exceptions as errors
@@ -136,11 +152,12 @@ class ObjectStore(LogStore):
         try:
             return action()
         except (errors.NotFoundError, FileNotFoundError) as error:
+            self._told(error)
             raise FileNotFoundError(f"{self.root}/{path}") from error
         except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
-            raise PermissionError(f"{self.root}/{path}: {_first_line(error)}") from error
+            raise PermissionError(f"{self.root}/{path}: {self._told(error)}") from error
         except errors.BaseError as error:
-            raise OSError(f"{self.root}/{path}: {_first_line(error)}") from error
+            raise OSError(f"{self.root}/{path}: {self._told(error)}") from error
 
     # -- reading --------------------------------------------------------------------------------------------------------------
 
@@ -283,11 +300,11 @@ class ObjectStore(LogStore):
             except (errors.PreconditionError, errors.NotModifiedError) as error:
                 raise FileExistsError(f"{self.root}/{path}") from error
             except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
-                raise PermissionError(f"{self.root}/{path}: {_first_line(error)}") from error
+                raise PermissionError(f"{self.root}/{path}: {self._told(error)}") from error
             except (errors.NotFoundError, FileNotFoundError, errors.InvalidPathError, errors.NotSupportedError) as error:
-                raise OSError(f"{self.root}/{path} cannot be put: {_first_line(error)}") from error
+                raise OSError(f"{self.root}/{path} cannot be put: {self._told(error)}") from error
             except (errors.BaseError, OSError) as error:
-                raise AmbiguousPutError(f"It is not known whether {self.root}/{path} was put: {_first_line(error)}") from error
+                raise AmbiguousPutError(f"It is not known whether {self.root}/{path} was put: {self._told(error)}") from error
             return
 
     def put(self, path: str, data: bytes) -> None:

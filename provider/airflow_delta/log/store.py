@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.masking import has_user_info, masked
 
 UNKNOWN = -1
 """Size or time that a listing did not ask the store for."""
@@ -152,16 +153,30 @@ class LogStore(ABC):
         return store_for(uri, getattr(self, "_options", None))
 
 
+def check_no_user_info(uri: str) -> None:
+    """Refuse a location that brings credentials: it stands in the log, in XCom, in the names of assets and on pages.
+
+    :raises DeltaIllegalArgumentException: there is a user or a password before its host.
+    """
+    if has_user_info(uri):
+        raise DeltaIllegalArgumentException(
+            f"The location {masked(uri)} has credentials in it. Locations are stored and shown as they are: give the credentials "
+            "as login and password of the connection, or as storage options.",
+            table=masked(uri),
+        )
+
+
 def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None) -> LogStore:
     """Return the store of a table.
 
     :param table_uri: local path, ``file://``, ``s3://`` (``s3a://``), ``gs://``, ``az://`` or ``abfss://`` URI.
     :param storage_options: credentials and settings in the spelling of ``object_store`` (``AWS_ENDPOINT_URL``, any case).
         Local tables know ``durable`` (``"false"`` skips fsync).
-    :raises DeltaIllegalArgumentException: the URI is empty or its scheme is not supported.
+    :raises DeltaIllegalArgumentException: the URI is empty, has credentials in it, or its scheme is not supported.
     """
     if not table_uri or not table_uri.strip():
         raise DeltaIllegalArgumentException("The table location is empty. Pass a path or a URI, for example s3://bucket/table.")
+    check_no_user_info(table_uri)
     options = dict(storage_options or {})
     match = _SCHEME.match(table_uri)
     scheme = match[1].lower() if match else ("file" if table_uri[:5].lower() == "file:" else "")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.operators.table import DeltaSparkTableOperator, DeltaTableOperator
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.options import check_writer_options
 from airflow_delta.staging.report import StageRequest
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class DeltaDeleteOperator(DeltaSparkTableOperator):
     def __init__(self, *, predicate: str | None = None, write_options: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.predicate = predicate
+        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
@@ -79,6 +81,7 @@ class DeltaUpdateOperator(DeltaSparkTableOperator):
         super().__init__(**kwargs)
         self.set = set
         self.predicate = predicate
+        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:

@@ -17,6 +17,7 @@ from airflow_delta.staging.merge import (
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
+from airflow_delta.staging.options import CONNECTION, check_source, check_writer_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,7 +43,8 @@ class DeltaMergeOperator(DeltaSparkTableOperator):
 
     Without ``clauses`` it is an upsert: ``[when_matched_update(), when_not_matched_insert()]``.
 
-    :param source: Spark SQL text; a mapping with ``sql``, or with ``path``, ``format`` and ``options``; or a function of
+    :param source: Spark SQL text; a mapping with ``sql``, or with ``format``, ``path``, ``options`` and ``conn_id`` (a connection
+        that brings login, password and the options in ``spark_options`` of its extra, which nobody sees); or a function of
         ``spark`` that returns a DataFrame (in-process sessions only). (templated, as far as it is text)
     :param condition: Spark SQL over a row of the table and one of the source: whether they match. (templated)
     :param clauses: made with :func:`when_matched_update`, :func:`when_not_matched_insert`, ...; the first of its kind whose
@@ -79,6 +81,8 @@ class DeltaMergeOperator(DeltaSparkTableOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_source(source, whose=f"the task {self.task_id!r}")
+        check_writer_options(options, whose=f"The task {self.task_id!r}")
         # Airflow calls what it finds in a template field.
         self.merge_source = None if callable(source) else source
         self._source_function = source if callable(source) else None
@@ -109,13 +113,34 @@ class DeltaMergeOperator(DeltaSparkTableOperator):
         )
 
     def source(self, spark: SparkSession) -> DataFrame | None:
-        """Return the source of an in-process session; ``None`` when the request names it."""
-        return None if self._source_function is None else self._source_function(spark)
+        """Return the source of an in-process session; ``None`` when the request names all of it."""
+        if self._source_function is not None:
+            return self._source_function(spark)
+        named = self._named_source()
+        if named is None or not named.get(CONNECTION):
+            return None
+        from airflow_delta.spark.operations import read_source
+
+        return read_source(spark, named, self._secret_options(named))
+
+    def secret_properties(self) -> dict[str, str]:
+        """Return the options of the source's connection, for an application that is submitted."""
+        from airflow_delta.operators.source_options import secret_property
+
+        named = self._named_source()
+        return secret_property(self._secret_options(named)) if named is not None and named.get(CONNECTION) else {}
+
+    def _secret_options(self, named: Mapping[str, Any]) -> dict[str, str]:
+        from airflow_delta.operators.source_options import source_options
+
+        return source_options(str(named[CONNECTION]), str(named.get("format", "parquet")))
 
     def _named_source(self) -> dict[str, Any] | None:
         if isinstance(self.merge_source, str):
+            check_source(self.merge_source, whose=f"the task {self.task_id!r}")
             return {"sql": self.merge_source}
         if isinstance(self.merge_source, Mapping):
+            check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
             return dict(self.merge_source)
         if self._source_function is not None and (self.spark_submit is not None or self.application is not None):
             raise DeltaIllegalArgumentException(

@@ -15,6 +15,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.stage_base import DeltaStageBaseOperator
+from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -143,6 +144,7 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
     ) -> None:
         kwargs.setdefault("show_return_value_in_logs", False)
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
+        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
     def execute(self, context: Context) -> Any:

@@ -9,6 +9,7 @@ from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
+from airflow_delta.operators.source_options import mask_settings, properties_file
 from airflow_delta.operators.spark_session import SparkSessionOperator
 
 if TYPE_CHECKING:
@@ -37,12 +38,17 @@ class SparkRequestOperator(SparkSessionOperator):
         super().__init__(**kwargs)
         self.application = application
         self.spark_submit = spark_submit
+        mask_settings(spark_submit.get("conf") if isinstance(spark_submit, Mapping) else None)
         self._submitting: Any = None
         self._waiting: EarlierTry | None = None
 
     def source(self, spark: SparkSession) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
         """Return the rows that the operation works with, beside those of the table."""
         return None
+
+    def secret_properties(self) -> dict[str, str]:
+        """Return Spark properties of a submitted application that nobody may see."""
+        return {}
 
     def on_kill(self) -> None:
         """End the submitted application, or interrupt the jobs of this session."""
@@ -102,9 +108,14 @@ class SparkRequestOperator(SparkSessionOperator):
         options.setdefault("name", f"{self.dag_id}-{self.task_id}")
         if self._kill_asked:
             raise DeltaIllegalStateException(f"The task {self.task_id!r} was told to stop before it submitted its application.")
-        self._submitting = SparkSubmitHook(conn_id=self.spark_conn_id, conf=conf, py_files=py_files, **options)
         try:
-            with spark_work(self.log, log, request):
+            with (
+                properties_file(self.secret_properties(), options.pop("properties_file", None)) as properties,
+                spark_work(self.log, log, request),
+            ):
+                self._submitting = SparkSubmitHook(
+                    conn_id=self.spark_conn_id, conf=conf, py_files=py_files, properties_file=properties, **options
+                )
                 self._submitting.submit(self.application or application_path())
         except Exception as failure:
             if (reported := reported_error(log, request)) is None:

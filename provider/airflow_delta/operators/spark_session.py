@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.operators.kill import SessionKiller
+from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.spark_packages import check_pyspark
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class SparkSessionOperator(BaseOperator):
         super().__init__(**kwargs)
         self.spark_conn_id = spark_conn_id
         self.config_kwargs = config_kwargs
+        mask_settings(config_kwargs)
         self.spark_table_uri = spark_table_uri
         self._killer: SessionKiller | None = None
         self._kill_asked = False

@@ -12,7 +12,9 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
+from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.stage_base import DeltaStageBaseOperator
+from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,6 +68,8 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         **kwargs: Any,
     ) -> None:
         super().__init__(conn_id=spark_conn_id, **kwargs)
+        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
+        mask_settings(self.conf)
         self.read = read
         self.write_options = write_options
         self.spark_table_uri = spark_table_uri

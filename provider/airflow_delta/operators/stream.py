@@ -16,6 +16,7 @@ from airflow_delta.operators.identity import column_names, commit_tags, whole_nu
 from airflow_delta.operators.kill import within
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
 from airflow_delta.operators.spark_session import SparkSessionOperator
+from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -98,6 +99,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
                 "its batches run. Give the parameter another name."
             )
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
+        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.table = table
         self.checkpoint_location = checkpoint_location
         self.mode = mode

@@ -72,7 +72,7 @@ def _panel(
     top: int,
     title: str,
     up: Sequence[int | None],
-    down: Sequence[int] | None,
+    down: Sequence[int | None] | None,
     text: Any,
 ) -> Markup:
     """Return one panel; with ``down``, what left the table hangs below the line."""

@@ -1,17 +1,31 @@
-"""What the pages show of a table, read from its log: as plain JSON, at the cost of what is shown."""
+"""What the pages show of a table, read from its log: as plain JSON, at the cost of what is shown, and within limits.
+
+Runs in a process of its own (:mod:`airflow_delta.plugins.reader`), so nothing here knows Airflow. What is over a limit is not
+read; the page says that it is too large to show, and shows the rest.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.committed import num_records
-from airflow_delta.plugins.problems import gone
+from airflow_delta.exceptions import (
+    DeltaLogCorruptedException,
+    DeltaTableNotFoundException,
+    ReadLimitException,
+    VersionsNotContiguousException,
+)
+from airflow_delta.log.commits import CommitFile
+from airflow_delta.log.file_names import commit_file
+from airflow_delta.log.store import UNKNOWN
+from airflow_delta.masking import masked_settings
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
+    from airflow_delta.log.store import FileStatus
 
 PAGE = 30
 """Commits on one page of a history."""
@@ -23,34 +37,51 @@ FILES = 200
 WINNERS = 20
 """Commits listed of those that one was checked against."""
 
+MAX_COMMIT_BYTES = 32 << 20
+"""A commit that is larger is shown by its ``commitInfo``; its files are not counted."""
+
+MAX_PAGE_BYTES = 64 << 20
+"""Commits that one page decodes; a page of large commits is a short one."""
+
+MAX_TAIL_BYTES = 64 << 20
+"""Commits since the checkpoint, in the search for transactions that no commit holds."""
+
+MAX_ACTIONS = 3_000_000
+"""Rows of a checkpoint, in the same search."""
+
+_HEAD_BYTES = 256 << 10
 _AT_ONCE = 10
 _FILE_ACTIONS = (b'{"add"', b'{"remove"', b'{"cdc"')
 _STATE_ACTIONS = (b'{"metaData"', b'{"protocol"', b'{"domainMetadata"')
+_INFO_ACTIONS = (b'{"commitInfo"', b'{"txn"', *_STATE_ACTIONS)
+_NO_INFO = b'{"commitInfo":{}}\n'
+_NOT_COUNTED = (
+    "num_added_files",
+    "num_removed_files",
+    "bytes_added",
+    "bytes_removed",
+    "num_records",
+    "num_partitions",
+)
+
+Known = Mapping[str, Sequence[int]]
+"""Size and time of the commits whose summary the asker has, by version."""
 
 
-def history(log: DeltaLog, *, limit: int = PAGE, before: int | None = None) -> dict[str, Any]:
+def history(log: DeltaLog, *, limit: int = PAGE, before: int | None = None, known: Known | None = None) -> dict[str, Any]:
     """Return a page of a table's history, newest commit first.
 
     :param before: only versions below this one.
-    :raises PageProblem: there is no table.
+    :param known: commits that are told by their version alone when they have not changed.
+    :raises DeltaTableNotFoundException: there is no table.
     """
-    from airflow_delta.commands.observe import recent_commits
-
     latest = log.update().version
     if latest < 0:
-        raise gone(log.uri)
-    commits: list[dict[str, Any]] = []
-    below = before
-    while len(commits) < limit:
-        # What is asked for at once is in memory at once, with all its files.
-        asked = min(_AT_ONCE, limit - len(commits))
-        found = recent_commits(log, asked, before=below)
-        commits += [summary.to_dict() for summary in found]
-        if len(found) < asked:
-            break
-        below = found[-1].version
+        raise DeltaTableNotFoundException(f"There is no Delta table at {log.uri}.", table=log.uri)
+    newest = latest if before is None else min(latest, before - 1)
+    commits, cut = _summaries(log, newest, limit, known or {})
     oldest = commits[-1]["version"] if commits else None
-    more = oldest is not None and oldest > 0 and len(commits) == limit
+    more = oldest is not None and oldest > 0 and (cut or len(commits) == limit)
     newer = None
     if before is not None and before <= latest:
         newer = min(before + limit, latest + 1)
@@ -64,37 +95,214 @@ def history(log: DeltaLog, *, limit: int = PAGE, before: int | None = None) -> d
 
 
 def open_transactions(log: DeltaLog) -> list[dict[str, Any]]:
-    """Return the transactions with staged files that no commit holds; lists what is under ``staged/``."""
-    from airflow_delta.commands.transactions import transactions
+    """Return the transactions with staged files that no commit holds; lists what is under ``staged/``.
 
+    :raises ReadLimitException: the log of the table is too long for that.
+    """
+    from airflow_delta.commands.transactions import transactions
+    from airflow_delta.staging.paths import STAGING_DIRECTORY
+
+    if not log.store.list_directories(STAGING_DIRECTORY):
+        return []
+    _check_size(log)
     return [state.to_dict() for state in transactions(log, states=("open", "abandoned", "aborted"))]
 
 
-def commit_detail(log: DeltaLog, version: int, *, offset: int = 0, limit: int = FILES) -> dict[str, Any]:
+def commit_detail(
+    log: DeltaLog,
+    version: int,
+    *,
+    offset: int = 0,
+    limit: int = FILES,
+    known: Known | None = None,
+    stamp: Sequence[int] | None = None,
+) -> dict[str, Any]:
     """Return one commit: its summary, what it was checked against, the metadata it set, and a page of its files.
 
+    :param known: as for :func:`history`; for the commits that it was checked against.
+    :param stamp: size and time of the commit as the asker has it; nothing but ``latest`` is told when they are still the same.
     :raises VersionNotFoundException: the log does not hold it.
     """
-    from airflow_delta.commands.observe import commit_summary, recent_commits
+    from airflow_delta.commands.observe import commit_summary
 
-    summary = commit_summary(log, version).to_dict()
+    latest = log.update().version
+    status = log.store.head(commit_file(version)) if version >= 0 else None
+    if status is None:
+        commit_summary(log, version)  # says what the log holds instead
+        raise FileNotFoundError(commit_file(version))
+    if stamp is not None and list(stamp) == _stamp(status):
+        return {"same": True, "latest": latest}
+    too_large = status.size > MAX_COMMIT_BYTES
+    raw = log.store.read_range(commit_file(version), 0, _HEAD_BYTES) if too_large else log.read_commit(version)
+    raw = raw[: raw.rfind(b"\n") + 1] if too_large else raw
+    summary = _told(log, [(status, raw)])[0]
     read_version = summary["read_version"]
     # Without a read version nothing is known; a commit that was not raced was checked against nothing.
     num_winners = max(version - read_version - 1, 0) if read_version is not None else None
-    winners = recent_commits(log, min(num_winners, WINNERS), before=version) if num_winners else []
-    raw = log.read_commit(version)
+    winners = _summaries(log, version - 1, min(num_winners, WINNERS), known or {})[0] if num_winners else []
     return {
         "commit": summary,
         "num_winners": num_winners,
-        "winners": [winner.to_dict() for winner in winners],
-        "latest": log.snapshot.version,
+        "winners": winners,
+        "latest": latest,
         "changes": _changes(raw),
-        "files": files_of_commit(raw, offset=offset, limit=limit),
-        "offset": offset,
+        "files": files_of_commit(raw, offset=0 if too_large else offset, limit=limit),
+        "offset": 0 if too_large else offset,
         "limit": limit,
-        "num_files": sum(1 for _ in _file_lines(raw)),
-        "size": len(raw),
+        "num_files": None if too_large else sum(1 for _ in _file_lines(raw)),
+        "size": status.size,
+        "stamp": _stamp(status),
     }
+
+
+def _summaries(log: DeltaLog, newest: int, limit: int, known: Known) -> tuple[list[dict[str, Any]], bool]:
+    """Return what some commits did, newest first, as far back as the log goes.
+
+    :return: and whether there are more than the limit on bytes allows.
+    """
+    from airflow_delta.commands.observe import commit_statuses
+
+    if newest < 0 or limit < 1:
+        return [], False
+    lowest = max(newest - limit + 1, 0)
+    statuses = commit_statuses(log, range(lowest, newest + 1))
+    found: list[dict[str, Any]] = []
+    unread: list[FileStatus] = []
+    left, cut = MAX_PAGE_BYTES, False
+    for version in range(newest, lowest - 1, -1):
+        status = statuses.get(version)
+        if status is not None and UNKNOWN in (status.size, status.modification_time):
+            status = log.store.head(status.path)
+        if status is None:  # what is older was cleaned up as well
+            break
+        if list(known.get(str(version), ())) == _stamp(status):
+            found.append({"version": version, "known": True})
+            continue
+        cost = status.size if status.size <= MAX_COMMIT_BYTES else _HEAD_BYTES
+        if cost > left and found:
+            cut = True
+            break
+        left -= cost
+        found.append({"version": version})
+        unread.append(status)
+    read = {summary["version"]: summary for summary in _read(log, unread)}
+    commits: list[dict[str, Any]] = []
+    for entry in found:
+        told = entry if "known" in entry else read.get(entry["version"])
+        if told is None:  # cleaned up while it was to be read
+            return commits, False
+        commits.append(told)
+    return commits, cut
+
+
+def _read(log: DeltaLog, statuses: Sequence[FileStatus]) -> Iterator[dict[str, Any]]:
+    """Yield the summaries of commits, newest first, until one is gone; of what is read at once, all is in memory at once."""
+    at = 0
+    while at < len(statuses):
+        group: list[tuple[FileStatus, bytes]] = []
+        small: list[FileStatus] = []
+        size = 0
+        while at < len(statuses) and len(small) < _AT_ONCE and (not small or size + statuses[at].size <= MAX_COMMIT_BYTES):
+            status = statuses[at]
+            if status.size > MAX_COMMIT_BYTES:
+                if small:
+                    break
+                raw = log.store.read_range(status.path, 0, _HEAD_BYTES)
+                group.append((status, raw[: raw.rfind(b"\n") + 1]))
+                at += 1
+                break
+            small.append(status)
+            size += status.size
+            at += 1
+        group += zip(small, _contents(log, small), strict=False)
+        yield from _told(log, group)
+        if len(group) < len(small):
+            return
+
+
+def _contents(log: DeltaLog, statuses: Sequence[FileStatus]) -> list[bytes]:
+    """Return what commits hold, newest first, up to one that was cleaned up meanwhile."""
+    versions = [_version(status) for status in statuses]
+    try:
+        if versions and versions == list(range(versions[0], versions[-1] - 1, -1)):
+            return [file.data for file in reversed(log.read_commit_range(range(versions[-1], versions[0] + 1)))]
+    except VersionsNotContiguousException:
+        pass
+    contents = []
+    for version in versions:
+        try:
+            contents.append(log.read_commit(version))
+        except FileNotFoundError:
+            break
+    return contents
+
+
+def _told(log: DeltaLog, group: Sequence[tuple[FileStatus, bytes]]) -> list[dict[str, Any]]:
+    """Return the summaries of commits in the order given, newest first."""
+    from airflow_delta.commands.observe import observe_files
+
+    files = [
+        CommitFile(_version(status), _only_info(raw) if status.size > MAX_COMMIT_BYTES else raw)
+        for status, raw in reversed(group)
+    ]
+    observed = {found.summary.version: found.summary for found in observe_files(log, files, light=True)}
+    told = []
+    for status, _ in group:
+        summary = observed[_version(status)].to_dict()
+        summary["operation_parameters"] = masked_settings(summary["operation_parameters"])
+        too_large = status.size > MAX_COMMIT_BYTES
+        if too_large:
+            summary.update(dict.fromkeys(_NOT_COUNTED))
+        told.append({**summary, "size": status.size, "too_large": too_large, "stamp": _stamp(status)})
+    return told
+
+
+def _only_info(raw: bytes) -> bytes:
+    """Return the lines of the beginning of a commit that are about no file."""
+    lines = [line for line in raw.splitlines(keepends=True) if line.startswith(_INFO_ACTIONS)]
+    return b"".join(lines) if any(line.startswith(b'{"commitInfo"') for line in lines) else _NO_INFO + b"".join(lines)
+
+
+def _check_size(log: DeltaLog) -> None:
+    """Refuse a log whose list of files takes too long, or too much memory.
+
+    :raises ReadLimitException: it is over a limit.
+    """
+    snapshot = log.update()
+    if snapshot.version < 0:
+        return
+    segment = snapshot.segment
+    size = 0
+    for version in segment.commit_versions:
+        status = segment.statuses.get(version)
+        if status is None or status.size == UNKNOWN:
+            status = log.store.head(commit_file(version))
+        size += status.size if status is not None else 0
+        if size > MAX_TAIL_BYTES:
+            raise ReadLimitException(
+                f"The commits of table {log.uri} since its last checkpoint are larger than {MAX_TAIL_BYTES >> 20} MiB.",
+                table=log.uri,
+                version=snapshot.version,
+            )
+    reader = snapshot.checkpoint_reader()
+    try:
+        rows = sum(group.num_rows for part in reader.parts for group in part.row_groups) if reader is not None else 0
+    except DeltaLogCorruptedException:  # another one is read instead
+        rows = 0
+    if rows > MAX_ACTIONS:
+        raise ReadLimitException(
+            f"The checkpoint of table {log.uri} has {rows} rows; up to {MAX_ACTIONS} are looked through.",
+            table=log.uri,
+            version=snapshot.version,
+        )
+
+
+def _stamp(status: FileStatus) -> list[int]:
+    return [status.size, status.modification_time]
+
+
+def _version(status: FileStatus) -> int:
+    return int(status.name.partition(".")[0])
 
 
 def files_of_commit(raw: bytes, *, offset: int = 0, limit: int = FILES) -> list[dict[str, Any]]:
@@ -164,7 +372,7 @@ def _metadata(action: Mapping[str, Any]) -> dict[str, Any]:
         "name": action.get("name"),
         "description": action.get("description"),
         "partition_columns": list(action.get("partitionColumns") or ()),
-        "configuration": dict(action.get("configuration") or {}),
+        "configuration": masked_settings(action.get("configuration") or {}),
         "columns": [
             {"name": field.get("name"), "type": _type(field.get("type")), "nullable": field.get("nullable", True)}
             for field in fields

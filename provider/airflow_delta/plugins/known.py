@@ -1,27 +1,28 @@
 """Which tables may be opened: those that Airflow knows as assets, and those below the base path of a ``delta`` connection.
 
-A request names a table by its URI; nothing else than what is found here is ever opened.
+A request names a table by its URI; nothing else than what is found here is ever opened. An asset stands for the table of its own
+URI, whatever its events say, and a table is reached through a connection that the user may read.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import masked
-from airflow_delta.plugins.problems import PageProblem, unknown_table
+from airflow_delta.masking import has_user_info
+from airflow_delta.plugins.problems import PageProblem, of_error, unknown_table
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from airflow_delta.log import DeltaLog
     from airflow_delta.plugins.access import Viewer
+    from airflow_delta.plugins.reading import Place
 
 SECONDS_KEPT = 10.0
 """For how long what Airflow knows is not asked for again."""
@@ -39,35 +40,37 @@ class KnownTable:
     :param key: normal form of its location, see :func:`table_key`.
     :param uri: location as the engine opens it.
     :param asset_ids: assets that stand for it; empty for one that only lies below a connection's base path.
-    :param conn_id: connection to reach it with; ``None``: the default one.
+    :param conn_id: connection to reach it with; ``None``: the credentials of the API server's environment.
+    :param named: by asset, the connection that its URI names, ``None`` when it names a location.
     """
 
     key: str
     uri: str
     asset_ids: tuple[int, ...] = ()
     conn_id: str | None = None
+    named: Mapping[int, str | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Return the last part of the location."""
         return self.uri.rstrip("/").rpartition("/")[2]
 
-    def open(self) -> DeltaLog:
-        """Return its log; nothing is read yet.
+    def place(self) -> Place:
+        """Return where it is and how it is reached; no storage is touched.
 
-        :raises PageProblem: it is local, and a link leads out of the base path that allows it.
+        :raises PageProblem: the connection cannot be used.
         """
-        hook = DeltaHook(self.conn_id or DeltaHook.default_conn_name)
-        if not self.asset_ids and self.key.startswith("file://"):
-            from airflow_delta.log.file_names import LOG_DIRECTORY
-            from airflow_delta.log.local_store import local_path
-            from airflow_delta.staging.paths import STAGING_DIRECTORY
+        from airflow_delta.plugins.reading import Place
 
-            base = os.path.realpath(local_path(hook.base_path or "/"))
-            for read in (self.uri, f"{self.uri}/{LOG_DIRECTORY}", f"{self.uri}/{STAGING_DIRECTORY}"):
-                if os.path.commonpath([base, os.path.realpath(read)]) != base:
-                    raise unknown_table(self.uri)
-        return hook.get_log(self.uri)
+        if self.conn_id is None:
+            return Place(self.uri, {}, "/".join(self.key.split("/")[:3]))
+        hook = _hook(self.conn_id)
+        try:
+            options = hook.storage_options(self.uri)
+            within = hook.base_path or "/" if not self.asset_ids and self.key.startswith("file://") else None
+        except Exception as error:  # noqa: BLE001 - whatever a secrets backend raises is the page
+            raise of_error(error, self.uri) from None
+        return Place(self.uri, options, self.conn_id, within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,37 @@ class Known:
 
     tables: Mapping[str, KnownTable]
     connections: tuple[KnownConnection, ...]
+    has_default: bool = False
+
+    def seen_by(self, viewer: Viewer, table: KnownTable) -> KnownTable | None:
+        """Return a table with the assets and the connection that a user may use for it; ``None`` when it is not for them."""
+        ways: dict[str | None, list[int]] = {}
+        for asset_id in table.asset_ids:
+            if not viewer.may_read_asset(asset_id):
+                continue
+            named = table.named.get(asset_id)
+            if named is None:
+                allowed, conn_id = self._way_to(viewer, table.key)
+            else:
+                allowed, conn_id = viewer.may_read_connection(named), named
+            if allowed:
+                ways.setdefault(conn_id, []).append(asset_id)
+        if not ways:
+            return None
+        # One that an asset names is the author's own word.
+        chosen = next((named for named in table.named.values() if named is not None and named in ways), next(iter(ways)))
+        return replace(table, asset_ids=tuple(sorted(asset_id for ids in ways.values() for asset_id in ids)), conn_id=chosen)
+
+    def _way_to(self, viewer: Viewer, key: str) -> tuple[bool, str | None]:
+        """Say whether a user may reach a location, and with which connection: of those that they may read, the nearest."""
+        holding = [connection for connection in self.connections if connection.holds(key)]
+        if holding:
+            allowed = [connection for connection in holding if viewer.may_read_connection(connection.conn_id)]
+            nearest = max(allowed, key=lambda connection: len(connection.base_path or ""), default=None)
+            return nearest is not None, nearest.conn_id if nearest is not None else None
+        if self.has_default:
+            return viewer.may_read_connection(DeltaHook.default_conn_name), DeltaHook.default_conn_name
+        return True, None
 
 
 def table_key(uri: str) -> str:
@@ -108,6 +142,8 @@ def table_key(uri: str) -> str:
     """
     if not uri or len(uri) > _LONGEST_URI or any(ord(character) < 32 or ord(character) == 127 for character in uri):
         raise PageProblem(400, "This is not the location of a table")
+    if has_user_info(uri):
+        raise PageProblem(400, "This is not the location of a table", "It has credentials in it.", uri)
     scheme, separator, path = uri.partition("://")
     if not separator:
         scheme, path = "file", uri.removeprefix("file:")
@@ -142,10 +178,8 @@ def find_table(viewer: Viewer, uri: str) -> KnownTable:
             raise unknown_table(uri) from None
     else:
         key = table_key(uri)
-    if (table := known.tables.get(key)) is not None:
-        allowed = tuple(asset_id for asset_id in table.asset_ids if viewer.may_read_asset(asset_id))
-        if allowed:
-            return replace(table, asset_ids=allowed)
+    if (table := known.tables.get(key)) is not None and (seen := known.seen_by(viewer, table)) is not None:
+        return seen
     for connection in known.connections:
         if connection.holds(key) and viewer.may_read_connection(connection.conn_id):
             # The form that was checked is the one that is opened.
@@ -166,6 +200,7 @@ def table_of_connection(viewer: Viewer, conn_id: str, name: str) -> str:
 
 _lock = threading.Lock()
 _kept: tuple[float, Known] | None = None
+_hooks: dict[str, DeltaHook] = {}
 
 
 def known_tables() -> Known:
@@ -176,8 +211,17 @@ def known_tables() -> Known:
             from airflow.utils.session import create_session
 
             with create_session(scoped=False) as session:
+                _hooks.clear()
                 _kept = (time.monotonic(), _load(session))
         return _kept[1]
+
+
+def _hook(conn_id: str) -> DeltaHook:
+    """Return the hook of a connection, which is looked up as seldom as the tables are."""
+    hook = _hooks.get(conn_id)
+    if hook is None:
+        hook = _hooks[conn_id] = DeltaHook(conn_id)
+    return hook
 
 
 def forget() -> None:
@@ -185,6 +229,7 @@ def forget() -> None:
     global _kept
     with _lock:
         _kept = None
+        _hooks.clear()
 
 
 def commit_of_event(extra: Any) -> Mapping[str, Any] | None:
@@ -202,25 +247,48 @@ def _load(session: Session) -> Known:
     connections = _connections(session)
     tables: dict[str, KnownTable] = {}
     for asset_id, asset_uri, extra in _assets(session):
-        said = commit_of_event(extra)
-        uri = str(said["table"]) if said is not None else None
-        conn_id: str | None = None
-        if asset_uri.startswith("delta://"):
-            named, conn_id = _of_asset_uri(asset_uri)
-            uri = uri or named
-        if not uri:
+        found = _table_of(asset_uri, commit_of_event(extra))
+        if found is None:
             continue
-        try:
-            key = table_key(uri)
-        except PageProblem:
-            continue
-        if conn_id is None:
-            conn_id = _connection_of(key, connections)
-        if (table := tables.get(key)) is not None:
-            tables[key] = replace(table, asset_ids=(*table.asset_ids, asset_id), conn_id=table.conn_id or conn_id)
-        else:
-            tables[key] = KnownTable(key, uri, (asset_id,), conn_id)
-    return Known(dict(sorted(tables.items(), key=lambda item: (item[1].name, item[0]))), connections)
+        key, uri, conn_id = found
+        table = tables.get(key) or KnownTable(key, uri)
+        named = {**table.named, asset_id: conn_id}
+        tables[key] = replace(table, asset_ids=(*table.asset_ids, asset_id), named=named)
+    ordered = dict(sorted(tables.items(), key=lambda item: (item[1].name, item[0])))
+    return Known(ordered, connections, _has_default())
+
+
+def _table_of(asset_uri: str, said: Mapping[str, Any] | None) -> tuple[str, str, str | None] | None:
+    """Return key, location and connection of the table that an asset stands for; ``None`` when it stands for none.
+
+    :param said: what its latest event says about a commit: it tells how the table is spelled, and whether an asset that is not
+        one of ours is a table; a table elsewhere is not the asset's.
+    """
+    is_ours = asset_uri.startswith("delta://")
+    own, conn_id = _of_asset_uri(asset_uri) if is_ours else (asset_uri, None)
+    try:
+        key = table_key(own or "")
+    except PageProblem:
+        return None
+    if said is not None and is_about(said, key):
+        return key, str(said["table"]), conn_id
+    return (key, str(own), conn_id) if is_ours else None
+
+
+def is_about(said: Mapping[str, Any], key: str) -> bool:
+    """Say whether an event is about a table: whoever emits events of an asset could name any other one."""
+    try:
+        return table_key(str(said["table"])) == key
+    except (PageProblem, KeyError):
+        return False
+
+
+def _has_default() -> bool:
+    """Say whether there is a default connection, wherever Airflow keeps it."""
+    try:
+        return _hook(DeltaHook.default_conn_name).connection is not None
+    except Exception:  # noqa: BLE001 - one that cannot be read is there all the same
+        return True
 
 
 def _assets(session: Session) -> list[tuple[int, str, Any]]:
@@ -252,7 +320,7 @@ def _connections(session: Session) -> tuple[KnownConnection, ...]:
     wanted = select(Connection.conn_id).where(Connection.conn_type == DeltaHook.conn_type).order_by(Connection.conn_id)
     for conn_id in session.scalars(wanted):
         try:
-            base = DeltaHook(conn_id).base_path
+            base = _hook(conn_id).base_path
             if base:
                 table_key(base)
             found.append(KnownConnection(conn_id, base))
@@ -261,18 +329,12 @@ def _connections(session: Session) -> tuple[KnownConnection, ...]:
     return tuple(found)
 
 
-def _connection_of(key: str, connections: tuple[KnownConnection, ...]) -> str | None:
-    """Return the connection with the longest base path that the table lies below."""
-    holding = [connection for connection in connections if connection.holds(key)]
-    return max(holding, key=lambda connection: len(connection.base_path or "")).conn_id if holding else None
-
-
 def _of_asset_uri(asset_uri: str) -> tuple[str | None, str | None]:
     """Return location and connection of a ``delta://`` asset URI, ``(None, None)`` when it cannot be told."""
     from airflow_delta.assets.delta import table_of_asset_uri
 
     try:
         table, conn_id = table_of_asset_uri(asset_uri)
-        return DeltaHook(conn_id or DeltaHook.default_conn_name).table_uri(table), conn_id
+        return _hook(conn_id or DeltaHook.default_conn_name).table_uri(table), conn_id
     except Exception:  # noqa: BLE001 - a connection that cannot be read must not hide the other tables
         return None, None

@@ -7,18 +7,16 @@ Everything is read, nothing is changed. A table is named by its location, and on
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 
-from airflow_delta.plugins import data, views
+from airflow_delta.plugins import data, reading, views
 from airflow_delta.plugins.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.plugins.known import KnownTable, find_table, table_of_connection
-from airflow_delta.plugins.reading import read
+from airflow_delta.plugins.reading import Place, in_thread
 from airflow_delta.plugins.responses import SecureHeaders, add_error_pages, prefix_of, render, root_of
 
 Location = Annotated[str, Query(alias="table", max_length=2000)]
@@ -53,14 +51,14 @@ def create_app() -> FastAPI:
 
 async def tables(request: Request, viewer: ViewerDep, search: Search = "", page: Offset = 0) -> Response:
     """Show the tables that Airflow knows."""
-    return render(request, "tables.html", page=await _tables(request, viewer, search, page))
+    return await in_thread(render, request, "tables.html", page=await _tables(request, viewer, search, page))
 
 
 async def open_table(
     request: Request, viewer: ViewerDep, conn_id: Annotated[str, Query()], name: Annotated[str, Query(max_length=1000)]
 ) -> Response:
     """Go to the table of this name below a connection's base path."""
-    uri = await run_in_threadpool(table_of_connection, viewer, conn_id, name)
+    uri = await in_thread(table_of_connection, viewer, conn_id, name)
     return RedirectResponse(views.table_url(prefix_of(request), uri), status_code=303)
 
 
@@ -69,19 +67,19 @@ async def table(
 ) -> Response:
     """Show a table's history."""
     page = await _table(request, viewer, location, before, limit)
-    return render(request, "table.html", page=page, limit=limit)
+    return await in_thread(render, request, "table.html", page=page, limit=limit)
 
 
 async def transactions(request: Request, viewer: ViewerDep, location: Location, part: bool = False) -> Response:
     """Show the transactions that no commit holds: as a page, or as the part that the table's page loads."""
     page = await _transactions(request, viewer, location)
-    return render(request, "transactions_part.html" if part else "transactions.html", page=page)
+    return await in_thread(render, request, "transactions_part.html" if part else "transactions.html", page=page)
 
 
 async def commit(request: Request, viewer: ViewerDep, location: Location, version: Version, offset: Offset = 0) -> Response:
     """Show one commit."""
     page = await _commit(request, viewer, location, version, offset)
-    return render(request, "commit.html", page=page)
+    return await in_thread(render, request, "commit.html", page=page)
 
 
 async def api_tables(request: Request, viewer: ViewerDep, search: Search = "", page: Offset = 0) -> Response:
@@ -108,26 +106,27 @@ async def api_commit(request: Request, viewer: ViewerDep, location: Location, ve
 
 async def _tables(request: Request, viewer: Viewer, search: str, page: int) -> dict[str, Any]:
     where = root_of(request), prefix_of(request)
-    return await run_in_threadpool(views.table_list, viewer, *where, search=search, page=page)
+    return await in_thread(views.table_list, viewer, *where, search=search, page=page)
 
 
 async def _table(request: Request, viewer: Viewer, location: str, before: int | None, limit: int) -> dict[str, Any]:
-    known = await run_in_threadpool(find_table, viewer, location)
-    history = await read(known, lambda: data.history(known.open(), limit=limit, before=before))
-    return await run_in_threadpool(views.history_page, viewer, known, history, root_of(request), prefix_of(request))
+    known, place = await in_thread(_located, viewer, location)
+    history = await reading.history(place, limit=limit, before=before)
+    return await in_thread(views.history_page, viewer, known, history, root_of(request), prefix_of(request))
 
 
 async def _transactions(request: Request, viewer: Viewer, location: str) -> dict[str, Any]:
-    known = await run_in_threadpool(find_table, viewer, location)
-    found = await read(known, lambda: data.open_transactions(known.open()), of="staged files")
-    return await run_in_threadpool(views.transactions_page, viewer, known, found, prefix_of(request))
+    known, place = await in_thread(_located, viewer, location)
+    found = await reading.open_transactions(place)
+    return await in_thread(views.transactions_page, viewer, known, found, prefix_of(request))
 
 
 async def _commit(request: Request, viewer: Viewer, location: str, version: int, offset: int) -> dict[str, Any]:
-    known = await run_in_threadpool(find_table, viewer, location)
-    detail = await read(known, partial(_detail, known, version, offset))
-    return await run_in_threadpool(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
+    known, place = await in_thread(_located, viewer, location)
+    detail = await reading.commit(place, version, offset=offset)
+    return await in_thread(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
 
 
-def _detail(known: KnownTable, version: int, offset: int) -> dict[str, Any]:
-    return data.commit_detail(known.open(), version, offset=offset)
+def _located(viewer: Viewer, location: str) -> tuple[KnownTable, Place]:
+    known = find_table(viewer, location)
+    return known, known.place()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_delta import exceptions
+from collections.abc import Collection
+
 from airflow_delta.links.delta import masked
 
 _MAX_DETAIL = 1500
@@ -22,7 +23,7 @@ class PageProblem(Exception):
         self.status = status
         self.title = title
         self.advice = advice
-        self.detail = detail
+        self.detail = masked(detail)
 
 
 def unknown_table(table: str) -> PageProblem:
@@ -38,22 +39,42 @@ def unknown_table(table: str) -> PageProblem:
 
 def of_error(error: BaseException, table: str) -> PageProblem:
     """Return the page for an error of the engine or of the storage."""
-    detail = masked(f"{type(error).__name__}: {error}")[:_MAX_DETAIL]
     if isinstance(error, PageProblem):
         return error
-    if isinstance(error, exceptions.DeltaTableNotFoundException):
+    return of_kinds([kind.__name__ for kind in type(error).__mro__], f"{type(error).__name__}: {error}", table)
+
+
+def of_kinds(kinds: Collection[str], detail: str, table: str) -> PageProblem:
+    """Return the page for an error that happened in another process.
+
+    :param kinds: names of its class and of those above.
+    :param detail: the error in its own words.
+    """
+    detail = masked(detail)[:_MAX_DETAIL]
+    if "OutsideBasePath" in kinds:
+        return unknown_table(table)
+    if "ReadLimitException" in kinds:
+        return PageProblem(
+            413,
+            "Too large to show",
+            "The pages read no more than the API server can spare. The command line has no such limit: airflow delta.",
+            detail,
+        )
+    if "DeltaTableNotFoundException" in kinds:
         return gone(table, detail)
-    if isinstance(error, exceptions.VersionNotFoundException):
+    if "VersionNotFoundException" in kinds:
         return PageProblem(404, "The log does not hold this commit", "It was cleaned up, or does not exist yet.", detail)
-    if isinstance(error, exceptions.DeltaLogCorruptedException):
+    if "DeltaLogCorruptedException" in kinds:
         return PageProblem(502, "The log of this table is damaged", "Restore the file that is named from a backup.", detail)
-    if isinstance(error, exceptions.DeltaUnsupportedTableFeatureException | exceptions.InvalidProtocolVersionException):
+    if "DeltaUnsupportedTableFeatureException" in kinds or "InvalidProtocolVersionException" in kinds:
         return PageProblem(502, "This table needs a newer reader", "Upgrade the provider on the API server.", detail)
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
+    if "FileNotFoundError" in kinds or "NotADirectoryError" in kinds:
         return gone(table, detail)
-    if isinstance(error, PermissionError):
+    if "PermissionError" in kinds:
         return PageProblem(502, "The storage refused access", "Check the credentials of the connection of type delta.", detail)
-    if isinstance(error, OSError | exceptions.DeltaIllegalArgumentException):
+    if "ReaderDiedError" in kinds:
+        return PageProblem(502, "The log of this table cannot be read", "The process that read it has ended. Try again.", detail)
+    if "OSError" in kinds or "DeltaIllegalArgumentException" in kinds:
         return PageProblem(
             502,
             "The storage of this table cannot be reached",
@@ -77,3 +98,8 @@ def timed_out(table: str, seconds: float) -> PageProblem:
         f"Nothing came within {seconds:g} seconds. Try again; a smaller page reads fewer commits.",
         table,
     )
+
+
+def busy(table: str) -> PageProblem:
+    """Return the page for a connection that too many reads wait for already."""
+    return PageProblem(503, "Too many pages wait for this storage", "Try again in a moment.", table)

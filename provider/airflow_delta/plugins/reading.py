@@ -1,77 +1,149 @@
-"""Reading tables off the API server's own threads: a few threads of our own, and a limit for how long a page waits.
+"""Reading tables away from the API server: in processes of their own, a few at a time for each connection, and seldom twice.
 
-One read of a table's log, and one listing of its staged files, is under way at a time: that is what a storage that hangs costs
-for each of its tables, however often a page is asked for. A listing that takes long holds up no page of the history. Airflow
-itself goes on. The threads start with the first read, so nothing of a store is touched before a server process has forked.
+A thread of the API server waits for each reader and holds nothing meanwhile. Of one connection two reads are under way at a time,
+and one while its storage does not answer, so that a dead endpoint leaves the others their readers. The same question asked twice
+is read once; what a commit did is remembered by its version. Threads and processes start with the first read: nothing of them
+exists when a server process forks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from airflow_delta.plugins.known import KnownTable
-from airflow_delta.plugins.problems import PageProblem, of_error, timed_out
+from airflow_delta.exceptions import ReadLimitException
+from airflow_delta.plugins.problems import PageProblem, busy, of_error, of_kinds, timed_out
+from airflow_delta.plugins.readers import ReaderDiedError, readers
+from airflow_delta.plugins.remembered import Remembered
 
 T = TypeVar("T")
 
-THREADS = 4
+READERS = 8
+"""Reads under way at a time in one process of the API server."""
+
+READERS_OF_A_CONNECTION = 2
+WAITING_FOR_A_CONNECTION = 100
 READ_TIMEOUT = 15.0
 """Seconds that a page waits for a storage."""
 
-_PAUSE = 0.02
+SLOW_FOR = 60.0
+"""Seconds for which a connection that did not answer gets one reader."""
+
+FRESH_FOR = 2.0
+"""Seconds for which a page is not read again."""
+
+LISTED_FOR = 10.0
+"""The same of what may take long."""
+
+WEB_THREADS = 2
+"""Threads that look into Airflow's database and draw pages: they hold the interpreter, so that few leave Airflow its turn."""
+
+LISTING = "transactions"
+"""What may take long; one of the readers of a connection does it at a time, so that its histories need not wait."""
+
+_SALT = os.urandom(16)
 
 logger = logging.getLogger(__name__)
-_lock = threading.Lock()
-_reading: set[tuple[str, str]] = set()
-_hanging: set[tuple[str, str]] = set()
-_pool: ThreadPoolExecutor | None = None
-_pool_of = 0
 
 
-async def read(table: KnownTable, action: Callable[[], T], *, of: str = "log") -> T:
-    """Return what an action returns that reads a table.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table is, and how it is reached.
 
-    :param of: what is read: one such read of a table at a time.
-    :raises PageProblem: it failed, or took too long; then its thread goes on until the store's own time limit ends it.
+    :param uri: location as the engine opens it.
+    :param options: of the object store.
+    :param connection: what reads are counted for: a connection, or the host of a table without one.
+    :param within: local directory that the table must lie in, links resolved; ``None`` for anywhere.
     """
-    threads, key = _threads(), (table.key, of)
-    deadline = time.monotonic() + READ_TIMEOUT
-    while key in _reading:
-        if key in _hanging or time.monotonic() > deadline:
-            raise timed_out(table.uri, READ_TIMEOUT)
-        await asyncio.sleep(_PAUSE)
-    running = threads.submit(action)
-    _reading.add(key)
-    running.add_done_callback(lambda _: _ended(key))
-    waiting = asyncio.wrap_future(running)
+
+    uri: str
+    options: Mapping[str, str] = field(repr=False)
+    connection: str
+    within: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Return what tells this place from all others, also from the same one with other credentials."""
+        told = json.dumps([self.uri, sorted(self.options.items()), self.connection, self.within])
+        return hashlib.blake2b(told.encode(), key=_SALT, digest_size=16).hexdigest()
+
+
+async def history(place: Place, *, limit: int, before: int | None) -> dict[str, Any]:
+    """Return a page of a table's history, see :func:`airflow_delta.plugins.data.history`.
+
+    :raises PageProblem: it cannot be read.
+    """
+    of = place.id
+
+    def ask(ask_reader: AskReader) -> dict[str, Any]:
+        known = remembered().commits(of)
+        page = ask_reader("history", {"limit": limit, "before": before, "known": known.stamps()})
+        return {**page, "commits": known.completed(page["commits"])}
+
+    return await _read(place, ("history", of, limit, before), ask)
+
+
+async def commit(place: Place, version: int, *, offset: int) -> dict[str, Any]:
+    """Return one commit, see :func:`airflow_delta.plugins.data.commit_detail`.
+
+    :raises PageProblem: it cannot be read.
+    """
+    of = place.id
+    key = ("commit", of, version, offset)
+
+    def ask(ask_reader: AskReader) -> dict[str, Any]:
+        before: dict[str, Any] | None = remembered().result(key)
+        known = remembered().commits(of)
+        stamp = before["stamp"] if before is not None else None
+        page = ask_reader("commit", {"version": version, "offset": offset, "known": known.stamps(), "stamp": stamp})
+        if before is not None and page.get("same"):
+            return {**before, "latest": page["latest"]}
+        return {**page, "winners": known.completed(page["winners"])}
+
+    return await _read(place, key, ask)
+
+
+async def open_transactions(place: Place) -> list[dict[str, Any]]:
+    """Return the transactions that no commit holds, see :func:`airflow_delta.plugins.data.open_transactions`.
+
+    :raises PageProblem: they cannot be told.
+    """
+    return await _read(place, (LISTING, place.id), lambda ask_reader: ask_reader(LISTING, {}))
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Call a function that looks into Airflow's database or draws a page, on a thread of the plugin's own.
+
+    Not on those of the framework: Airflow's own API would wait for them.
+    """
+    return await asyncio.wrap_future(_process().web.submit(lambda: function(*arguments, **named)))
+
+
+AskReader = Callable[[str, dict[str, Any]], Any]
+
+
+async def _read(place: Place, key: tuple[Any, ...], ask: Callable[[AskReader], T]) -> T:
+    process = _process()
+    fresh = process.remembered.fresh(key, LISTED_FOR if key[0] == LISTING else FRESH_FOR)
+    if fresh is not None:
+        result: T = fresh
+        return result
+    waiting = asyncio.wrap_future(process.schedule.submit(place, key, ask))
     waiting.add_done_callback(_look_at)
     try:
-        return await asyncio.wait_for(asyncio.shield(waiting), READ_TIMEOUT)
-    except TimeoutError as error:
-        if running.done():  # the store's own timeout
-            raise of_error(error, table.uri) from error
-        if not running.cancel():
-            _hanging.add(key)
-            if running.done():
-                _hanging.discard(key)
-        raise timed_out(table.uri, READ_TIMEOUT) from None
-    except PageProblem:
-        raise
-    except Exception as error:
-        logger.warning("Table %s cannot be shown", table.uri, exc_info=True)
-        raise of_error(error, table.uri) from error
-
-
-def _ended(key: tuple[str, str]) -> None:
-    _hanging.discard(key)
-    _reading.discard(key)
+        return await asyncio.wait_for(asyncio.shield(waiting), READ_TIMEOUT + 1)
+    except TimeoutError:
+        raise timed_out(place.uri, READ_TIMEOUT) from None
 
 
 def _look_at(late: asyncio.Future[Any]) -> None:
@@ -80,11 +152,142 @@ def _look_at(late: asyncio.Future[Any]) -> None:
         late.exception()
 
 
-def _threads() -> ThreadPoolExecutor:
-    global _pool, _pool_of
+@dataclass(slots=True)
+class _Job:
+    place: Place
+    key: tuple[Any, ...]
+    ask: Callable[[AskReader], Any]
+    deadline: float
+    future: Future[Any] = field(default_factory=Future)
+
+
+class _Schedule:
+    """Which read is next: at most so many at a time, and so many of each connection."""
+
+    def __init__(self, keep: Callable[[tuple[Any, ...], Any], None]) -> None:
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="delta-tables-read")
+        self._jobs: dict[tuple[Any, ...], _Job] = {}
+        self._waiting: dict[str, deque[_Job]] = {}
+        self._running: Counter[str] = Counter()
+        self._listing: set[str] = set()
+        self._slow: dict[str, float] = {}
+
+    def submit(self, place: Place, key: tuple[Any, ...], ask: Callable[[AskReader], Any]) -> Future[Any]:
+        """Return what will be the answer; the same one for who asks the same meanwhile.
+
+        :raises PageProblem: too many wait already.
+        """
+        with self._lock:
+            if (job := self._jobs.get(key)) is not None:
+                return job.future
+            waiting = self._waiting.setdefault(place.connection, deque())
+            if len(waiting) >= WAITING_FOR_A_CONNECTION:
+                raise busy(place.uri)
+            job = self._jobs[key] = _Job(place, key, ask, time.monotonic() + READ_TIMEOUT)
+            waiting.append(job)
+            self._start()
+            return job.future
+
+    def _start(self) -> None:
+        """Start what may be started, in turn of the connections."""
+        for connection in list(self._waiting):
+            waiting = self._waiting.pop(connection)
+            slow = self._slow.get(connection, 0.0) > time.monotonic()
+            allowed = 1 if slow else READERS_OF_A_CONNECTION
+            while self._running[connection] < allowed and self._running.total() < READERS:
+                job = next((job for job in waiting if connection not in self._listing or job.key[0] != LISTING), None)
+                if job is None:
+                    break
+                waiting.remove(job)
+                self._running[connection] += 1
+                if job.key[0] == LISTING:
+                    self._listing.add(connection)
+                self._threads.submit(self._run, job)
+            if not self._running[connection]:
+                del self._running[connection]
+            if waiting:  # at the end: the others come first the next time
+                self._waiting[connection] = waiting
+
+    def _run(self, job: _Job) -> None:
+        try:
+            if time.monotonic() >= job.deadline:  # nobody waits for it any more
+                raise timed_out(job.place.uri, READ_TIMEOUT)
+            result = job.ask(lambda what, arguments: _ask(job.place, what, arguments))
+        except BaseException as error:  # noqa: BLE001 - it is who asked that gets it
+            self._ended(job, slow=True if isinstance(error, PageProblem) and error.status == 504 else None)
+            job.future.set_exception(error)
+        else:
+            self._keep(job.key, result)
+            self._ended(job, slow=False)
+            job.future.set_result(result)
+
+    def _ended(self, job: _Job, *, slow: bool | None) -> None:
+        connection = job.place.connection
+        with self._lock:
+            self._jobs.pop(job.key, None)
+            if job.key[0] == LISTING:
+                self._listing.discard(connection)
+            self._running[connection] -= 1
+            if not self._running[connection]:
+                del self._running[connection]
+            if slow:
+                self._slow[connection] = time.monotonic() + SLOW_FOR
+            elif slow is False:
+                self._slow.pop(connection, None)
+            self._start()
+
+
+def _ask(place: Place, what: str, arguments: dict[str, Any]) -> Any:
+    """Ask a reader.
+
+    :raises PageProblem: it could not tell.
+    """
+    request = {"what": what, "uri": place.uri, "options": dict(place.options), "within": place.within, "arguments": arguments}
+    try:
+        answer = readers().ask(request, READ_TIMEOUT)
+    except TimeoutError:
+        raise timed_out(place.uri, READ_TIMEOUT) from None
+    except (ReadLimitException, ReaderDiedError) as error:
+        problem = of_error(error, place.uri)
+        logger.warning("Table %s cannot be shown: %s", place.uri, problem.detail)
+        raise problem from None
+    if "result" not in answer:
+        problem = of_kinds(answer["kinds"], str(answer["detail"]), place.uri)
+        if problem.status != 404:
+            logger.warning("Table %s cannot be shown: %s", place.uri, problem.detail)
+        raise problem
+    return answer["result"]
+
+
+class _Process:
+    """What one process of the API server has."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.remembered = Remembered()
+        self.schedule = _Schedule(self.remembered.keep)
+        self.web = ThreadPoolExecutor(WEB_THREADS, thread_name_prefix="delta-tables")
+
+
+_lock = threading.Lock()
+_own: _Process | None = None
+
+
+def _process() -> _Process:
+    global _own
     with _lock:
-        if _pool is None or _pool_of != os.getpid():
-            _pool, _pool_of = ThreadPoolExecutor(THREADS, thread_name_prefix="delta-tables"), os.getpid()
-            _reading.clear()  # those of the process that this one was forked from end there
-            _hanging.clear()
-        return _pool
+        if _own is None or _own.pid != os.getpid():
+            _own = _Process()
+        return _own
+
+
+def remembered() -> Remembered:
+    """Return what this process remembers of tables."""
+    return _process().remembered
+
+
+def forget() -> None:
+    """Remember nothing any more."""
+    _process().remembered.clear()

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow_delta.links.delta import FAILURE_KEY
-from airflow_delta.plugins.known import KnownTable, commit_of_event
+from airflow_delta.links.delta import FAILURE_KEY, masked
+from airflow_delta.plugins.known import KnownTable, commit_of_event, is_about
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -65,7 +65,7 @@ def recent_events(session: Session, viewer: Viewer, table: KnownTable, limit: in
     """Return the latest commits of a table as its events tell them, newest first, one for each version."""
     found: dict[int, dict[str, Any]] = {}
     for asset_id in table.asset_ids:
-        for said, dag_id, run_id in _events(session, asset_id, limit=2 * limit):
+        for said, dag_id, run_id in _events(session, table, asset_id, limit=2 * limit):
             if dag_id is not None and not viewer.may_read_run(dag_id):
                 continue
             # A watcher tells the same commit as the task that made it, without the run.
@@ -90,7 +90,7 @@ def facts_by_version(
     wanted = {commit["version"] for commit in commits}
     facts: dict[int, dict[str, Any]] = {}
     for asset_id in table.asset_ids:
-        for said, dag_id, _ in _events(session, asset_id, limit=_MAX_EVENTS, since=since, until=until):
+        for said, dag_id, _ in _events(session, table, asset_id, limit=_MAX_EVENTS, since=since, until=until):
             # An event of a rerun that found its commit in the log says nothing about how the commit was made.
             if said["version"] not in wanted or said.get("committed_before") or not isinstance(said.get("attempts"), int):
                 continue
@@ -173,12 +173,18 @@ def _add_exceptions(session: Session, failures: Sequence[dict[str, Any]]) -> Non
         if isinstance(value, Mapping):
             failure = latest[tuple(key_columns)]
             failure["exception"] = _text(value.get("exception"))
-            failure["message"] = _text(value.get("message"))
+            failure["message"] = masked(_text(value.get("message")) or "") or None
             failure["conflict_version"] = _number(value.get("version"), None)
 
 
 def _events(
-    session: Session, asset_id: int, *, limit: int, since: datetime | None = None, until: datetime | None = None
+    session: Session,
+    table: KnownTable,
+    asset_id: int,
+    *,
+    limit: int,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> Iterable[tuple[Mapping[str, Any], str | None, str | None]]:
     from airflow.models.asset import AssetEvent
     from sqlalchemy import select
@@ -188,7 +194,9 @@ def _events(
         wanted = wanted.where(AssetEvent.timestamp >= since, AssetEvent.timestamp <= until)
     for extra, dag_id, run_id in session.execute(wanted.order_by(AssetEvent.timestamp.desc()).limit(limit)):
         said = commit_of_event(extra)
-        several = said.get("commits") if said is not None else None
+        if said is None or not is_about(said, table.key):
+            continue
+        several = said.get("commits")
         for commit in several if isinstance(several, list) and several else [said]:
             if isinstance(commit, Mapping) and isinstance(commit.get("version"), int):
                 yield commit, dag_id, run_id

@@ -35,9 +35,8 @@ def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page
     # One more than shown says whether there is another page.
     visible: list[KnownTable] = []
     for table in wanted:
-        allowed = tuple(asset_id for asset_id in table.asset_ids if viewer.may_read_asset(asset_id))
-        if allowed:
-            visible.append(KnownTable(table.key, table.uri, allowed, table.conn_id))
+        if (seen := known.seen_by(viewer, table)) is not None:
+            visible.append(seen)
         if len(visible) > (page + 1) * TABLES:
             break
     shown = visible[page * TABLES : (page + 1) * TABLES]

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -17,10 +18,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, StagingException
+from airflow_delta.masking import masked
 from airflow_delta.spark.operations import run_operation
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.stage import stage_dataframe
+from airflow_delta.staging.options import SECRET_PROPERTY
 from airflow_delta.staging.paths import REPORT_DIRECTORY
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -80,7 +83,8 @@ class DeltaStage:
         try:
             report = work()
         except Exception as error:
-            message = getattr(error, "message", None) or str(error)
+            # A driver of a database, for one, repeats the URL that it was given.
+            message = masked(getattr(error, "message", None) or str(error), _secrets(self.spark))
             self._leave(
                 StageReport(
                     transaction_id=self.request.transaction_id,
@@ -100,6 +104,13 @@ class DeltaStage:
         text = json.dumps(report.to_dict(), ensure_ascii=False)
         line = self.spark.range(1).select(sf.lit(text).alias("value")).coalesce(1)
         line.write.mode("overwrite").option("compression", "none").text(f"{self.request.path}/{REPORT_DIRECTORY}")
+
+
+def _secrets(spark: SparkSession) -> tuple[str, ...]:
+    """Return the values that came with the application out of everybody's sight."""
+    text = spark.conf.get(SECRET_PROPERTY, None)
+    options = json.loads(base64.b64decode(text)) if text else {}
+    return tuple(str(value) for value in options.values())
 
 
 def delta_stage(spark: SparkSession, request: StageRequest | str | Mapping[str, Any] | None = None) -> DeltaStage:

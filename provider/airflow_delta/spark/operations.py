@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, StagingException
+from airflow_delta.staging.options import CONNECTION, SECRET_PROPERTY
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
@@ -51,13 +55,42 @@ def run_operation(spark: SparkSession, request: StageRequest, source: DataFrame 
     return report
 
 
-def _named_source(spark: SparkSession, request: StageRequest) -> DataFrame:
-    """Return the source that the arguments name: ``sql``, or ``format`` (default ``parquet``) with ``path`` and ``options``."""
-    named = request.arguments.get("source") or {}
+def read_source(spark: SparkSession, named: Mapping[str, Any], secrets: Mapping[str, str]) -> DataFrame | None:
+    """Return the rows of a source: ``sql``, or ``format`` (default ``parquet``) with ``path`` and ``options``.
+
+    :param secrets: options that come from a connection; the source's own go over them.
+    :return: ``None`` when it names no rows.
+    """
     if sql := named.get("sql"):
         return spark.sql(sql)
-    if path := named.get("path"):
-        return spark.read.format(named.get("format", "parquet")).options(**named.get("options", {})).load(path)
+    if not named.get("path") and not named.get("format"):
+        return None
+    reader = spark.read.format(named.get("format", "parquet")).options(**{**secrets, **(named.get("options") or {})})
+    return reader.load(named["path"]) if named.get("path") else reader.load()
+
+
+def secret_options(spark: SparkSession, request: StageRequest) -> dict[str, str]:
+    """Return the options of the source that came along with the application, out of everybody's sight.
+
+    :raises DeltaIllegalArgumentException: there are none.
+    """
+    text = spark.conf.get(SECRET_PROPERTY, None)
+    if not text:
+        raise DeltaIllegalArgumentException(
+            f"The source of stage {request.stage} needs the options of a connection, and this application did not get them: the "
+            f"Spark property {SECRET_PROPERTY} is missing. Submit it with the provider's operator.",
+            table=request.table,
+        )
+    options: dict[str, str] = json.loads(base64.b64decode(text))
+    return options
+
+
+def _named_source(spark: SparkSession, request: StageRequest) -> DataFrame:
+    """Return the source that the arguments name."""
+    named = request.arguments.get("source") or {}
+    secrets = secret_options(spark, request) if named.get(CONNECTION) else {}
+    if (source := read_source(spark, named, secrets)) is not None:
+        return source
     raise DeltaIllegalArgumentException(
         f"{request.operation} of stage {request.stage} has no source. Give it as SQL or as a path, or pass it to "
         "delta_stage(spark).run(source).",

@@ -12,7 +12,7 @@ from importlib import resources
 
 import airflow_delta
 
-PARTS = ("__init__.py", "exceptions.py", "staging", "spark")
+PARTS = ("__init__.py", "exceptions.py", "masking.py", "staging", "spark")
 """What travels, relative to the package."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)

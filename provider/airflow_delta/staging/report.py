@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.masking import has_user_info, masked
 from airflow_delta.staging.contract import CONTRACT, Payload, ScanPlan
+from airflow_delta.staging.options import check_source, check_writer_options
 from airflow_delta.staging.rules import TableRules
 
 NUM_FILES, NUM_ROWS, NUM_BYTES = "numFiles", "numRows", "numBytes"
@@ -58,6 +61,20 @@ class StageRequest(Payload):
     rules: TableRules = field(default_factory=TableRules)
     arguments: dict = field(default_factory=dict)  # type: ignore[type-arg]
     deletion_vectors: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what must not be written down: a request lies beside the table.
+
+        :raises DeltaIllegalArgumentException: the location, an option or the source brings credentials, or may do so.
+        """
+        whose = f"the stage {self.stage}"
+        if has_user_info(self.table):
+            raise DeltaIllegalArgumentException(
+                f"The location that {whose} gives Spark has credentials in it ({masked(self.table)}). Set them in the Spark "
+                "connection or on the cluster."
+            )
+        check_writer_options(self.options, whose=whose)
+        check_source(self.arguments.get("source"), whose=whose)
 
     @property
     def path(self) -> str:

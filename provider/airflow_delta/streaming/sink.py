@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, TransactionExpiredException
 from airflow_delta.staging.contract import CommitResult, Json, StagedWrite, TransactionHandle
+from airflow_delta.staging.options import check_writer_options
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.streaming.checkpoint import QUERY_ID, planned_at
 
@@ -92,6 +93,7 @@ class DeltaBatchSink:
                 f"batch (table {table}).",
                 table=table,
             )
+        check_writer_options(options, whose=f"The sink of table {table}")
         if overwrite_schema and mode != "complete":
             raise DeltaIllegalArgumentException(f"overwrite_schema needs mode='complete' (table {table})", table=table)
         if hook is not None and storage_options is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_delta import __version__
 from airflow_delta.log.actions import Action, AddCDCFile, AddFile, CommitInfo, RemoveFile
+from airflow_delta.masking import masked, masked_values
 from airflow_delta.transaction.isolation import IsolationLevel
 from airflow_delta.transaction.operations import Operation
 
@@ -42,14 +43,15 @@ def build_commit_info(
     return CommitInfo(
         timestamp=timestamp,
         operation=operation.name,
-        operation_parameters=operation.encoded_parameters(),
+        # The log is for everybody who can read the table.
+        operation_parameters=masked_values(operation.encoded_parameters()),
         read_version=read_version if large or read_version >= 0 else None,
         isolation_level=isolation_level.value,
         is_blind_append=is_blind_append,
         data_change=None if large else changes_data(actions),
         operation_metrics=dict(metrics) if metrics is not None else None,
-        user_metadata=user_metadata,
-        tags={name: str(value) for name, value in tags.items()} if tags else None,
+        user_metadata=None if user_metadata is None else masked(user_metadata),
+        tags={name: masked(str(value)) for name, value in tags.items()} if tags else None,
         engine_info=ENGINE_INFO,
         txn_id=txn_id,
     )

@@ -1,4 +1,4 @@
-"""Dags of MERGE: from a function, from SQL, and submitted."""
+"""Dags of MERGE: from a function, and submitted, with a source whose options are those of a connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ def merges():
     submitted = DeltaMergeOperator(
         task_id="submitted",
         table=table,
-        source="SELECT id, {{ 40 + 2 }}L AS v FROM range(9, 11)",
+        source={
+            "format": "csv",
+            "path": f"{ROOT}/merges-{{{{ 40 + 2 }}}}.csv",
+            "options": {"header": "true", "inferSchema": "true"},
+            "conn_id": "landing",
+        },
         condition="target.id = source.id",
         clauses=[when_matched_update({"v": "source.v"}), when_not_matched_insert()],
         spark_submit={"conf": {"spark.ui.enabled": "false"}},

@@ -54,11 +54,13 @@
   };
   localize(document);
 
-  // Parts that take a listing of the storage come after the page.
-  for (const part of document.querySelectorAll("[data-load]")) {
-    const hint = part.querySelector(".hint");
-    if (hint) hint.textContent = "Looking under the table’s staging directory …";
+  // Parts that take a listing of the storage come when they are asked for.
+  const load = (part) => {
     part.setAttribute("aria-busy", "true");
+    const hint = document.createElement("p");
+    hint.className = "hint pad";
+    hint.textContent = "Looking under the table’s staging directory …";
+    part.querySelector(".hint")?.replaceWith(hint);
     fetch(part.dataset.load, { credentials: "same-origin", headers: { Accept: "text/html" } })
       .then((response) => response.text())
       .then((text) => {
@@ -67,10 +69,16 @@
         localize(part);
       })
       .catch(() => {
-        if (hint) hint.textContent = "The API server did not answer. Reload the page to try again.";
+        hint.textContent = "The API server did not answer. Reload the page to try again.";
       })
       .finally(() => part.removeAttribute("aria-busy"));
-  }
+  };
+  document.addEventListener("click", (event) => {
+    const part = event.target.closest?.("a[data-load-now]")?.closest("[data-load]");
+    if (!part || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;
+    event.preventDefault();
+    load(part);
+  });
 
   // A column of the chart and its row in the timeline light up together.
   const mark = (version, on) => {

@@ -1,0 +1,222 @@
+"""What may be seen: texts without credentials, and which options may be written down.
+
+One place for the whole provider, below everything else: errors, logs, pages, XCom, what is written beside a table and into its
+log. Standard library only; it travels to clusters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MASK = "***"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# What stands between the scheme and an @ of the same authority. A container of Azure stands there as well (container@account).
+_USER_INFO = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#\s\"'<>]*)@")
+_CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl", "az", "azure"})
+# Parameters of URLs, as in signed ones and those of JDBC: ?password=..., &sig=..., ;password=...
+_URL = re.compile(r"(?:https?|sc|jdbc:[a-z0-9:+]{1,40})://[^\s\"'<>]*", re.IGNORECASE)
+_ORACLE = re.compile(r"(?P<driver>jdbc:oracle:[a-z0-9]+:)[^@\s\"'<>]{1,500}@", re.IGNORECASE)
+_PARAMETER = re.compile(r"(?P<start>[?&;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()]+)")
+_HARMLESS_PARAMETERS = _words("""
+    comp continuation-token database databasename delete delimiter encoding-type encrypt fetch-owner list-type marker
+    max-keys partnumber prefix restype start-after uploads versionid x-id table version limit before offset page part q
+    ssl sslmode usessl trustservercertificate logintimeout
+""")
+
+_SECRET_PARTS = _words("""
+    accesskey accountkey apikey authorization clientassertion connectionstring cookie credential crypto encryption
+    keyfile keytab masterkey passphrase passwd password privatekey secret serviceaccount signature token webhook
+""")
+_SECRET_WORDS = frozenset({"auth", "bearer", "dsn", "jaas", "key", "keys", "kms", "pass", "proxy", "pwd", "sas", "sig", "user"})
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+
+# Options of object stores, without the name of the store before them.
+_STORE_OPTIONS = _words("""
+    region default_region endpoint endpoint_url endpoint_url_s3 allow_http allow_invalid_certificates bucket bucket_name
+    virtual_hosted_style_request unsigned_payload skip_signature no_sign_request s3_express request_payer
+    conditional_put copy_if_not_exists checksum_algorithm imdsv1_fallback metadata_endpoint disable_tagging
+    s3_allow_unsafe_rename s3_locking_provider allow_unsafe_rename delta_dynamo_table_name account_name container_name
+    storage_account_name storage_use_emulator use_emulator use_fabric_endpoint use_azure_cli disable_instance_discovery
+    tenant_id storage_tenant_id authority_host connect_timeout timeout pool_idle_timeout pool_max_idle_per_host
+    user_agent http1_only http2_only durable default_content_type max_retries retry_timeout
+""")
+
+# Options of Spark's sources and of its Parquet writer, in lower case.
+_SPARK_OPTIONS = _words("""
+    mergeschema recursivefilelookup pathglobfilter modifiedbefore modifiedafter ignorecorruptfiles ignoremissingfiles
+    basepath path paths compression encoding charset linesep locale mode columnnameofcorruptrecord singlevariantcolumn
+    partitionoverwritemode maxrecordsperfile datetimerebasemode int96rebasemode wholetext dateformat timestampformat
+    timestampntzformat timezone enabledatetimeparsingfallback
+    sep delimiter quote escape chartoescapequoteescaping comment header inferschema preferdate enforceschema
+    ignoreleadingwhitespace ignoretrailingwhitespace nullvalue nanvalue positiveinf negativeinf emptyvalue maxcolumns
+    maxcharspercolumn unescapedquotehandling multiline samplingratio columnpruning quoteall escapequotes
+    primitivesasstring prefersdecimal allowcomments allowunquotedfieldnames allowsinglequotes allownumericleadingzeros
+    allowbackslashescapinganycharacter allowunquotedcontrolchars allownonnumericnumbers dropfieldifallnull
+    ignorenullfields rowtag roottag attributeprefix valuetag excludeattribute ignorenamespace rowvalidationxsdpath
+    ignoresurroundingspaces validatename avroschema avroschemaurl ignoreextension positionalfieldmatching
+    recursivefieldmaxdepth stableidentifierprefixforuniontype
+    url dbtable query driver partitioncolumn lowerbound upperbound numpartitions fetchsize batchsize querytimeout
+    isolationlevel customschema pushdownpredicate pushdownaggregate pushdownlimit pushdownoffset pushdowntablesample
+    prefertimestampntz preparequery hint
+    versionasof timestampasof readchangefeed readchangedata startingversion endingversion startingtimestamp
+    endingtimestamp snapshot-id as-of-timestamp start-snapshot-id end-snapshot-id branch tag split-size
+    hoodie.datasource.query.type as.of.instant subscribe subscribepattern assign kafka.bootstrap.servers startingoffsets
+    endingoffsets startingoffsetsbytimestamp endingoffsetsbytimestamp failondataloss minpartitions includeheaders
+    kafka.security.protocol kafka.sasl.mechanism maxoffsetspertrigger maxfilespertrigger maxbytespertrigger
+    rowspersecond
+""")
+_SPARK_PREFIXES = ("parquet.", "orc.", "spark.sql.")
+_BOOLEANS = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", ""})
+_SMALL_NUMBER = re.compile(r"[+-]?\d{1,6}(\.\d{1,3})?\s?(ms|s|m|min|h|d|b|k|kb|mb|gb)?", re.IGNORECASE)
+
+
+# -- texts --------------------------------------------------------------------------------------------------------------------
+
+
+def masked(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a text without credentials: user info of URLs, parameters of URLs that are not known to be harmless, and secrets.
+
+    :param secrets: values that must not be seen, wherever they stand.
+    """
+    for secret in sorted({value for value in secrets if len(value) > 3}, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    if "//" not in text and "jdbc:" not in text:
+        return text
+    text = _ORACLE.sub(rf"\g<driver>{MASK}@", text)
+    text = _USER_INFO.sub(lambda match: f"{match['scheme']}://{_masked_user(match['scheme'], match['user'])}@", text)
+    return _URL.sub(lambda url: _PARAMETER.sub(_masked_parameter, url[0]), text)
+
+
+def masked_values(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """Return JSON with every text in it :func:`masked`, and names as they are."""
+    secrets = tuple(secrets)
+    if isinstance(value, str):
+        return masked(value, secrets)
+    if isinstance(value, Mapping):
+        return {name: masked_values(item, secrets) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked_values(item, secrets) for item in value]
+    return value
+
+
+def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they may be shown: without the values whose names are those of secrets, also inside of JSON texts."""
+    shown: dict[str, Any] = {}
+    for name, value in settings.items():
+        if looks_secret(name) and value:
+            shown[name] = MASK
+        elif isinstance(value, Mapping):
+            shown[name] = masked_settings(value)
+        elif isinstance(value, str) and value.startswith("{"):
+            shown[name] = _masked_json(value)
+        else:
+            shown[name] = masked_values(value)
+    return shown
+
+
+def _masked_json(text: str) -> str:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return masked(text)
+    shown = masked_settings(value)
+    return text if shown == value else json.dumps(shown, separators=(",", ":"))
+
+
+def has_user_info(uri: str) -> bool:
+    """Say whether a URI brings a user or a password before its host (the container of an Azure URI is none)."""
+    return any(_masked_user(match["scheme"], match["user"]) != match["user"] for match in _USER_INFO.finditer(uri))
+
+
+def has_secret(text: str) -> bool:
+    """Say whether :func:`masked` would change a text."""
+    return masked(text) != text
+
+
+def user_info_of(url: str) -> tuple[str, ...]:
+    """Return what must not be seen of a URL: its user info, and the password of it as written and decoded."""
+    from urllib.parse import unquote
+
+    found: list[str] = []
+    for match in _USER_INFO.finditer(url):
+        user = match["user"]
+        if _masked_user(match["scheme"], user) == user:
+            continue
+        _, _, password = user.partition(":")
+        found += [user, password, unquote(password)] if password else [user, unquote(user)]
+    return tuple(dict.fromkeys(value for value in found if value))
+
+
+def _masked_user(scheme: str, user: str) -> str:
+    if not user or user == MASK or (scheme.lower() in _CONTAINERS and ":" not in user and "@" not in user):
+        return user
+    return MASK
+
+
+def _masked_parameter(match: re.Match[str]) -> str:
+    if match["name"].lower() in _HARMLESS_PARAMETERS or match["value"] == MASK:
+        return match[0]
+    return f"{match['start']}{MASK}"
+
+
+# -- options --------------------------------------------------------------------------------------------------------------------
+
+
+def looks_secret(name: str) -> bool:
+    """Say whether the name of a setting is plainly that of a secret."""
+    flat = re.sub(r"[\s._-]", "", name.lower())
+    return any(part in flat for part in _SECRET_PARTS)
+
+
+def _may_be_secret(name: str) -> bool:
+    return looks_secret(name) or any(word.lower() in _SECRET_WORDS for word in _WORD.findall(name))
+
+
+def is_harmless_store_option(name: str, value: str) -> bool:
+    """Say whether the value of an object store's option may be seen."""
+    short = name.lower()
+    for store in ("aws_", "azure_storage_", "azure_", "google_", "gcs_"):
+        short = short.removeprefix(store)
+    if short in _STORE_OPTIONS or name.lower() in _STORE_OPTIONS:
+        return not has_secret(value)
+    return not _may_be_secret(name) and _is_plain(value)
+
+
+def secret_values(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the values of an object store's options that must not be seen, and what must not be seen of its URLs."""
+    found: list[str] = []
+    for name, value in options.items():
+        if not value:
+            continue
+        if parts := user_info_of(value):
+            found += parts
+        elif not is_harmless_store_option(name, value):
+            found.append(value)
+    return tuple(dict.fromkeys(found))
+
+
+def refused_options(options: Mapping[str, Any]) -> list[str]:
+    """Return the names of the options of a Spark source or writer that must not be written down.
+
+    That is every one that is not known to be harmless, and those whose value is a URL with credentials.
+    """
+    return [name for name, value in options.items() if not _is_harmless_spark_option(str(name), value)]
+
+
+def _is_harmless_spark_option(name: str, value: Any) -> bool:
+    lowered = name.lower()
+    if lowered not in _SPARK_OPTIONS and (_may_be_secret(name) or not lowered.startswith(_SPARK_PREFIXES)):
+        return False
+    return not has_secret(str(value))
+
+
+def _is_plain(value: str) -> bool:
+    return value.strip().lower() in _BOOLEANS or _SMALL_NUMBER.fullmatch(value.strip()) is not None

@@ -1,0 +1,115 @@
+"""Options of a source that nobody may see: from an Airflow connection to Spark, in memory or in a file of this user only."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.masking import has_secret, looks_secret
+from airflow_delta.staging.options import SECRET_PROPERTY
+
+_JDBC = {
+    "postgres": "jdbc:postgresql://{host}{port}/{schema}",
+    "mysql": "jdbc:mysql://{host}{port}/{schema}",
+    "mssql": "jdbc:sqlserver://{host}{port};databaseName={schema}",
+}
+_EXTRA = "spark_options"
+
+
+def source_options(conn_id: str, source_format: str) -> dict[str, str]:
+    """Return the options that a connection gives a source; all of their values are masked in task logs from here on.
+
+    Those of ``spark_options`` in its extra, and for ``jdbc`` its login and password as ``user`` and ``password``, and a ``url``:
+    of a connection of type ``jdbc`` its host, of ``postgres``, ``mysql`` and ``mssql`` what their drivers take.
+
+    :raises DeltaIllegalArgumentException: ``spark_options`` is not an object of plain values.
+    """
+    connection = BaseHook.get_connection(conn_id)
+    given = connection.extra_dejson.get(_EXTRA) or {}
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            given = None
+    if not isinstance(given, Mapping) or any(isinstance(value, dict | list) for value in given.values()):
+        raise DeltaIllegalArgumentException(
+            f'{_EXTRA} in the extra of the connection {conn_id!r} must be an object of plain values, such as {{"user": "..."}}'
+        )
+    options: dict[str, str] = {}
+    if source_format.lower() == "jdbc":
+        named = {"url": _jdbc_url(connection), "user": connection.login, "password": connection.password}
+        options.update({name: str(value) for name, value in named.items() if value})
+    options.update({str(name): _text(value) for name, value in given.items() if value is not None})
+    for name, value in options.items():
+        if (name != "url" or has_secret(value)) and value.lower() not in ("true", "false"):
+            mask_secret(value)
+    return options
+
+
+def secret_property(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the Spark property that carries options to an application."""
+    return {SECRET_PROPERTY: base64.b64encode(json.dumps(dict(options)).encode()).decode()}
+
+
+@contextmanager
+def properties_file(properties: Mapping[str, str], given: str | None) -> Iterator[str | None]:
+    """Yield the path of a properties file for ``spark-submit`` that only this user can read; gone afterwards.
+
+    A command line is in the list of processes, a request lies beside the table; this file is read by the process that submits.
+
+    :param given: properties file that the author gave: ours has its content as well, or that of ``spark-defaults.conf``, which
+        ``spark-submit`` reads where no file is given.
+    """
+    if not properties:
+        yield given
+        return
+    before = Path(given) if given else _defaults()
+    content = before.read_text() if before is not None else ""
+    lines = "".join(f"{name} {value}\n" for name, value in properties.items())
+    descriptor, path = tempfile.mkstemp(prefix="airflow-delta-", suffix=".properties")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{content.rstrip()}\n{lines}" if content else lines)
+        yield path
+    finally:
+        os.unlink(path)
+
+
+def mask_settings(settings: Any) -> None:
+    """Mask the values of Spark properties whose names are those of secrets: Airflow shows the fields of a task.
+
+    :param settings: what is no mapping yet is not looked at, nor is a template.
+    """
+    for name, value in settings.items() if isinstance(settings, Mapping) else ():
+        if isinstance(value, str) and "{{" not in value and looks_secret(str(name)):
+            mask_secret(value)
+
+
+def _defaults() -> Path | None:
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
+    path = Path(folder, "spark-defaults.conf")
+    return path if os.path.isabs(folder) and path.is_file() else None
+
+
+def _jdbc_url(connection: Any) -> str | None:
+    if connection.conn_type == "jdbc":
+        return connection.host or None
+    pattern = _JDBC.get(connection.conn_type)
+    if pattern is None or not connection.host:
+        return None
+    port = f":{connection.port}" if connection.port else ""
+    return pattern.format(host=connection.host, port=port, schema=connection.schema or "")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

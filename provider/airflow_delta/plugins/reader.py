@@ -1,0 +1,139 @@
+"""The process that reads logs for the pages: requests come in on its standard input, answers go out on its standard output.
+
+Airflow's API server holds no log in its own memory and never waits for a storage in a thread that holds the interpreter: what
+takes too long or too much is killed here, and the memory is given back. Each message is its length in four bytes, and JSON.
+Credentials come with a request, never as an argument or in the environment. Nothing of Airflow is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitException
+from airflow_delta.masking import masked, masked_values, secret_values
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+
+HEADER = struct.Struct(">I")
+MAX_ANSWER = 4 << 20
+"""Bytes of JSON in one answer: the API server decodes it."""
+
+ADDRESS_SPACE = 8 << 30
+"""A second fence behind the API server's eye on the memory; addresses are more than what is in use."""
+
+_CLIPPED_TEXT = 2_000
+_CLIPPED_ITEMS = 500
+_LATE = 5.0
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # Whatever a library prints must not get into the answers.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.nice(10)  # who only looks at a page can wait
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE if hard == resource.RLIM_INFINITY else min(ADDRESS_SPACE, hard), hard))
+    while (request := _receive(requests)) is not None:
+        # Should the API server be gone, nobody else ends a read that hangs.
+        signal.setitimer(signal.ITIMER_REAL, float(request.get("seconds", 60)) + _LATE)
+        reply = json.dumps(answer(request)).encode()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        answers.write(HEADER.pack(len(reply)) + reply)
+        answers.flush()
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request: ``{"result": ...}``, or ``{"kinds": [...], "detail": ...}`` of an error.
+
+    :param request: ``what`` (a function of :mod:`airflow_delta.plugins.data`) with its ``arguments``; ``uri``, ``options`` and
+        ``within`` say where the table is.
+    """
+    secrets = secret_values(request.get("options") or {})
+    try:
+        check_within(request["uri"], request.get("within"))
+        return {"result": masked_values(_small_enough(_read(request)), secrets)}
+    except MemoryError:
+        return _failed(ReadLimitException(f"Table {request['uri']} takes more memory to read than there is."), secrets)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told to who asked
+        return _failed(error, secrets)
+
+
+def check_within(uri: str, base: str | None) -> None:
+    """Refuse a local table when a symbolic link leads out of the directory that allows it.
+
+    :param base: local directory; ``None`` allows all.
+    :raises DeltaTableNotFoundException: the table, its log or its staging directory lies elsewhere.
+    """
+    if base is None:
+        return
+    from airflow_delta.log.file_names import LOG_DIRECTORY
+    from airflow_delta.log.local_store import local_path
+    from airflow_delta.staging.paths import STAGING_DIRECTORY
+
+    allowed, table = os.path.realpath(local_path(base)), local_path(uri)
+    for read in (table, f"{table}/{LOG_DIRECTORY}", f"{table}/{STAGING_DIRECTORY}"):
+        if os.path.commonpath([allowed, os.path.realpath(read)]) != allowed:
+            raise OutsideBasePath(f"{uri} leads out of the base path of its connection.", table=uri)
+
+
+class OutsideBasePath(DeltaTableNotFoundException):
+    """A link leads out of the base path of a connection."""
+
+
+def _read(request: Mapping[str, Any]) -> Any:
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.plugins import data
+
+    actions: dict[str, Callable[..., Any]] = {
+        "history": data.history,
+        "commit": data.commit_detail,
+        "transactions": data.open_transactions,
+    }
+    log: DeltaLog = DeltaLog.for_table(request["uri"], storage_options=request.get("options") or None)
+    return actions[request["what"]](log, **request.get("arguments", {}))
+
+
+def _small_enough(result: Any) -> Any:
+    """Return what fits into an answer: long texts and lists are cut where the whole is too long.
+
+    :raises ReadLimitException: it is too long all the same.
+    """
+    if len(json.dumps(result)) <= MAX_ANSWER:
+        return result
+    clipped = _clipped(result)
+    if len(json.dumps(clipped)) <= MAX_ANSWER:
+        return clipped
+    raise ReadLimitException(f"What is to be shown is longer than {MAX_ANSWER >> 20} MiB.")
+
+
+def _clipped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= _CLIPPED_TEXT else f"{value[:_CLIPPED_TEXT]}…"
+    if isinstance(value, Mapping):
+        return {_clipped(key): _clipped(item) for key, item in list(value.items())[:_CLIPPED_ITEMS]}
+    if isinstance(value, list | tuple):
+        return [_clipped(item) for item in value[:_CLIPPED_ITEMS]]
+    return value
+
+
+def _failed(error: Exception, secrets: Iterable[str]) -> dict[str, Any]:
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    return {"kinds": kinds, "detail": masked(f"{type(error).__name__}: {error}", secrets)[:_CLIPPED_TEXT]}
+
+
+def _receive(requests: BinaryIO) -> dict[str, Any] | None:
+    header = requests.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return None
+    request: dict[str, Any] = json.loads(requests.read(HEADER.unpack(header)[0]))
+    return request

@@ -1,0 +1,168 @@
+"""Processes that read logs (:mod:`airflow_delta.plugins.reader`), as the API server has them: started when needed, kept warm,
+killed when one takes too long or too much memory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from airflow_delta.exceptions import ReadLimitException
+from airflow_delta.plugins.reader import HEADER
+
+MAX_MEMORY = 1 << 30
+"""Bytes that a reader may hold in memory."""
+
+WARM = 2
+"""Readers that are kept when there is nothing to read."""
+
+_MAX_READS = 500
+_TIDY_MEMORY = 256 << 20
+"""A reader that holds more after its work is not kept."""
+
+_LOOK = 0.1
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_START = "import sys; sys.path.append(sys.argv[1]); from airflow_delta.plugins.reader import main; main()"
+
+
+class ReaderDiedError(OSError):
+    """A reader ended without an answer."""
+
+
+class Reader:
+    """A process that answers one request after the other."""
+
+    def __init__(self) -> None:
+        import airflow_delta
+
+        root = str(Path(airflow_delta.__file__).parents[1])
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with nothing of a request
+            [sys.executable, "-P", "-W", "ignore", "-c", _START, root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # What Airflow is told by its environment (its database, its keys, its connections) is none of a reader's business.
+            env={name: value for name, value in os.environ.items() if "AIRFLOW" not in name},
+            cwd="/",
+        )
+        self._reads = 0
+
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Return the answer to a request; after any error the process is gone.
+
+        :raises TimeoutError: there was none within ``seconds``.
+        :raises ReadLimitException: the process took more than :data:`MAX_MEMORY`.
+        :raises ReaderDiedError: the process has ended.
+        """
+        self._reads += 1
+        try:
+            return self._ask(request, time.monotonic() + seconds)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _ask(self, request: dict[str, Any], deadline: float) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        data = json.dumps(request).encode()
+        try:
+            self._process.stdin.write(HEADER.pack(len(data)) + data)
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise ReaderDiedError(f"The reader has ended with {self._process.wait()}.") from error
+        descriptor = self._process.stdout.fileno()
+        poll = select.poll()  # not select: an API server may have many files open
+        poll.register(descriptor, select.POLLIN | select.POLLHUP)
+        received = bytearray()
+        while True:
+            if poll.poll(1000 * max(min(_LOOK, deadline - time.monotonic()), 0)):
+                chunk = os.read(descriptor, 1 << 20)
+                if not chunk:
+                    raise ReaderDiedError(f"The reader has ended with {self._process.wait()}.")
+                received += chunk
+                if len(received) >= HEADER.size and len(received) - HEADER.size >= HEADER.unpack_from(received)[0]:
+                    answer: dict[str, Any] = json.loads(received[HEADER.size :])
+                    return answer
+                continue
+            if (used := self.memory()) > MAX_MEMORY:
+                raise ReadLimitException(
+                    f"Table {request['uri']} takes more than {MAX_MEMORY >> 20} MiB to read ({used >> 20} MiB so far)."
+                )
+            if time.monotonic() >= deadline:
+                raise TimeoutError
+
+    def memory(self) -> int:
+        """Return the bytes that the process holds in memory; 0 when it is gone."""
+        try:
+            return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * _PAGE
+        except (OSError, IndexError):
+            return 0
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether the process is worth keeping."""
+        return self._process.poll() is None and self._reads < _MAX_READS and 0 < self.memory() < _TIDY_MEMORY
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process.wait()
+
+
+class Readers:
+    """The readers of one API server process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Reader] = []
+
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Return the answer of a reader that has nothing to do, or of a new one; raises as :meth:`Reader.ask` does."""
+        with self._lock:
+            reader = self._idle.pop() if self._idle else None
+        if reader is not None and not reader.is_fit:
+            reader.stop()
+            reader = None
+        reader = reader or Reader()
+        answer = reader.ask({**request, "seconds": seconds}, seconds)
+        with self._lock:
+            kept = len(self._idle) < WARM and reader.is_fit
+            if kept:
+                self._idle.append(reader)
+        if not kept:
+            reader.stop()
+        return answer
+
+    def stop(self) -> None:
+        """End the readers that have nothing to do."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for reader in idle:
+            reader.stop()
+
+
+_lock = threading.Lock()
+_readers: tuple[int, Readers] | None = None
+
+
+def readers() -> Readers:
+    """Return the readers of this process; those of a process that it was forked from are not its own."""
+    global _readers
+    with _lock:
+        if _readers is None or _readers[0] != os.getpid():
+            _readers = (os.getpid(), Readers())
+            atexit.register(_readers[1].stop)
+        return _readers[1]

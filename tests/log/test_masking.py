@@ -1,0 +1,203 @@
+"""What may be seen of texts and options, and that nothing else comes out of the engine."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.store import store_for
+from airflow_delta.masking import has_user_info, masked, masked_settings, masked_values, refused_options, secret_values
+from airflow_delta.staging.report import StageRequest
+
+TEXTS = [
+    ("http://user:secret@host:9000/x", "http://***@host:9000/x"),
+    ("http://u:p@ss@host/", "http://***@host/"),
+    ("see https://token@host, and s3://k:s@bucket/x", "see https://***@host, and s3://***@bucket/x"),
+    ("abfss://container@account.dfs.core.windows.net/t", "abfss://container@account.dfs.core.windows.net/t"),
+    ("abfss://user:key@account/t", "abfss://***@account/t"),
+    ("s3://bucket/a@b/c=1&d=2", "s3://bucket/a@b/c=1&d=2"),
+    ("https://h/?prefix=a&X-Amz-Signature=abc&sig=x", "https://h/?prefix=a&X-Amz-Signature=***&sig=***"),
+    ("jdbc:postgresql://h/db?user=a&password=b", "jdbc:postgresql://h/db?user=***&password=***"),
+    ("jdbc:sqlserver://h;databaseName=x;password=p", "jdbc:sqlserver://h;databaseName=x;password=***"),
+    ("jdbc:oracle:thin:scott/tiger@//h:1521/x", "jdbc:oracle:thin:***@//h:1521/x"),
+    ("sc://host:15002/;token=abc", "sc://host:15002/;token=***"),
+    ("x where a = 1; b = 2", "x where a = 1; b = 2"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), TEXTS)
+def test_texts(text, expected):
+    assert masked(text) == expected
+    assert masked(expected) == expected
+    assert masked_values({"a": [text, 1, None]}) == {"a": [expected, 1, None]}
+    assert str(DeltaError(text)).endswith(expected)
+
+
+@pytest.mark.parametrize("part", ["x", "a:", "://", "@", "s3://", "jdbc:", "jdbc:oracle:x:", "?a", "http://a?b=", "&", "=", "a@"])
+def test_a_long_text_takes_no_longer_than_its_length(part):
+    """A text of a table's log may be megabytes; a limit on time is what this is about."""
+    began = time.process_time()
+    masked(f"http://{part * (200_000 // len(part))}")
+    masked(part * (200_000 // len(part)) + " ://")
+    assert time.process_time() - began < 2
+
+
+def test_known_secrets_go_wherever_they_stand():
+    assert masked("key=hush-hush of hush-hush", ["hush-hush", "abc", ""]) == "key=*** of ***"
+
+
+OPTIONS = [
+    ({"AWS_REGION": "eu-west-1", "AWS_ALLOW_HTTP": "true", "timeout": "30s", "aws_endpoint": "http://minio:9000"}, ()),
+    ({"AWS_ENDPOINT_URL": "http://user:secret@host"}, ("user:secret", "secret")),
+    ({"AWS_ENDPOINT_URL": "http://user:s%2Fx@host"}, ("user:s%2Fx", "s%2Fx", "s/x")),
+    ({"AWS_SECRET_ACCESS_KEY": "hush", "AZURE_STORAGE_SAS_TOKEN": "sv=1"}, ("hush", "sv=1")),
+    ({"something_new": "value", "something_else": "false", "another": "42"}, ("value",)),
+    ({"secret_pin": "1234"}, ("1234",)),
+]
+
+
+@pytest.mark.parametrize(("options", "secrets"), OPTIONS)
+def test_values_of_options_that_are_not_known_to_be_harmless(options, secrets):
+    assert secret_values(options) == secrets
+
+
+def test_options_of_spark_that_must_not_be_written_down():
+    harmless = {"header": "true", "maxRecordsPerFile": 5, "compression": "zstd", "parquet.block.size": 1, "url": "jdbc:h2:mem:x"}
+    assert refused_options(harmless) == []
+    refused = {
+        "password": "x",
+        "user": "x",
+        "sfPassword": "x",
+        "parquet.encryption.key.list": "k1:AAA",
+        "url": "jdbc:postgresql://h/db?password=x",
+        "whatIsThis": "x",
+        "path": "s3a://key:secret@bucket/x",
+    }
+    assert refused_options(refused) == list(refused)
+
+
+def test_settings_are_shown_without_secrets():
+    settings = {"delta.appendOnly": "true", "fs.s3a.secret.key": "x", "properties": '{"my.password":"x","primaryKey":"id"}'}
+    assert masked_settings(settings) == {
+        "delta.appendOnly": "true",
+        "fs.s3a.secret.key": "***",
+        "properties": '{"my.password":"***","primaryKey":"id"}',
+    }
+
+
+@pytest.mark.parametrize("uri", ["s3://key:secret@bucket/t", "S3A://key:secret@bucket/t", "gs://secret@bucket/t"])
+def test_a_location_with_credentials_is_refused(uri):
+    assert has_user_info(uri)
+    with pytest.raises(DeltaIllegalArgumentException, match="credentials") as raised:
+        store_for(uri)
+    assert "secret" not in f"{raised.value} {raised.value.table}"
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """An S3 endpoint that refuses everything and repeats what it was told."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            told = f"{self.path} {dict(self.headers)} http://user:hush-hush@host"
+            body = f"<Error><Code>AccessDenied</Code><Message>{told}</Message></Error>".encode()
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body if self.command != "HEAD" else b"")
+
+        do_HEAD = do_PUT = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://user:hush-hush@127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_errors_of_a_store_repeat_no_credentials(refusing):
+    options = {
+        "AWS_ENDPOINT_URL": refusing,
+        "AWS_REGION": "x",
+        "AWS_ACCESS_KEY_ID": "the-key-id",
+        "AWS_SECRET_ACCESS_KEY": "the-secret-key",
+        "AWS_SESSION_TOKEN": "the-session-token",
+    }
+    log = DeltaLog.for_table("s3://bucket/t", options)
+    for action in (
+        lambda: log.read_commit(0),
+        log.update,
+        lambda: log.store.put_if_absent("x", b"x"),
+        lambda: log.store.put("y", b""),
+    ):
+        with pytest.raises(OSError, match="bucket/t") as raised:
+            action()
+        told = "".join(traceback.format_exception(raised.value)) + repr(log) + repr(log.store)
+        for secret in ("hush-hush", "the-key-id", "the-secret-key", "the-session-token"):
+            assert secret not in told
+
+
+def request(**changes) -> StageRequest:
+    plain = {
+        "transaction_id": "t",
+        "table": "/t",
+        "read_version": 0,
+        "stage": "s",
+        "task_id": "s",
+        "attempt": "1",
+        "directory": "d",
+    }
+    return StageRequest(**{**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"table": "s3a://key:hush-hush@bucket/t"},
+        {"options": {"parquet.encryption.key.list": "k1:hush-hush"}},
+        {"arguments": {"source": {"format": "jdbc", "options": {"dbtable": "x", "password": "hush-hush"}}}},
+        {"arguments": {"source": {"format": "jdbc", "options": {"url": "jdbc:mysql://u:hush-hush@h/db"}}}},
+        {"arguments": {"source": {"path": "s3a://u:hush-hush@bucket/x"}}},
+        {"arguments": {"source": {"sql": "SELECT * FROM parquet.`s3a://u:hush-hush@bucket/x`"}}},
+        {"arguments": {"source": {"path": "/x", "password": "hush-hush"}}},
+    ],
+)
+def test_a_request_with_secrets_is_refused(changes):
+    with pytest.raises(DeltaIllegalArgumentException) as raised:
+        request(**changes)
+    assert "hush-hush" not in str(raised.value)
+
+
+def test_a_request_names_the_connection_of_its_source():
+    source = {"format": "jdbc", "options": {"dbtable": "x", "fetchsize": "100"}, "conn_id": "warehouse"}
+    asked = request(arguments={"source": source}, options={"maxRecordsPerFile": "3"})
+    assert StageRequest.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked
+
+
+def test_the_log_of_a_table_gets_no_credentials(tmp_path):
+    from airflow_delta.log import Metadata, Protocol
+    from airflow_delta.transaction import Operation
+    from support.tables import SCHEMA
+
+    log = DeltaLog.for_table(str(tmp_path / "t"))
+    txn = log.start_transaction()
+    operation = Operation("WRITE", {"mode": "Append", "predicate": "url = 'http://u:hush-hush@h'"})
+    txn.commit(
+        [Protocol(min_reader_version=1, min_writer_version=2), Metadata(id="x", schema_string=SCHEMA, created_time=1)],
+        operation,
+        tags={"source": "s3://u:hush-hush@b/x", "airflow.dagId": "d"},
+    )
+    text = (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").read_text()
+    assert "hush-hush" not in text
+    assert "http://***@h" in text
