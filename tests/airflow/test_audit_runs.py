@@ -21,6 +21,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.operators.audit import AUDIT_ERRORS, DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from commands.flow import Table
+from support import readers
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 from support.watching import commit, context, stage, start
 
@@ -31,7 +32,7 @@ NEXT_DAY = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def values(tables: str, name: str) -> list:
-    return sorted(deltalake.DeltaTable(f"{tables}/{name}").to_pyarrow_table().column("id").to_pylist())
+    return sorted(row["id"] for row in readers.rows(f"{tables}/{name}"))
 
 
 def left_behind(tables: str, name: str) -> list[str]:

@@ -10,6 +10,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from support import readers
+
 pytestmark = pytest.mark.airflow
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -21,7 +23,7 @@ def table(tables: str, name: str) -> deltalake.DeltaTable:
 
 
 def values(tables: str, name: str, column: str = "id") -> list:
-    return sorted(table(tables, name).to_pyarrow_table().column(column).to_pylist())
+    return sorted(row[column] for row in readers.rows(f"{tables}/{name}"))
 
 
 def staged_files(tables: str, name: str) -> list[str]:

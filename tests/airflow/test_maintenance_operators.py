@@ -11,6 +11,7 @@ import pytest
 from airflow_delta import exceptions
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
+from support import readers
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def execute(operator):
 
 
 def ids(uri):
-    return sorted(deltalake.DeltaTable(uri).to_pyarrow_table().column("id").to_pylist())
+    return sorted(row["id"] for row in readers.rows(uri))
 
 
 def test_restore(uri):

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from commands.flow import Table
+from support import readers
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -74,8 +75,8 @@ EVENTS = "SELECT id, DATE'2026-01-01' AS day FROM range({0}, {0} + 3)"
 
 
 def values(table: Table, *columns: str) -> list:
-    rows = deltalake.DeltaTable(table.path).to_pyarrow_table(columns=list(columns)).to_pylist()
-    return sorted(tuple(row.values()) if len(columns) > 1 else row[columns[0]] for row in rows)
+    rows = readers.rows(table.path)
+    return sorted(tuple(row[name] for name in columns) if len(columns) > 1 else row[columns[0]] for row in rows)
 
 
 def test_every_example_is_run_here(bag):

@@ -105,11 +105,10 @@ class Table:
         return sorted(map(tuple, df.collect()), key=repr)
 
     def rows(self, version: int | None = None) -> list[tuple[Any, ...]]:
-        """Return the rows as delta-rs reads them."""
-        from deltalake import DeltaTable
+        """Return the rows as all independent readers see them."""
+        from support import readers
 
-        table = DeltaTable(self.path, version=version).to_pyarrow_table()
-        return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+        return sorted((tuple(row.values()) for row in readers.rows(self.path, version)), key=repr)
 
     def commit(self, version: int) -> dict[str, list[dict[str, Any]]]:
         """Return the actions of a commit by kind."""

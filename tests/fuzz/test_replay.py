@@ -15,6 +15,7 @@ from airflow_delta.log import DeltaLog, Snapshot
 from airflow_delta.log.actions import encode_action
 from fuzz import oracle
 from fuzz.sequences import Sequence_, sequences, write
+from support import readers
 
 EXAMPLES = 60
 
@@ -96,6 +97,7 @@ def test_delta_rs_sees_the_same(sequence: Sequence_) -> None:
         assert_state(DeltaLog.for_table(str(table)).snapshot, expected)
         theirs = DeltaTable(str(table))
         assert theirs.version() == last
+        assert len(readers.files(table)) == len(expected.files)
         listed = pa.table(theirs.get_add_actions(flatten=False)).to_pydict()
         sizes = dict(zip(listed["path"], listed["size_bytes"], strict=True))
         assert {oracle.key({"path": path})[0]: size for path, size in sizes.items()} == {

@@ -34,10 +34,10 @@ class Table:
         return deltalake.DeltaTable(str(self.path)).version() if deltalake.DeltaTable.is_deltatable(str(self.path)) else -1
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return all rows."""
-        import deltalake
+        """Return all rows, as all independent readers see them."""
+        from support import readers
 
-        return deltalake.DeltaTable(str(self.path)).to_pyarrow_table().to_pylist() if self.version >= 0 else []
+        return readers.rows(self.path) if self.version >= 0 else []
 
     def stages(self) -> dict[str, list[tuple[int, int]]]:
         """Return by run which stages are in the table: map index and try, each as often as it is there.

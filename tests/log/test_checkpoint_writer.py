@@ -24,6 +24,7 @@ from airflow_delta.log import (
     checkpoint_source,
 )
 from airflow_delta.log.checkpoint_writer import write_checkpoint
+from support import readers
 from support.tables import (
     add,
     append,
@@ -96,7 +97,9 @@ def test_delta_rs_reads_our_checkpoint_of_its_table(table: Path) -> None:
     assert after.version() == 2
     assert after.schema() == before.schema()
     assert sorted(after.file_uris()) == expected_files
+    assert len(readers.files(table)) == len(expected_files)
     assert after.to_pyarrow_table().sort_by([("id", "ascending")]).equals(expected_rows)
+    assert len(readers.rows(table)) == expected_rows.num_rows
     assert after.transaction_version("app") == 7
     assert sorted(after.file_uris(file_pruning_predicate="flag = true")) == sorted(
         before.file_uris(file_pruning_predicate="flag = true")
@@ -261,7 +264,7 @@ def test_parts(table: Path, part_size: int, parts: int) -> None:
     snapshot = DeltaLog.for_table(str(table)).snapshot
     assert snapshot.files().num_rows == 6
     assert dict(snapshot.transactions) == {"a": 1}
-    assert len(DeltaTable(str(table)).file_uris()) == 6
+    assert len(readers.files(table)) == 6
 
 
 def test_part_size_must_be_positive(table: Path) -> None:
@@ -275,7 +278,7 @@ def test_an_empty_table(table: Path) -> None:
     assert write_checkpoint(DeltaLog.for_table(str(table)).snapshot).num_of_add_files == 0
     only_checkpoint(table, 0)
     assert DeltaLog.for_table(str(table)).snapshot.files().num_rows == 0
-    assert DeltaTable(str(table)).file_uris() == []
+    assert readers.files(table) == set()
 
 
 def test_a_wrong_checksum_does_not_hinder_a_checkpoint(table: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.log import DeltaLog
@@ -16,6 +15,7 @@ from airflow_delta.log.checkpoint_v2 import write_compatibility_checkpoint
 from airflow_delta.log.checkpoint_writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.log.segment import LogListing, list_log
+from support import readers
 from support.tables import (
     add,
     append,
@@ -97,7 +97,7 @@ def test_what_stays(table: Path, ages: list[int], checkpoints: list[int], left: 
     fresh = DeltaLog.for_table(str(table))
     assert fresh.snapshot.num_files == files
     assert fresh.snapshot_at(left.start).files().num_rows == left.start + 1
-    assert len(DeltaTable(str(table)).file_uris()) == files
+    assert len(readers.files(table)) == files
 
 
 def test_the_cutoff_is_midnight(table: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_classic_twin_for_readers_that_know_no_v2(table: Path, parquet_manifes
     assert snapshot.segment.checkpoint is not None
     assert snapshot.segment.checkpoint.parts[0].name == twin.name
     assert snapshot.files().num_rows == 8
-    assert len(DeltaTable(str(table)).file_uris()) == 8
+    assert len(readers.files(table)) == 8
 
 
 def test_sidecars_stay_that_only_the_twin_names(table: Path) -> None:

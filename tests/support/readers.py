@@ -1,0 +1,133 @@
+"""Independent readers as judges: every one of them that can read a table sees the same rows and the same files.
+
+delta-rs replays the log by itself; DuckDB's extension and Polars' plugin stand on delta-kernel-rs, with two engines for Parquet.
+What one of them cannot read is in :data:`CANNOT_READ`, by feature: there it has to refuse, so that the list stays true, and the
+others judge. Nothing is skipped without being listed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.protocol import features
+
+Read = Callable[[str, int | None], pa.Table]
+
+
+def _delta_rs(path: str, version: int | None) -> pa.Table:
+    from deltalake import DeltaTable
+
+    return DeltaTable(path, version=version).to_pyarrow_table()
+
+
+@cache
+def _duckdb() -> Any:
+    """One connection for the process; the extension comes from PyPI and is not looked for anywhere else."""
+    import duckdb
+    import duckdb_extension_delta
+
+    options = {"allow_unsigned_extensions": "true", "autoinstall_known_extensions": "false", "threads": "1"}
+    connection = duckdb.connect(config=options)
+    (extension,) = Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension")
+    connection.execute(f"LOAD '{extension}'")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _duckdb_rows(path: str, version: int | None) -> pa.Table:
+    at = "" if version is None else f", version = {version}"
+    return _duckdb().execute(f"SELECT * FROM delta_scan(?{at})", [path]).to_arrow_table()
+
+
+def _polars(path: str, version: int | None) -> pa.Table:
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    import polars_deltalake
+
+    return polars_deltalake.scan_delta(path, version=version).collect().to_arrow()
+
+
+READERS: dict[str, Read] = {"delta-rs": _delta_rs, "DuckDB": _duckdb_rows, "Polars": _polars}
+
+PERCENT = "a % in the location"
+
+CANNOT_READ: dict[str, dict[str, str]] = {
+    "delta-rs": {
+        "columnMapping": "its conversion to Arrow does not know physical names",
+        "deletionVectors": "its conversion to Arrow does not leave deleted rows out",
+    },
+    "DuckDB": {PERCENT: "it decodes the location together with the path of the file"},
+    "Polars": {},
+}
+"""Reader -> feature of the protocol (or :data:`PERCENT`) -> why; the reader must refuse such a table."""
+
+
+def rows(table: str | Path, version: int | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a local table, after all independent readers have agreed on them.
+
+    :param version: default: the latest.
+    """
+    path = str(table)
+    log = DeltaLog.for_table(path)
+    present = features((log.update() if version is None else log.snapshot_at(version)).protocol)
+    present |= {PERCENT} if "%" in path else set()
+    seen: dict[str, list[dict[str, Any]]] = {}
+    for name, read in READERS.items():
+        listed = present & CANNOT_READ[name].keys()
+        try:
+            found = read(path, version).to_pylist()
+        except Exception as error:
+            if not listed:
+                raise AssertionError(f"{name} cannot read version {version} of {path}: {error}") from error
+        else:
+            assert not listed, f"{name} reads tables with {', '.join(sorted(listed))}: CANNOT_READ says that it does not"
+            seen[name] = found
+    assert seen, f"no independent reader can read {path}"
+    (judge, expected), *others = seen.items()
+    for name, found in others:
+        assert _comparable(found) == _comparable(expected), f"{name} and {judge} differ on version {version} of {path}"
+    return expected
+
+
+def files(table: str | Path) -> set[str]:
+    """Return the paths of the live files of a local table, relative to it, after delta-rs and DuckDB have agreed on them.
+
+    Nothing of the files is read, so that they need not be there. Polars does not list files.
+    """
+    from deltalake import DeltaTable
+
+    root = f"{Path(table).resolve()}/"  # which delta-rs encodes, and the rest it does not
+    listed = _duckdb().execute("SELECT data_file FROM delta_list_files(?)", [str(table)]).fetchall()
+    found = {"DuckDB": sorted(path.removeprefix("file://").removeprefix(root) for (path,) in listed)}
+    found["delta-rs"] = sorted(uri.removeprefix(quote(root)).removeprefix(root) for uri in DeltaTable(table).file_uris())
+    assert found["DuckDB"] == found["delta-rs"], f"DuckDB and delta-rs differ on the files of {table}"
+    return set(found["delta-rs"])
+
+
+def _comparable(found: list[dict[str, Any]]) -> list[str]:
+    return sorted(repr(_value(row)) for row in found)
+
+
+def _value(value: Any) -> Any:
+    """Return a value as it is compared: instants in UTC, maps as pairs, and fields by name."""
+    match value:
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC)
+        case Decimal():
+            return value.normalize()
+        case Mapping():
+            return sorted((name, _value(item)) for name, item in value.items())
+        case [{"key": _, "value": _}, *_]:  # a map, as Polars has it
+            return [(_value(item["key"]), _value(item["value"])) for item in value]
+        case list() | tuple():
+            return type(value)(_value(item) for item in value)
+    return value
