@@ -34,7 +34,9 @@ from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, attempt_
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
+    from airflow_delta.commands.staged import StageActions
     from airflow_delta.log import DeltaLog
+    from airflow_delta.log.predicates import Predicate
 
 __all__ = ["MODES", "collect_files", "collect_stage", "plan_scan", "plan_stage", "put_request", "read_report", "skip_stage"]
 
@@ -129,15 +131,11 @@ def plan_stage(
     if "replaceOn" in arguments and exists:
         rewrite = plan(None)
     if replace_where is not None and exists:
-        predicate = parse_predicate(log, handle, replace_where)
+        predicate, rewrite = _plan_replace_where(
+            log, handle, before, replace_where, earlier, data_change=data_change, spark_table_uri=spark_table_uri
+        )
         # Its own text: what it says of timestamps does not depend on the time zone of a Spark session.
         predicate_text = predicate.text
-        if not predicate.partition_only:
-            rewrite = plan(replace_where)
-        elif undecided := undecided_files(log, before, predicate, earlier):
-            if not data_change:
-                raise zone_needed(handle, predicate, "With data_change=False")
-            rewrite = scan_of(log, handle, undecided, predicate, spark_table_uri=spark_table_uri)
     elif replace_where is not None:  # of a table that the commit makes: Spark gets it as it is
         check_condition(handle, "replace_where", replace_where)
     check_replacement(before, earlier, mode=mode, predicate=predicate, data_change=data_change)
@@ -168,6 +166,31 @@ def plan_stage(
         rewrite=rewrite,
         rules=rules,
     )
+
+
+def _plan_replace_where(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    begun: TransactionHandle,
+    replace_where: str,
+    earlier: Sequence[StageActions],
+    *,
+    data_change: bool,
+    spark_table_uri: str | None,
+) -> tuple[Predicate, ScanPlan | None]:
+    """Return the predicate of an overwrite, and the files of which Spark must write the rows that stay.
+
+    :param begun: the handle without what the earlier stages did.
+    """
+    predicate = parse_predicate(log, handle, replace_where)
+    if not predicate.partition_only:
+        return predicate, plan_scan_after(log, begun, replace_where, earlier, spark_table_uri=spark_table_uri)
+    undecided = undecided_files(log, begun, predicate, earlier)
+    if not undecided:
+        return predicate, None
+    if not data_change:
+        raise zone_needed(handle, predicate, "With data_change=False")
+    return predicate, scan_of(log, handle, undecided, predicate, spark_table_uri=spark_table_uri)
 
 
 def _keeps_names(before: TransactionHandle, after: TransactionHandle) -> bool:
