@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import deltalake
@@ -14,6 +15,7 @@ from airflow.sdk import RetryAction
 from airflow_delta import exceptions
 from airflow_delta.operators.expected_stages import check_all_reported
 from airflow_delta.operators.identity import flatten_reports, parse_handle
+from airflow_delta.operators.run_age import possible_since
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.operators.transaction import (
     FINAL_ERRORS,
@@ -304,3 +306,50 @@ def test_an_own_retry_policy_wins():
 
     mine = ExceptionRetryPolicy(rules=[])
     assert commit({}, [], retry_policy=mine).retry_policy is mine
+
+
+class StateStore(dict):
+    def set(self, key, value, *, retention=None):
+        self[key] = value
+
+
+class TestSinceWhen:
+    """Since when a run may have committed its key: Airflow tells neither when it made a run, nor when a cleared one began."""
+
+    SCHEDULED, BEGAN, AGAIN = (datetime(2026, month, 1, tzinfo=UTC) for month in (1, 6, 9))
+
+    def since(self, key=None, *, store=None, try_number=1, map_index=-1, **changes):
+        dates = {"run_after": self.SCHEDULED, "logical_date": self.SCHEDULED, "data_interval_end": None, "partition_date": None}
+        dag_run = SimpleNamespace(**{**dates, "start_date": self.BEGAN, "clear_number": 0, **changes})
+        ti = SimpleNamespace(run_id="backfill__2026-01-01", try_number=try_number, map_index=map_index)
+        found = possible_since({"ti": ti, "dag_run": dag_run, "task_state_store": store}, key)()
+        return None if found is None else datetime.fromtimestamp(found / 1000, tz=UTC)
+
+    def test_a_backfill_of_old_dates_is_as_young_as_its_first_task(self):
+        assert self.since() == self.BEGAN
+        assert self.since("load/backfill__2026-01-01") == self.BEGAN
+
+    def test_and_stays_as_old_when_it_is_cleared(self):
+        store = StateStore()
+        self.since(store=store)
+        again = {"start_date": self.AGAIN, "clear_number": 1}
+        assert self.since(store=store, try_number=2, **again) == self.BEGAN
+
+    def test_a_clear_of_something_else_before_it_ran(self):
+        again = {"start_date": self.AGAIN, "clear_number": 1}
+        assert self.since(store=StateStore(), **again) == self.AGAIN
+        assert self.since(store=StateStore(), map_index=3, **again) == self.SCHEDULED, "the value may have had another index"
+
+    def test_what_was_not_noted_is_as_old_as_its_schedule(self):
+        again = {"start_date": self.AGAIN, "clear_number": 1, "try_number": 2}
+        assert self.since(store=StateStore(), **again) == self.SCHEDULED
+        assert self.since(store=None, **again) == self.SCHEDULED
+
+    def test_a_key_that_other_runs_may_have_is_as_old_as_its_dates(self):
+        assert self.since("load/2026-01-01") == self.SCHEDULED
+        by_hand = {"run_after": self.BEGAN, "logical_date": self.BEGAN}
+        assert self.since("load/2026-01-01", **by_hand, data_interval_end=self.SCHEDULED) == self.SCHEDULED
+        assert self.since("load/emea", **{**by_hand, "logical_date": None}) == self.BEGAN
+
+    def test_outside_of_a_run(self):
+        assert possible_since({"ti": SimpleNamespace(run_id="r")}, None)() is None

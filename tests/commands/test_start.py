@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,111 @@ def test_what_was_published_under_a_former_key_is_not_published_again(table):
     with pytest.raises(TransactionExpiredException, match="earlier version of this provider"):
         table.begin(transaction_key="run/value=a", former_keys=["run/0", "run/1"])
     assert table.begin(transaction_key="run/value=a", former_keys=["run/1"], rerun_policy="append").txn_version == 0
+
+
+DAY = 24 * 3600 * 1000
+POLICIES = ("skip", "replace", "fail")
+
+
+class TestHorizon:
+    """A table that keeps keys for 90 days and commits for 30; the run of the key is a hundred days old unless said otherwise."""
+
+    @pytest.fixture(autouse=True)
+    def _keys(self, table):
+        self.table, self.now = table, int(time.time() * 1000)
+        configuration = {"delta.setTransactionRetentionDuration": "interval 90 days"}
+        put_table(table, self.info(days=200), protocol(), metadata(configuration=configuration))
+
+    def info(self, *, days: float):
+        return info(timestamp=int(self.now - days * DAY))
+
+    def put(self, version: int, *actions, days: float) -> None:
+        path = Path(self.table.path) / "_delta_log" / f"{version:020}.json"
+        path.write_bytes(encode_actions([self.info(days=days), *actions]))
+
+    def committed(self, version: int = 1, *, days: float = 100, last: int = 0) -> None:
+        self.put(version, txn("key", last, int(self.now - days * DAY)), days=days)
+
+    def clean_up(self, before: int) -> None:
+        """Leave a checkpoint, which drops expired keys, and the commits from a version on."""
+        self.table.log().checkpoint()
+        for version in range(before):
+            (Path(self.table.path) / "_delta_log" / f"{version:020}.json").unlink()
+
+    def begin(self, policy: str = "skip", *, days: float | None = 100, **options):
+        identity = {"transaction_key": "key"} if "app_id" not in options else {}
+        since = None if days is None else int(self.now - days * DAY)
+        return self.table.begin(**{**identity, "rerun_policy": policy, "possible_since": lambda: since, **options})
+
+    def cleaned(self) -> None:
+        self.committed()
+        self.put(2, days=20)
+        self.put(3, days=10)
+        self.clean_up(3)
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_what_nobody_remembers_is_refused(self, policy):
+        self.cleaned()
+        with pytest.raises(TransactionExpiredException) as caught:
+            self.begin(policy)
+        assert "setTransactionRetentionDuration" in str(caught.value)
+        assert "goes back to version 3" in str(caught.value)
+        assert "rerun_policy='append'" in str(caught.value)
+        assert (caught.value.table, caught.value.version) == (self.table.uri, 3)
+
+    def test_the_way_out(self):
+        self.cleaned()
+        handle = self.begin("append")
+        assert (handle.committed, handle.txn_version) == (None, 0)
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_a_young_run_is_new_whatever_the_table_has_forgotten(self, policy):
+        self.cleaned()
+        assert self.begin(policy, days=89).committed is None
+        assert self.begin(policy, days=None).committed is None
+
+    def test_keys_that_never_expire_need_no_log(self):
+        self.put(1, metadata(configuration={}), days=100)
+        self.put(2, days=10)
+        self.clean_up(2)
+        assert self.begin().committed is None
+
+    def test_an_expired_key_that_the_log_still_has(self):
+        self.committed()
+        self.put(2, days=10)
+        found = self.begin().committed
+        assert (found.version, found.txn_version) == (1, 0)
+        assert self.begin("replace").txn_version == 1
+        with pytest.raises(TransactionAlreadyCommittedException):
+            self.begin("fail")
+
+    def test_an_expired_key_whose_commit_is_gone_but_not_the_key(self):
+        self.committed(days=80)
+        self.put(2, days=10)
+        self.clean_up(2)
+        log = self.table.log()
+        configuration = {"delta.setTransactionRetentionDuration": "interval 70 days"}
+        self.put(3, metadata(configuration=configuration), days=1)
+        assert log.update().set_transaction("key") is None
+        found = self.begin(days=80).committed
+        assert (found.version, found.txn_version) == (3, 0)
+
+    def test_a_log_that_goes_back_far_enough(self):
+        self.put(1, days=101)
+        self.put(2, days=99)
+        self.clean_up(1)
+        assert self.begin().committed is None
+        with pytest.raises(TransactionExpiredException):
+            self.begin(days=102)
+
+    def test_the_whole_log(self):
+        self.put(1, days=99)
+        assert self.begin(days=5000).committed is None
+
+    def test_versions_that_grow(self):
+        self.committed(last=7)
+        self.put(2, days=10)
+        assert self.begin(app_id="key", txn_version=7).committed.version == 1
+        assert self.begin(app_id="key", txn_version=8).committed is None
+        with pytest.raises(TransactionExpiredException, match="cannot be replaced"):
+            self.begin("replace", app_id="key", txn_version=7)

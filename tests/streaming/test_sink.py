@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.exceptions import ConcurrentTransactionException, DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.exceptions import (
+    ConcurrentTransactionException,
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    TransactionExpiredException,
+)
 from airflow_delta.log import DeltaLog
 from airflow_delta.streaming import DeltaBatchSink
 from airflow_delta.streaming.batches import committed_batches
@@ -128,6 +134,41 @@ def test_files_that_arrive_in_steps(spark: Any, table: Table, tmp_path: Path):
     }
     assert info["isBlindAppend"]
     assert (info["userMetadata"], info["tags"]["airflow.dagId"]) == ("note", "d")
+
+
+def test_a_batch_that_the_table_cannot_remember(spark: Any, table: Table, tmp_path: Path):
+    """The query was killed after its commit, and stood still until key and commit had expired."""
+    table.write("SELECT 0L AS id, 'p' AS p", begin={"configuration": {"delta.setTransactionRetentionDuration": "interval 1 day"}})
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    put(source, "a", [1, 2])
+    df = spark.readStream.schema("id LONG, p STRING").parquet(str(source))
+    run(spark, DeltaBatchSink(table.uri), df, checkpoint)
+    rows = table.rows()
+    assert len(rows) == 3
+
+    for name in ("0", ".0.crc"):  # Spark runs the batch again
+        (checkpoint / "commits" / name).unlink()
+    log = Path(table.path) / "_delta_log"
+    path = log / f"{1:020}.json"
+    path.write_text(re.sub(r'("lastUpdated":)[0-9]+', r"\g<1>1000", path.read_text()))
+    for checksum in log.glob("*.crc"):
+        checksum.unlink()
+    table.log().checkpoint()
+    for version in range(2):
+        (log / f"{version:020}.json").unlink()
+    two_days_ago = time.time() - 2 * 24 * 3600
+    os.utime(checkpoint / "offsets" / "0", (two_days_ago, two_days_ago))
+    with pytest.raises(Exception, match="DELTA_TRANSACTION_EXPIRED"):
+        run(spark, sink := DeltaBatchSink(table.uri), df, checkpoint)
+    assert isinstance(sink.failure, TransactionExpiredException)
+    assert "assume_new_batch=0" in str(sink.failure)
+    assert table.rows() == rows
+
+    run(spark, DeltaBatchSink(table.uri, assume_new_batch=0), df, checkpoint)  # somebody has looked, and knows better
+    assert len(table.rows()) == 5
+    put(source, "b", [3])
+    run(spark, DeltaBatchSink(table.uri), df, checkpoint)
+    assert len(table.rows()) == 6
 
 
 def test_the_whole_result_of_an_aggregation(spark: Any, table: Table, tmp_path: Path):

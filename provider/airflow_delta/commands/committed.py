@@ -178,7 +178,7 @@ def result_of_commit(
 
 def result_without_commit(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
     """Return the result of a transaction whose commit the log no longer holds: the latest version contains it."""
-    txn = log.snapshot.set_transaction(handle.app_id)
+    txn = log.snapshot.set_transaction(handle.app_id, expired=True)
     return CommitResult(
         table=log.uri,
         table_id=log.snapshot.metadata.id,

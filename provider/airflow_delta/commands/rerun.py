@@ -26,10 +26,7 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
     :raises TransactionAlreadyCommittedException: another writer has rewritten or removed some of them since, or the log no
         longer tells which they are.
     """
-    if snapshot.version < 0 or handle.rerun_policy != "replace":
-        return []
-    last = snapshot.transaction_version(handle.app_id)
-    if last is None or (handle.monotonic and last < handle.txn_version):
+    if snapshot.version < 0 or handle.rerun_policy != "replace" or not _known_before(snapshot, handle):
         return []
     added: dict[str, tuple[int, AddFile]] = {}
     removed: set[str] = set()
@@ -70,6 +67,14 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
             f"{version}), so its rows can no longer be told from others'",
         )
     return list(live.values())
+
+
+def _known_before(snapshot: Snapshot, handle: TransactionHandle) -> bool:
+    """Tell whether start found the key in the log; it may know of one that has expired, and then counts on from there."""
+    if not handle.monotonic:
+        return handle.txn_version > 0
+    last = snapshot.transaction_version(handle.app_id)
+    return last is not None and last >= handle.txn_version
 
 
 def _refuse_kept_rows(handle: TransactionHandle, snapshot: Snapshot, commit: Commit) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.committed import TryChain, commit_of_chain, find_commit, result_without_commit
+from airflow_delta.commands.horizon import PossibleSince, last_txn_version
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -54,6 +55,7 @@ def begin(
     delta_conn_id: str | None = None,
     transaction_id: str | None = None,
     tries: TryChain | None = None,
+    possible_since: PossibleSince | None = None,
     former_keys: Sequence[str] = (),
 ) -> TransactionHandle:
     """Begin a transaction on a table and return the handle that its other tasks work with.
@@ -73,6 +75,8 @@ def begin(
     :param create: the commit creates the table when there is none; else that is an error.
     :param transaction_id: identity of this execution, a new UUID unless given.
     :param tries: of an operation that begins and commits in one task: a commit of an earlier try is its own, whatever the policy.
+    :param possible_since: returns when this identity may have been committed for the first time, in milliseconds since the epoch
+        (``None``: not longer ago than keys are kept). Asked when the table lets keys expire and does not know this one.
     :param former_keys: keys of another scheme that may stand for the same work: where the table knows one of them, and not this
         identity, nobody can tell.
     :raises DeltaIllegalArgumentException: the identity or the policy is not valid.
@@ -91,9 +95,13 @@ def begin(
 
         protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version)
         protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
-        last = snapshot.transaction_version(identity.app_id)
+        # To commit again needs no memory; what cannot be told is left to the author, who then says 'append'.
+        asked = None if rerun_policy == "append" else possible_since
+        last = last_txn_version(log, snapshot, identity.app_id, asked)
         if last is None and rerun_policy != "append":
             _check_former_keys(log.uri, snapshot, identity, former_keys)
+        if rerun_policy == "replace" and identity.txn_version is not None:
+            _check_unexpired(log.uri, snapshot, identity, last)
     elif not create:
         raise DeltaTableNotFoundException(
             f"There is no Delta table at {log.uri}. Check the location, or let the commit create it (create=True).",
@@ -170,6 +178,17 @@ def _check_former_keys(table: str, snapshot: Snapshot, identity: _Identity, keys
                 table=table,
                 version=snapshot.version,
             )
+
+
+def _check_unexpired(table: str, snapshot: Snapshot, identity: _Identity, last: int | None) -> None:
+    if last != snapshot.transaction_version(identity.app_id):
+        raise TransactionExpiredException(
+            f"The key of app_id {identity.app_id!r} has expired from table {table}, so what its txnVersion "
+            f"{identity.txn_version} added cannot be replaced. Overwrite the rows with mode='overwrite' and replace_where, "
+            "and rerun_policy='append'.",
+            table=table,
+            version=snapshot.version,
+        )
 
 
 def _check_text(name: str, value: object, table: str) -> None:

@@ -253,8 +253,11 @@ class Snapshot:
         txn = self.set_transaction(app_id)
         return txn.version if txn is not None else None
 
-    def set_transaction(self, app_id: str) -> SetTransaction | None:
-        """Return the last transaction of an application, or ``None`` when it has none or it has expired."""
+    def set_transaction(self, app_id: str, *, expired: bool = False) -> SetTransaction | None:
+        """Return the last transaction of an application, or ``None`` when it has none or it has expired.
+
+        :param expired: also one that has expired, as long as the log happens to have it.
+        """
         if self._segment is None:
             return None
         with self._lock:
@@ -267,8 +270,8 @@ class Snapshot:
                 if txn is None:
                     txn = self._from_checkpoint(lambda reader: reader.set_transaction(app_id))
                     if self._small_state() is not state:  # fell back to an older checkpoint: ask again
-                        return self.set_transaction(app_id)
-        return None if txn is None else next(iter(self._unexpired([txn])), None)
+                        return self.set_transaction(app_id, expired=expired)
+        return txn if txn is None or expired else next(iter(self._unexpired([txn])), None)
 
     def _early_commits(self) -> list[CommitFile]:
         """Return the commits between the checkpoint and the checksum that the state was read from."""

@@ -12,7 +12,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_delta.assets.delta import delta_asset, events_extra
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.identity import column_names, commit_tags
+from airflow_delta.operators.identity import column_names, commit_tags, whole_number
 from airflow_delta.operators.kill import within
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
 from airflow_delta.operators.spark_session import SparkSessionOperator
@@ -47,6 +47,8 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
     :param write_options: options of Spark's Parquet writer. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     :param max_restarts: how often a batch is begun anew on the newest version after a conflict.
+    :param assume_new_batch: id of a batch that is known not to be in the table, where the query has stood still for so long that
+        the table cannot tell any more. (templated)
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
     :param delta_conn_id: connection to the table. (templated)
 
@@ -61,6 +63,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         "query_id",
         "write_options",
         "isolation_level",
+        "assume_new_batch",
         "user_metadata",
         "delta_conn_id",
         *SparkSessionOperator.template_fields,
@@ -82,6 +85,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         write_options: Mapping[str, Any] | None = None,
         isolation_level: str | None = None,
         max_restarts: int = 0,
+        assume_new_batch: int | str | None = None,
         user_metadata: str | None = None,
         delta_conn_id: str = DeltaHook.default_conn_name,
         **kwargs: Any,
@@ -105,6 +109,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         self.write_options = write_options
         self.isolation_level = isolation_level
         self.max_restarts = max_restarts
+        self.assume_new_batch = assume_new_batch
         self.user_metadata = user_metadata
         self.delta_conn_id = delta_conn_id
         self._query: StreamingQuery | None = None
@@ -152,6 +157,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
             spark_table_uri=self.spark_table_uri,
             isolation_level=self.isolation_level,
             max_restarts=self.max_restarts,
+            assume_new_batch=whole_number("assume_new_batch", self.assume_new_batch),
             user_metadata=self.user_metadata,
             tags=commit_tags(context),
         )

@@ -15,6 +15,7 @@ from airflow_delta.operators.committing import FINAL_ERRORS, REFUSALS, DeltaComm
 from airflow_delta.operators.identity import commit_tags, default_transaction_key, former_keys, try_chain, whole_number
 from airflow_delta.operators.lineage import absolute_table
 from airflow_delta.operators.mapped_identity import check_instance
+from airflow_delta.operators.run_age import possible_since
 from airflow_delta.operators.spark_request import SparkRequestOperator
 from airflow_delta.operators.transactional import DeltaTransactionalOperator
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
@@ -95,6 +96,7 @@ class DeltaTaskIdentity(DeltaCommittingOperator):
             "isolation_level": self.isolation_level,
             "tries": try_chain(context),
             "former_keys": former_keys(context, self.transaction_key or self.app_id),
+            "possible_since": possible_since(context, self.transaction_key or self.app_id),
         }
 
 

@@ -27,6 +27,7 @@ from airflow_delta.operators.identity import (
 from airflow_delta.operators.lineage import table_of_handle
 from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.restart import ON_CONFLICT, Restart
+from airflow_delta.operators.run_age import possible_since
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.paths import new_attempt
 
@@ -111,7 +112,7 @@ class DeltaStartTransactionOperator(BaseOperator):
 
         :raises DeltaIllegalArgumentException: the identity, the policy or the table's name is not valid.
         :raises TransactionAlreadyCommittedException: the key is in the log and the policy is ``fail``.
-        :raises TransactionExpiredException: an earlier version has committed instances of this run under another scheme.
+        :raises TransactionExpiredException: the run may be older than the keys and commits that the log still has.
         """
         from airflow_delta.commands.start import begin
 
@@ -135,6 +136,7 @@ class DeltaStartTransactionOperator(BaseOperator):
             create=self.create,
             delta_conn_id=self.delta_conn_id,
             former_keys=former_keys(context, self.transaction_key or self.app_id),
+            possible_since=possible_since(context, self.transaction_key or self.app_id),
         )
         handle = replace(handle, given_table=self.table)
         self.log.info(

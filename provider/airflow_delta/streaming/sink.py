@@ -11,9 +11,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, TransactionExpiredException
 from airflow_delta.staging.contract import CommitResult, Json, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
+from airflow_delta.streaming.checkpoint import QUERY_ID, planned_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 OUTPUT_MODES = {"append": "Append", "complete": "Complete"}
 """Output modes of a query that a Delta table can take, with the names that ``operationParameters`` has for them."""
-
-_QUERY_ID = "sql.streaming.queryId"
 
 _MAX_RESULTS = 1000
 """Batches that a sink remembers: a query may run for months."""
@@ -59,6 +58,8 @@ class DeltaBatchSink:
     :param user_metadata: ``commitInfo.userMetadata`` of every commit.
     :param tags: ``commitInfo.tags`` of every commit.
     :param hook: connection to the table, instead of ``storage_options``.
+    :param assume_new_batch: id of a batch that is known not to be in the table, where the table cannot tell any more: keys expire
+        (``delta.setTransactionRetentionDuration``), and the query may have stood still for longer.
     :ivar results: the last 1000 commits of this object, by batch, as far as it ran in this process. Queries that run at the
         same time need a sink each.
     :ivar failure: the error that ended the query, as far as it ran in this process.
@@ -83,6 +84,7 @@ class DeltaBatchSink:
         user_metadata: str | None = None,
         tags: Mapping[str, str] | None = None,
         hook: DeltaHook | None = None,
+        assume_new_batch: int | None = None,
     ) -> None:
         if mode not in OUTPUT_MODES:
             raise DeltaIllegalArgumentException(
@@ -111,6 +113,7 @@ class DeltaBatchSink:
         self._max_restarts = max_restarts
         self._user_metadata = user_metadata
         self._tags = dict(tags or {})
+        self._assume_new_batch = assume_new_batch
         self.results: dict[int, CommitResult] = {}
         self.failure: BaseException | None = None
 
@@ -136,19 +139,30 @@ class DeltaBatchSink:
         query_id = self.query_id or _query_id(df, self.table)
         _check_types(df, self.table)
         log = DeltaLog.for_table(self.table, self._storage_options or None)
-        result = run_transaction(
-            log,
-            lambda handle: [self._stage(log, handle, df, query_id, batch_id)],
-            attempt=new_attempt(),
-            max_restarts=self._max_restarts,
-            tags=self._tags,
-            user_metadata=self._user_metadata,
-            app_id=query_id,
-            txn_version=batch_id,
-            partition_by=self._partition_by,
-            configuration=_KEEP_IDENTITIES,
-            isolation_level=self._isolation_level,
-        )
+        try:
+            result = run_transaction(
+                log,
+                lambda handle: [self._stage(log, handle, df, query_id, batch_id)],
+                attempt=new_attempt(),
+                max_restarts=self._max_restarts,
+                tags=self._tags,
+                user_metadata=self._user_metadata,
+                app_id=query_id,
+                txn_version=batch_id,
+                partition_by=self._partition_by,
+                configuration=_KEEP_IDENTITIES,
+                isolation_level=self._isolation_level,
+                possible_since=lambda: None if batch_id == self._assume_new_batch else planned_at(df, batch_id),
+            )
+        except TransactionExpiredException as expired:
+            raise TransactionExpiredException(
+                f"Whether batch {batch_id} of query {query_id} is in table {self.table} can no longer be told: the query has "
+                "stood still for longer than the table keeps its keys (delta.setTransactionRetentionDuration) and its log. "
+                f"Nothing is committed. Look at the table: if it lacks the rows of the batch, give assume_new_batch={batch_id}; "
+                "if it has them, begin a new query (checkpoint and query_id) where this one stopped.",
+                table=self.table,
+                version=expired.version,
+            ) from expired
         if result.committed_before:
             logger.info("Batch %s of query %s is in version %s of %s already.", batch_id, query_id, result.version, self.table)
         else:
@@ -181,7 +195,7 @@ class DeltaBatchSink:
 def _query_id(df: DataFrame, table: str) -> str:
     """Return the id of the query that the running batch belongs to."""
     context = getattr(df.sparkSession, "_sc", None)  # a session of Spark Connect has none
-    found = None if context is None else context.getLocalProperty(_QUERY_ID)
+    found = None if context is None else context.getLocalProperty(QUERY_ID)
     if not found:
         raise DeltaIllegalArgumentException(
             f"The id of the streaming query that writes to {table} is not known here (Spark Connect does not tell it): give "

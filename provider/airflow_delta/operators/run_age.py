@@ -1,0 +1,68 @@
+"""Since when a Dag run may have committed something: what an expired transaction key is measured by."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+logger = logging.getLogger(__name__)
+
+STATE_KEY = "delta_run_began"
+"""Key in the task state store: when the run began for the first time. Airflow moves the run's start with every clear."""
+
+_WORTH_A_NOTE = 24 * 3600 * 1000
+
+
+def possible_since(context: Context, key: str | None) -> Callable[[], int | None]:
+    """Return what tells since when a key may have been committed, in milliseconds since the epoch.
+
+    A key of the run's own (the default key, or one that names the run id) is as old as the run: a backfill of old dates that was
+    made today is young. Any other key may have been committed by an earlier run for the same dates.
+
+    :param key: the transaction key that the author gave, as it is rendered.
+    """
+    dag_run: Any = context.get("dag_run")
+    if dag_run is None:
+        return lambda: None
+    began, created_after = _milliseconds(dag_run.start_date), _milliseconds(dag_run.run_after)
+    ti, store = context["ti"], context.get("task_state_store")
+    if dag_run.clear_number and (ti.try_number > 1 or _is_mapped(ti)):  # else it has not run before
+        began = _noted(store)
+    elif began is not None and created_after is not None and began - created_after > _WORTH_A_NOTE:
+        _note(store, began)
+    own = began if began is not None else created_after
+    if key is None or str(ti.run_id) in key:
+        return lambda: own
+    dates = (own, created_after, dag_run.data_interval_end or dag_run.logical_date, getattr(dag_run, "partition_date", None))
+    known = [value for value in map(_milliseconds, dates) if value is not None]
+    return lambda: min(known, default=None)
+
+
+def _is_mapped(ti: Any) -> bool:
+    return ti.map_index is not None and ti.map_index >= 0
+
+
+def _note(store: Any, began: int) -> None:
+    if store is None:
+        return
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+    try:
+        store.set(STATE_KEY, {"at": began}, retention=NEVER_EXPIRE)
+    except Exception:  # only a clear long after this would ask for it, and then refuse
+        logger.warning("The start of the run could not be noted", exc_info=True)
+
+
+def _noted(store: Any) -> int | None:
+    note = store.get(STATE_KEY) if store is not None else None
+    at = note.get("at") if isinstance(note, dict) else None
+    return at if isinstance(at, int) else None
+
+
+def _milliseconds(value: datetime | int | None) -> int | None:
+    return int(value.timestamp() * 1000) if isinstance(value, datetime) else value
