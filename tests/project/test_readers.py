@@ -15,9 +15,9 @@ from support import readers, tables
 def table(tmp_path: Path) -> Path:
     for value in (1, 2):
         write_deltalake(
-            str(tmp_path / "a table"), pa.table({"id": [value], "part": ["ü %"]}), mode="append", partition_by=["part"]
+            str(tmp_path / "a table%ü"), pa.table({"id": [value], "part": ["ü %"]}), mode="append", partition_by=["part"]
         )
-    return tmp_path / "a table"
+    return tmp_path / "a table%ü"
 
 
 def test_all_of_them_agree(table: Path) -> None:
