@@ -134,7 +134,7 @@ def start(home: Path, found: list[Path]) -> tuple[subprocess.Popen, str, str]:
 
 
 class Memory(threading.Thread):
-    """What the server and its readers hold, four times a second."""
+    """What the server and its readers hold, once a second."""
 
     def __init__(self, server: int) -> None:
         super().__init__(daemon=True)
@@ -157,7 +157,7 @@ class Memory(threading.Thread):
             self.readers_mb = max(self.readers_mb, sum(readers))
             self.reader_mb = max(self.reader_mb, max(readers, default=0))
             self.most_readers = max(self.most_readers, len(readers))
-            time.sleep(0.25)
+            time.sleep(1)
 
 
 # -- who looks --------------------------------------------------------------------------------------------------------------------
@@ -202,19 +202,36 @@ async def probe(client: Any, until: float, seen: list[float]) -> None:
         await asyncio.sleep(max(0.2 - (time.perf_counter() - began), 0))
 
 
-async def measure(url: str, token: str, found: list[Path], viewers: int, seconds: float) -> tuple[list[float], list[Any]]:
+async def probe_for(url: str, token: str, seconds: float) -> list[float]:
+    import httpx
+
+    probed: list[float] = []
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}) as api:
+        await probe(api, time.monotonic() + seconds, probed)
+    return probed
+
+
+async def views(url: str, token: str, found: list[Path], viewers: int, seconds: float) -> list[tuple[str, int, float]]:
     import httpx
 
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
     until = time.monotonic() + seconds
-    probed: list[float] = []
     seen: list[tuple[str, int, float]] = []
-    async with (
-        httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}, limits=limits) as pages,
-        httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}) as api,
-    ):
-        await asyncio.gather(probe(api, until, probed), *(view(pages, found, number, until, seen) for number in range(viewers)))
-    return probed, seen
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}, limits=limits) as pages:
+        await asyncio.gather(*(view(pages, found, number, until, seen) for number in range(viewers)))
+    return seen
+
+
+def measure(url: str, token: str, found: list[Path], viewers: int, seconds: float) -> tuple[list[float], list[Any]]:
+    """The probe has a process of its own: the viewers of this one would be in its way, and count for the server's."""
+    command = [sys.executable, __file__, "--probe", url, "--seconds", str(seconds)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as asking:
+        assert asking.stdin is not None
+        asking.stdin.write(token)
+        asking.stdin.close()
+        seen = asyncio.run(views(url, token, found, viewers, seconds))
+        assert asking.stdout is not None
+        return json.loads(asking.stdout.read()), seen
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
@@ -235,9 +252,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--tables", type=Path, help="directory of tables that an earlier run built, or that this one is to build")
     parser.add_argument("--seed", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--probe", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.seed is not None:
         seed(arguments.seed)
+        return
+    if arguments.probe is not None:
+        print(json.dumps(asyncio.run(probe_for(arguments.probe, sys.stdin.read(), arguments.seconds))))
         return
     with tempfile.TemporaryDirectory(prefix="delta-pages-") as temporary:
         work = arguments.tables or Path(temporary) / "tables"
@@ -252,10 +273,10 @@ def main() -> None:
         memory = Memory(process.pid)
         memory.start()
         try:
-            asyncio.run(measure(url, token, found, 0, 5))
-            alone, _ = asyncio.run(measure(url, token, found, 0, arguments.seconds))
+            measure(url, token, found, 0, 5)
+            alone, _ = measure(url, token, found, 0, arguments.seconds)
             before = memory.server_mb
-            beside, seen = asyncio.run(measure(url, token, found, arguments.viewers, arguments.seconds))
+            beside, seen = measure(url, token, found, arguments.viewers, arguments.seconds)
         finally:
             memory.going = False
             os.killpg(process.pid, signal.SIGTERM)
