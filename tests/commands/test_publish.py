@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from airflow_delta.commands import commit_stages
 from airflow_delta.commands import publish as publishing
-from airflow_delta.commands.clone import clone
+from airflow_delta.commands.clone import clone_table
 from airflow_delta.exceptions import (
     CommitCancelledException,
     CommitStateUnknownException,
@@ -285,7 +285,7 @@ def test_no_table_is_made_of_a_folder_that_holds_other_files(table, names, says)
     with pytest.raises(NonEmptyLocationException, match=says):
         table.begin()
     with pytest.raises(NonEmptyLocationException):
-        clone(table.log(), filled_beside(table).log(), transaction_key="clone", attempt="1-a")
+        clone_table(table.log(), filled_beside(table).log(), transaction_key="clone", attempt="1-a")
     assert not (table.path / "_delta_log").exists()
 
 
