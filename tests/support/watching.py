@@ -17,14 +17,14 @@ from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartT
 
 
 class TaskInstance(SimpleNamespace):
-    """A running task instance whose upstream tasks are all known by what they report."""
+    """A running task instance whose upstream tasks all ended in success."""
 
     @property
     def stats_tags(self):
         return {"dag_id": self.dag_id, "task_id": self.task_id}
 
     def get_task_states(self, *, dag_id, task_ids, run_ids):
-        return {run_ids[0]: {}}
+        return {run_ids[0]: dict.fromkeys(task_ids, "success")}
 
     def xcom_push(self, key, value):
         self.pushed = {key: value}
