@@ -38,6 +38,12 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 APPEND_UPSERT = [{"kind": "matched", "action": "update", "set": None}, {"kind": "notMatched", "action": "insert", "set": None}]
 
 
+def write_rows(rows: pa.Table, directory: Path) -> dict[str, int]:
+    """Write a file, and return what Spark would say of it."""
+    pq.write_table(rows, directory / "0.parquet")
+    return {"numFiles": 1, "numRows": rows.num_rows, "numBytes": (directory / "0.parquet").stat().st_size}
+
+
 class Flow:
     """One transaction on a table with the ids 1 and 2 in two files of partition a, and 3 and 4 in two of b."""
 
@@ -78,15 +84,19 @@ class Flow:
         if isinstance(request, StagedWrite):
             return self.kept(request)
         assert request.rewrite is not None
-        names = []
+        written = {}
         for number, members in enumerate(request.arguments["bins"]):
             paths = [self.table.path / request.rewrite.files[i].path for i in members]
             directory = self.table.path / request.directory / f"bin-{number}"
             directory.mkdir(parents=True)
-            pq.write_table(pa.concat_tables(pq.read_table(path, partitioning=None) for path in paths), directory / "0.parquet")
-            names.append(directory.name)
+            rows = pa.concat_tables(pq.read_table(path, partitioning=None) for path in paths)
+            written[directory.name] = write_rows(rows, directory)
         report = StageReport(
-            transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt, directories=tuple(names)
+            transaction_id=request.transaction_id,
+            stage=request.stage,
+            attempt=request.attempt,
+            directories=tuple(written),
+            written=written,
         )
         return self.kept(collect_optimize(self.table.log(), self.handle, request, report))
 
@@ -103,12 +113,13 @@ class Flow:
         directory = self.table.path / request.directory / "vector"
         directory.mkdir(parents=True)
         words = {FILE: [f"file:{quote(f'{self.table.path}/{path}')}"], NUMBER: pa.array([0], pa.int64())}
-        pq.write_table(pa.table({**words, WORD: pa.array([1], pa.int64())}), directory / "0.parquet")
+        written = write_rows(pa.table({**words, WORD: pa.array([1], pa.int64())}), directory)
         report = StageReport(
             transaction_id=request.transaction_id,
             stage=request.stage,
             attempt=request.attempt,
             vector_directories=("vector",),
+            written={"vector": written},
             rewritten_files=(path,),
             metrics={"numDeletedRows": 1},
             schema_string=request.schema_string or "",

@@ -350,7 +350,8 @@ def marked(table, handle, file: AddFile, *rows: int, stage: str = "delete") -> l
     directory = f"staged/{handle.transaction_id}/{stage}/1-a"
     [vector] = write_deletion_vectors(table.log().store, directory, [BitMap64(rows)])
     stats = json.dumps({"numRecords": 2, "tightBounds": False})
-    return [as_json(file.remove(0)), as_json(msgspec.structs.replace(file, deletion_vector=vector, stats=stats))]
+    changed = msgspec.structs.replace(file, deletion_vector=vector, stats=stats, data_change=True)
+    return [as_json(file.remove(0)), as_json(changed)]
 
 
 @pytest.fixture(params=["json", "checkpoint"])
@@ -444,7 +445,7 @@ def test_deleted_rows_are_not_brought_back(with_vectors):
     handle = table.begin()
     [now] = [file for file in table.log().snapshot.add_files() if file.deletion_vector is not None]
     with pytest.raises(StagingException, match="bring deleted rows back"):
-        table.publish(handle, rewritten(handle, as_json(now.remove(0)), as_json(file)))
+        table.publish(handle, rewritten(handle, as_json(now.remove(0)), as_json(msgspec.structs.replace(file, data_change=True))))
 
 
 def test_a_stage_names_no_file_of_another_stage(filled):
