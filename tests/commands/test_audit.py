@@ -195,7 +195,7 @@ def test_copies_of_rows_that_stay_are_not_staged(filled):
             write,
             operation="OPTIMIZE",
             num_records=0,
-            actions=tuple({"add": {**action["add"], "dataChange": False}} for action in actions),
+            actions=tuple({kind: {**fields, "dataChange": False}} for action in actions for kind, fields in action.items()),
         ),
     )
     assert (rearranged.staged, rearranged.rows_staged) == ([], 0)
