@@ -25,7 +25,7 @@ def optimize_alone():
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
 def append_and_optimize():
-    """Rows are appended and the table is compacted as one version; then the commit is looked at for auto compaction."""
+    """Rows are appended and the table is compacted as one version, in a file of what was there and one of what came."""
     with delta_transaction("txn", table=f"{ROOT}/append_and_optimize") as txn:
 
         @task.delta_stage
@@ -34,7 +34,7 @@ def append_and_optimize():
 
         added = more()
         DeltaOptimizeOperator(task_id="optimized", after=[added])
-    compacted = DeltaAutoCompactOperator(task_id="compacted", table=f"{ROOT}/append_and_optimize", min_files=2)
+    compacted = DeltaAutoCompactOperator(task_id="compacted", table=f"{ROOT}/append_and_optimize", min_files=3)
     txn >> compacted
 
 
