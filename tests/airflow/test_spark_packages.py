@@ -37,8 +37,8 @@ def test_another_patch_is_a_warning(install, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING):
         check_pyspark()
     (record,) = caplog.records
-    assert "pyspark 4.2.10 and pyspark-client 4.2.9 are both installed" in record.message
-    assert 'pip install --force-reinstall --no-deps "pyspark==4.2.9" "pyspark-client==4.2.9"' in record.message
+    assert "pyspark 4.2.10 and pyspark-client 4.2.9 are both installed" in record.getMessage()
+    assert 'pip install --force-reinstall --no-deps "pyspark==4.2.9" "pyspark-client==4.2.9"' in record.getMessage()
 
 
 @pytest.mark.parametrize(("full", "client", "wanted"), [("4.3.0", "4.2.0", "4.2.0"), ("4.1.2", "4.10.0", "4.1.2")])

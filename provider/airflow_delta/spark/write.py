@@ -82,10 +82,15 @@ def write_inserts(
         kind = "string" if name in partitions else nullable(physical_type(field["type"], request.rules))
         fields.append({"name": name, "type": kind, "nullable": True, "metadata": field_metadata(field)})
     schema = StructType.fromJson({"type": "struct", "fields": fields})
-    rows = spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(f"{request.path}/{source}"))
+    written = f"{request.path}/{source}"
+    reader, path = spark.read.schema(schema).option("mergeSchema", "false"), escape_glob(written)
+    if num_rows and any(name.startswith(".") for name in partitions):
+        # Listings leave out directories whose name begins with a dot, but not those that a path selects.
+        reader, path = reader.option("basePath", written), path + "/*=*" * len(partitions)
+    rows = reader.parquet(path)
     rows = rows.select(*[sf.col(quoted(f["name"])).alias(f["name"], metadata=f["metadata"]) for f in fields])
     again = _save(rows.withColumn(CHANGE_TYPE, sf.lit(change_type)), request, partitions, directory)
-    check_read_back(num_rows, again, f"{request.path}/{source}", request)
+    check_read_back(num_rows, again, written, request)
     return again
 
 
