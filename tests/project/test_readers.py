@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +25,14 @@ def test_all_of_them_agree(table: Path) -> None:
     assert [row["id"] for row in sorted(readers.rows(table), key=repr)] == [1, 2]
     assert [row["id"] for row in readers.rows(table, version=0)] == [1]
     assert len(readers.files(table)) == 2
+
+
+def test_threads_do_not_get_the_rows_of_one_another(table: Path) -> None:
+    def ids(version: int) -> list[int]:
+        return [row["id"] for row in sorted(readers.rows(table, version=version), key=repr)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ids, [0, 1] * 8)) == [[1], [1, 2]] * 8
 
 
 @pytest.mark.parametrize("name", readers.READERS)

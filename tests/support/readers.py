@@ -32,9 +32,16 @@ def _delta_rs(path: str, version: int | None) -> pa.Table:
     return DeltaTable(path, version=version).to_pyarrow_table()
 
 
-@cache
 def _duckdb() -> Any:
-    """One connection for the process; the extension comes from PyPI and is not looked for anywhere else."""
+    """Return a connection of its own: the results of one that threads share get mixed up."""
+    connection = _database().cursor()
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+@cache
+def _database() -> Any:
+    """One database for the process; the extension comes from PyPI and is not looked for anywhere else."""
     import duckdb
     import duckdb_extension_delta
 
@@ -42,7 +49,6 @@ def _duckdb() -> Any:
     connection = duckdb.connect(config=options)
     (extension,) = Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension")
     connection.execute(f"LOAD '{extension}'")
-    connection.execute("SET TimeZone = 'UTC'")
     return connection
 
 
