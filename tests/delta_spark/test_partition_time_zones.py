@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -132,7 +133,10 @@ def test_what_needs_a_zone_and_has_none(delta: SparkSession, tmp_path: Path) -> 
     with pytest.raises(DeltaAnalysisException, match="time zone of the reader"):
         table.write("SELECT 1L id, 1 v, TIMESTAMP'2020-07-01 00:00:00' ts", mode="dynamic")
     handle = table.begin()
+    finished = Path(handle.staging_path) / "finished/ts=2020-07-01 00%3A00%3A00"
+    finished.mkdir(parents=True)
+    pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([1], pa.int32())}), finished / "1.parquet")
     with pytest.raises(DeltaAnalysisException, match="time zone of the reader"):
-        table.stage_files(handle, mode="overwrite", replace_where="ts = '2020-07-01 00:00:00'")
+        table.stage_files(handle, path="finished", mode="overwrite", replace_where="ts = '2020-07-01 00:00:00'")
     table.write("SELECT 1L id, 1 v, TIMESTAMP'2021-07-01 00:00:00' ts", mode="dynamic")
     assert by_delta_rs(table.path).items() >= (before.items() - {(1, before[1])})
