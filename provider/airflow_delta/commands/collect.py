@@ -41,7 +41,7 @@ def collect_stage(log: DeltaLog, handle: TransactionHandle, request: StageReques
 
     :raises SchemaMismatchException: what was written does not fit the table.
     :raises ReplaceWhereMismatchException: a file lies in a partition outside the predicate.
-    :raises StagedFileException: the files are not those that Spark says it wrote, or a file is no readable Parquet.
+    :raises StagedFileException: the files are not those that Spark says it wrote, or a file cannot be read as Parquet.
     """
     check_report(handle, request, report)
     if not report.directories:

@@ -82,7 +82,7 @@ def is_aborted(store: LogStore, transaction_id: str) -> bool:
 
 
 def put_abort_marker(store: LogStore, transaction_id: str) -> str:
-    """Put the abort marker, anew where it is there already, and return its path."""
+    """Put the abort marker, replacing an earlier one, and return its path."""
     path = f"{transaction_directory(transaction_id)}/{ABORT_MARKER}"
     store.put(path, json.dumps({"abortedAt": _now()}).encode())
     return path

@@ -97,7 +97,7 @@ def collect_rewrite(
     :param num_copied_records: rows that were written as they were; default: those of the copied directories, and of new ones
         what ``numUpdatedRows`` does not account for.
     :raises StagingException: the report is of another attempt, or does not fit what was planned.
-    :raises StagedFileException: the files are not those that Spark says it wrote, or a file is no readable Parquet.
+    :raises StagedFileException: the files are not those that Spark says it wrote, or a file cannot be read as Parquet.
     :raises InvariantViolationException: a NOT NULL column holds a null.
     """
     check_report(handle, request, report)

@@ -122,7 +122,7 @@ def _is_own(root: str, directory: str) -> bool:
 
 
 def _status(store: LogStore, named: FileStatus) -> FileStatus | None:
-    """Return a file as it is to be judged, ``None`` for what is no file."""
+    """Return a file with the time that VACUUM goes by, or ``None`` if it is gone or a directory."""
     from airflow_delta.log.store import FileStatus
 
     if store.local_root is None:
