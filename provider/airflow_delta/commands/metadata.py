@@ -143,10 +143,15 @@ def _union(handle: TransactionHandle, base: StructType | None, writes: Sequence[
 def _check_spelling(handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType) -> None:
     """Check that a stage spells columns as the table and the stages before it do: its files are written already.
 
+    Files of a table with column mapping hold physical names, which do not depend on how a query spells its columns.
+
     :raises StageConflictException: it does not.
     """
+    from airflow_delta.log import column_mapping
     from airflow_delta.log.schema_walk import dotted, walk_fields
 
+    if column_mapping.mode(handle.configuration) != "none":
+        return
     spelled = {tuple(part.lower() for part in path): dotted(path) for path, _ in walk_fields(known)}
     for path, _ in walk_fields(staged):
         other = spelled.get(tuple(part.lower() for part in path))

@@ -42,8 +42,12 @@ _MAX_OPAQUE = 100
 """Conditions that only Spark evaluates; each is parsed by itself."""
 
 
-class _UnsupportedError(PredicateException):
+class _UnsupportedError(Exception):
     """A condition that is not evaluated here; Spark may."""
+
+    def __init__(self, node: Any) -> None:
+        super().__init__()
+        self.node = node
 
 
 def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Expression:
@@ -64,7 +68,8 @@ def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Ex
     try:
         return _Parser(text, schema, partition_columns).expression(escape_doubled_quotes(text))
     except _UnsupportedError as error:
-        raise PredicateException(error.message) from error
+        held = error.node.sql(dialect="spark")
+        raise PredicateException(f"The predicate {text!r} holds {held!r}, which is not supported. {_HINT}") from error
     except SqlglotError as error:
         reason = str(error).split("\n")[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
         raise PredicateException(f"The predicate {text!r} does not parse as Spark SQL: {reason}") from error
@@ -91,11 +96,6 @@ class _Parser:
             exp.NullSafeEQ: "<=>",
         }
 
-    def refuse(self, node: Any) -> _UnsupportedError:
-        return _UnsupportedError(
-            f"The predicate {self.text!r} holds {node.sql(dialect='spark')!r}, which is not supported. {_HINT}"
-        )
-
     def expression(self, text: str) -> Expression:
         """Return the tree of a text; parts that are not understood stay as they are written."""
         import sqlglot
@@ -103,15 +103,27 @@ class _Parser:
         statements = sqlglot.parse(text, dialect="spark")
         if len(statements) != 1 or statements[0] is None:
             raise PredicateException(f"The predicate {self.text!r} is not one expression")
+        return self.part(text, statements[0])
+
+    def part(self, text: str, node: Any) -> Expression:
+        """Return the tree of a text that is parsed already."""
         try:
-            return self.condition(statements[0])
+            return self.condition(node)
         except _UnsupportedError:
             pieces = split(text)
             if pieces is None:
-                return self.opaque(bare(text), statements[0])
+                return self.opaque(bare(text), node)
         connective, parts = pieces
-        inner = tuple(self.expression(part) for part in parts)
+        nodes = self.operands(connective, node)
+        inner = tuple(map(self.part, parts, nodes)) if len(nodes) == len(parts) else tuple(map(self.expression, parts))
         return Not(inner[0]) if connective == "NOT" else And(inner) if connective == "AND" else Or(inner)
+
+    def operands(self, connective: str, node: Any) -> list[Any]:
+        """Return the nodes of the operands of a connective; none when it is not what sqlglot has made of the text."""
+        outer = node.unnest()
+        if connective == "NOT":
+            return [outer.this] if type(outer) is self.exp.Not else []
+        return list(outer.flatten(unnest=False)) if type(outer) is (self.exp.And if connective == "AND" else self.exp.Or) else []
 
     def opaque(self, text: str, node: Any) -> Opaque:
         """Return a condition for Spark to evaluate.
@@ -129,7 +141,7 @@ class _Parser:
             condition,
             exp.Predicate | exp.Func | exp.Case | exp.Cast | exp.Not | exp.Column | exp.Dot | exp.Bracket | exp.Connector,
         ):
-            raise self.refuse(node)
+            raise _UnsupportedError(node)
         for part in node.walk():
             name = str(part.name if isinstance(part, exp.Anonymous) else part.sql_name() if isinstance(part, exp.Func) else "")
             changing = name.lower() in _CHANGING_FUNCTIONS or (name == "UNIX_TIMESTAMP" and not part.this)
@@ -137,7 +149,7 @@ class _Parser:
                 part,
                 exp.Query | exp.AggFunc | exp.Window | exp.Placeholder | exp.Parameter | exp.Star | exp.UDTF | exp.Command,
             ):
-                raise self.refuse(node)
+                raise _UnsupportedError(node)
         if (problem := refused_function(text, session=False)) is not None:
             raise PredicateException(f"The predicate {self.text!r} {problem}. {_HINT}")
         uses = [self.resolve([part.name for part in column.parts], inside=True) for column in node.find_all(exp.Column)]
@@ -167,13 +179,13 @@ class _Parser:
             return self.comparison(self.operators[type(node)], node)
         if isinstance(node, exp.Between):
             if node.args.get("symmetric"):
-                raise self.refuse(node)
+                raise _UnsupportedError(node)
             column = self.column(node.this)
             low, high = self.literal(column, node.args["low"]), self.literal(column, node.args["high"])
             return And((Compare(">=", column, low), Compare("<=", column, high)))
         if isinstance(node, exp.In):
             if not node.expressions or node.args.get("query") or node.args.get("unnest") or node.args.get("field"):
-                raise self.refuse(node)
+                raise _UnsupportedError(node)
             column = self.column(node.this)
             return In(column, tuple(self.literal(column, item) for item in node.expressions))
         if isinstance(node, exp.Is):
@@ -181,11 +193,11 @@ class _Parser:
         if isinstance(node, exp.Like) and not node.args.get("negate"):
             column, pattern = self.column(node.this), self.constant(node.expression)
             if column.data_type.name != "string" or pattern.kind != "string":
-                raise self.refuse(node)
+                raise _UnsupportedError(node)
             if len(pattern.value) > _MAX_PATTERN:
-                raise self.refuse(node)
+                raise _UnsupportedError(node)
             return Like(column, pattern.value)
-        raise self.refuse(node)
+        raise _UnsupportedError(node)
 
     def comparison(self, operator: str, node: Any) -> Expression:
         left, right = self.unwrap(node.this), self.unwrap(node.expression)
@@ -196,11 +208,11 @@ class _Parser:
             column = self.column(right)
             return Compare(FLIPPED[operator], column, self.literal(column, left))
         if self.is_column(left):
-            raise self.refuse(node)
+            raise _UnsupportedError(node)
         first, second = self.constant(left), self.constant(right)
         if first.kind == second.kind and first.kind in ("integer", "string", "boolean") and operator in ("=", "<>", "<=>"):
             return Constant((first.value == second.value) != (operator == "<>"))
-        raise self.refuse(node)
+        raise _UnsupportedError(node)
 
     def is_condition(self, node: Any) -> Expression:
         exp, right = self.exp, node.expression
@@ -209,7 +221,7 @@ class _Parser:
             return IsNull(column)
         if isinstance(right, exp.Boolean) and column.data_type.name == "boolean":
             return Compare("<=>", column, Literal(bool(right.this), column.data_type))
-        raise self.refuse(node)
+        raise _UnsupportedError(node)
 
     def unwrap(self, node: Any) -> Any:
         while isinstance(node, self.exp.Paren):
@@ -225,7 +237,7 @@ class _Parser:
     def column(self, node: Any) -> Column:
         node = self.unwrap(node)
         if not self.is_column(node):
-            raise self.refuse(node)
+            raise _UnsupportedError(node)
         return self.resolve([part.name for part in node.parts])
 
     def resolve(self, names: list[str], *, inside: bool = False) -> Column:
@@ -248,7 +260,7 @@ class _Parser:
             path.append(found)
             struct = found.data_type
         if not inside and _COLLATIONS in path[-1].metadata:
-            raise _UnsupportedError(f"The predicate {self.text!r} compares {name!r}, whose text has an order of its own")
+            raise _UnsupportedError(names)  # its text has an order of its own
         return Column(
             tuple(f.name for f in path),
             tuple(f.physical_name for f in path),
@@ -261,7 +273,7 @@ class _Parser:
         try:
             return Literal(literals.coerce(constant, column.data_type), column.data_type)
         except literals.NotComparableError as error:
-            raise self.refuse(node) from error
+            raise _UnsupportedError(node) from error
         except (ValueError, OverflowError) as error:
             raise PredicateException(
                 f"The predicate {self.text!r} compares column {column} ({column.data_type}) with "
@@ -281,7 +293,7 @@ class _Parser:
         if isinstance(node, exp.Neg):
             inner = self.constant(node.this)
             if inner.kind not in ("integer", "decimal", "double"):
-                raise self.refuse(node)
+                raise _UnsupportedError(node)
             return literals.Constant(-inner.value, inner.kind)
         if isinstance(node, exp.Literal):
             return literals.Constant(node.this, "string") if node.is_string else self.number(node)
@@ -291,27 +303,27 @@ class _Parser:
             parts = [self.constant(part) for part in node.expressions]
             if all(part.kind == "string" for part in parts):
                 return literals.Constant("".join(part.value for part in parts), "string")
-        raise self.refuse(node)
+        raise _UnsupportedError(node)
 
     def hexadecimal(self, node: Any) -> literals.Constant:
         if "0x" in self.text.lower():
-            raise self.refuse(node)  # to Spark, 0x10 is no binary literal
+            raise _UnsupportedError(node)  # to Spark, 0x10 is no binary literal
         try:
             digits = str(node.this)
             return literals.Constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), "binary")
         except ValueError as error:
-            raise self.refuse(node) from error
+            raise _UnsupportedError(node) from error
 
     def number(self, node: Any) -> literals.Constant:
         text = str(node.this)
         if len(text) > literals.MAX_DIGITS:
-            raise self.refuse(node)
+            raise _UnsupportedError(node)
         try:
             if "e" in text.lower():
                 return literals.Constant(float(text), "double")
             return literals.Constant(decimal.Decimal(text), "decimal") if "." in text else literals.Constant(int(text), "integer")
         except (ValueError, ArithmeticError) as error:
-            raise self.refuse(node) from error
+            raise _UnsupportedError(node) from error
 
     def cast(self, node: Any) -> literals.Constant:
         kinds = self.exp.DataType.Type
@@ -334,11 +346,11 @@ class _Parser:
         target = targets.get(node.to.this)
         inner = self.unwrap(node.this)
         if target is None or node.args.get("format") or self.is_column(inner):
-            raise self.refuse(node)
+            raise _UnsupportedError(node)
         constant = self.constant(inner)
         try:
             return literals.cast(constant, target)
         except literals.NotComparableError as error:
-            raise self.refuse(node) from error
+            raise _UnsupportedError(node) from error
         except (ValueError, OverflowError) as error:
             raise PredicateException(f"The predicate {self.text!r} holds {node.sql(dialect='spark')!r}: {error}") from error

@@ -27,11 +27,13 @@ class PartitionSet:
     """Some partitions of a table, usable where a predicate on partitions is.
 
     :param schema: the partition columns, in partition order.
+    :param zoneless: the members that hold a timestamp without a zone.
     """
 
     schema: StructType
     members: frozenset[tuple[str | None, ...]]
     text: str
+    zoneless: frozenset[tuple[str | None, ...]] = frozenset()
 
     @classmethod
     def of(cls, partitions: Iterable[Mapping[str, str | None]], schema: StructType) -> PartitionSet:
@@ -46,7 +48,8 @@ class PartitionSet:
         shown = sorted(", ".join(f"{n}={v}" for n, v in zip(names, row, strict=True)) for row in spelled)
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
         listed = "; ".join(f"[{partition}]" for partition in (shown if len(shown) <= _SHOWN else shown[:_SHOWN]))
-        return cls(schema, members, f"the partition is one of {listed}{more}" if names else "true")
+        zoneless = frozenset(member for member in members if _has_zoneless(member, schema))
+        return cls(schema, members, f"the partition is one of {listed}{more}" if names else "true", zoneless)
 
     def matches_partition(self, partition_values: Mapping[str, str | None]) -> bool:
         """Tell whether the partition is, or may be, in the set."""
@@ -55,7 +58,8 @@ class PartitionSet:
 
     def _may_be(self, row: tuple[str | None, ...]) -> tuple[str | None, ...] | None:
         """Return a member that a partition is in some time zone."""
-        if not any(f.data_type.name == "timestamp" for f in self.schema.fields):
+        candidates = self.members if _has_zoneless(row, self.schema) else self.zoneless
+        if not candidates:
             return None
         types = [f.data_type for f in self.schema.fields]
 
@@ -67,7 +71,7 @@ class PartitionSet:
                 return False
             return max(r.earliest for r in ranges if r) <= min(r.latest for r in ranges if r)
 
-        return next((member for member in self.members if all(map(same, row, member, types))), None)
+        return next((member for member in candidates if all(map(same, row, member, types))), None)
 
     def select(self, files: pa.Table, *, replace: bool = False) -> pa.Table:
         """Return the files that are in one of the partitions; each different partition is looked at once.
@@ -117,6 +121,12 @@ def _normalised(row: tuple[str | None, ...], schema: StructType) -> tuple[str | 
     return tuple(
         text if field.data_type.name == "timestamp" and text and is_zoneless(text) else normalise(text, field.data_type)
         for text, field in zip(row, schema.fields, strict=True)
+    )
+
+
+def _has_zoneless(row: tuple[str | None, ...], schema: StructType) -> bool:
+    return any(
+        field.data_type.name == "timestamp" and is_zoneless(text) for text, field in zip(row, schema.fields, strict=True) if text
     )
 
 

@@ -27,7 +27,7 @@ def waits(dag_id: str, **how: Any) -> None:
 
 
 waits("waits_deferred", deferrable=True, poke_interval=1, timeout=600)
-waits("waits_rescheduled", mode="reschedule", poke_interval=3, timeout=600)
+waits("waits_rescheduled", mode="reschedule", poke_interval=20, timeout=600)
 
 
 @dag(schedule=None, **COMMON)
