@@ -47,13 +47,13 @@ class Ours:
             # Imports are not counted. pandas too: Arrow imports it, where installed, at its first conversion.
             import pandas  # noqa: F401
 
-            import airflow_delta.log.checkpoint_reader
-            import airflow_delta.log.files
+            import airflow_delta.log.checkpoint.reader
+            import airflow_delta.log.replay.live_files
 
         if CASE in ("partition", "statistics", "winners_reading"):
             import sqlglot.dialects.spark  # noqa: F401
 
-            import airflow_delta.log.predicates  # noqa: F401
+            import airflow_delta.log.expressions.predicate  # noqa: F401
 
         self.DeltaLog, self.AddFile, self.Operation = DeltaLog, AddFile, Operation
 

@@ -93,7 +93,7 @@ class Bench:
 
     def operation(self, table: Path, plan: Callable[..., Any], source: Any = None) -> None:
         from airflow_delta.commands.operations import collect_operation
-        from airflow_delta.commands.run import run_transaction
+        from airflow_delta.commands.run_transaction import run_transaction
         from airflow_delta.log import DeltaLog
         from airflow_delta.spark.operations import run_operation
         from airflow_delta.staging.contract import StagedWrite
@@ -110,8 +110,8 @@ class Bench:
         run_transaction(log, stage, attempt="1", transaction_key=f"benchmark-{self.keys}")
 
     def write(self, table: Path, frame: Any, **options: Any) -> None:
-        from airflow_delta.commands.run import run_transaction
-        from airflow_delta.commands.write import collect_stage, plan_stage
+        from airflow_delta.commands.run_transaction import run_transaction
+        from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
         from airflow_delta.log import DeltaLog
         from airflow_delta.spark.stage import stage_dataframe
 
@@ -237,7 +237,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
 
         :param clustered: the ids follow each other; else every file holds some of them.
         """
-        from airflow_delta.commands.merge.plan import plan_merge
+        from airflow_delta.commands.merge.plan_merge import plan_merge
 
         def run() -> None:
             number = count * share // 100
@@ -283,7 +283,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
         return run
 
     def optimize(name: str, columns: tuple[str, ...]) -> Callable[[], None]:
-        from airflow_delta.commands.optimize.plan import plan_optimize
+        from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 
         z_order = f" ZORDER BY ({', '.join(columns)})" if columns else ""
         return compare(

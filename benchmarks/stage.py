@@ -18,9 +18,9 @@ def main(work: Path) -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
-    from airflow_delta.commands.publish import publish
-    from airflow_delta.commands.start import begin
-    from airflow_delta.commands.write import collect_stage, plan_stage
+    from airflow_delta.commands.begin.begin import begin
+    from airflow_delta.commands.publish.publish import publish
+    from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
     from airflow_delta.log import DeltaLog
     from airflow_delta.spark.stage import stage_dataframe
 

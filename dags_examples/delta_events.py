@@ -60,7 +60,7 @@ def delta_events_consumer():
 
             @task.delta_stage
             def changes(spark, key):
-                from airflow_delta.commands.changes.plan import plan_changes
+                from airflow_delta.commands.changes.plan_changes import plan_changes
                 from airflow_delta.hooks.delta import DeltaHook
                 from airflow_delta.spark.changes import read_changes
 

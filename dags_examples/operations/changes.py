@@ -30,7 +30,7 @@ def delta_changes():
 
         @task.delta_stage(mode="append")
         def deleted(spark, result):
-            from airflow_delta.commands.changes.plan import plan_changes
+            from airflow_delta.commands.changes.plan_changes import plan_changes
             from airflow_delta.hooks.delta import DeltaHook
             from airflow_delta.spark.changes import read_changes
 

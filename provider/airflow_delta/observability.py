@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.optimize.result import OptimizeResult
+    from airflow_delta.commands.publish.compaction_request import OptimizeResult
     from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.staging.report import AbortResult
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_delta.commands.start import begin
+from airflow_delta.commands.begin.begin import begin
 from airflow_delta.exceptions import DeltaError, SchemaMismatchException, StagingException
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator

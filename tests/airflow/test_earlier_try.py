@@ -19,7 +19,7 @@ import psutil
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-from airflow_delta.commands.start import begin
+from airflow_delta.commands.begin.begin import begin
 from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     SchemaMismatchException,
@@ -334,7 +334,7 @@ class TestOfATableOperator:
 
 
 def new_request(world):
-    from airflow_delta.commands.write import plan_stage
+    from airflow_delta.commands.write.plan_write import plan_stage
 
     world.tries += 1
     return plan_stage(world.log, world.handle, task_id="delete", attempt=f"1-{world.tries:08}")
@@ -342,7 +342,7 @@ def new_request(world):
 
 def finish(world, request):
     """Do what a submitted application does: put the request, leave the report."""
-    from airflow_delta.commands.write import put_request
+    from airflow_delta.commands.write.plan_write import put_request
     from airflow_delta.staging.report import StageReport
 
     put_request(world.log, request)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 # Airflow's SparkSubmitHook leaves the pipe of spark-submit to the garbage collector, which is why that runs here.
 @pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper:ResourceWarning")
 def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables, spark, monkeypatch, tmp_path):
-    from airflow_delta.commands import write
+    from airflow_delta.commands.write import plan_write as write
     from airflow_delta.operators import source_options
 
     # The separator can only come from the connection; the reader of CSV does not mind what it does not know.

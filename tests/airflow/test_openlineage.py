@@ -327,6 +327,6 @@ def test_lifecycle(operation, version, write, expected):
 
 def test_every_operation_is_one_of_the_engine():
     from airflow_delta.openlineage.lineage import ALTERS, CREATES, OVERWRITES
-    from airflow_delta.transaction.operation_kinds import KINDS
+    from airflow_delta.transaction.operations.kinds import KINDS
 
     assert {*ALTERS, *CREATES, *OVERWRITES} <= KINDS.keys()

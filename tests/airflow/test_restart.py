@@ -20,9 +20,9 @@ from airflow.sdk import DAG, BaseOperator, Connection, task_group
 from airflow.sdk.api.datamodels._generated import DagRunType
 
 from airflow_delta import delta_transaction, exceptions
-from airflow_delta.commands.publish import publish
-from airflow_delta.commands.start import begin
-from airflow_delta.commands.write import collect_files
+from airflow_delta.commands.begin.begin import begin
+from airflow_delta.commands.publish.publish import publish
+from airflow_delta.commands.write.plan_write import collect_files
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators import restart
 from airflow_delta.operators.airflow_api import _base_url, _verify, clear_with_downstream

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_delta.commands.observe import commit_summary
+from airflow_delta.commands.inspect.observe import commit_summary
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
@@ -269,7 +269,7 @@ class TestDeferral:
         def fail(*_):
             raise OSError("for a moment")
 
-        monkeypatch.setattr("airflow_delta.commands.watch.first_match", fail)
+        monkeypatch.setattr("airflow_delta.commands.inspect.watch.first_match", fail)
         with pytest.raises(TaskDeferred) as deferred:
             execute(sensor(path, deferrable=True, silent_fail=True), task_state_store=None)
         assert (deferred.value.trigger.after_version, deferred.value.trigger.table_id) == (2, by_hand.TABLE_ID)

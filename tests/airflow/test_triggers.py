@@ -12,7 +12,7 @@ from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger
 
 from airflow_delta.assets.delta import commits_of_events, delta_asset_uri
-from airflow_delta.commands.watch import Watermark
+from airflow_delta.commands.inspect.watch import Watermark
 from airflow_delta.triggers import delta as module
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand

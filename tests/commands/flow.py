@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_delta.commands.abort import abort
-from airflow_delta.commands.publish import publish
-from airflow_delta.commands.start import begin
-from airflow_delta.commands.write import collect_files, collect_stage, plan_scan, plan_stage
+from airflow_delta.commands.begin.begin import begin
+from airflow_delta.commands.publish.abort import abort
+from airflow_delta.commands.publish.publish import publish
+from airflow_delta.commands.write.plan_write import collect_files, collect_stage, plan_scan, plan_stage
 from airflow_delta.log import DeltaLog
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.alter.plan import collect_constraint, plan_alter
-from airflow_delta.commands.earlier import handle_after, load_earlier
 from airflow_delta.commands.rewrite.delete import plan_delete
+from airflow_delta.commands.stage.after import handle_after, load_earlier
+from airflow_delta.commands.stage.plan_alter import collect_constraint, plan_alter
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConstraintViolationException,
@@ -24,7 +24,7 @@ from airflow_delta.exceptions import (
     ProtocolDowngradeException,
     StageConflictException,
 )
-from airflow_delta.log.schema import parse_schema
+from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.spark.constraint_check import check_constraint
 from airflow_delta.staging.changes import (
     AddColumns,

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands.audit import AuditedTable, audit_report, judge_answers, parse_sql_checks, plan_sql_checks
-from airflow_delta.commands.audit_statistics import statistics_checks
+from airflow_delta.commands.audit.audit import AuditedTable, audit_report, judge_answers, parse_sql_checks, plan_sql_checks
+from airflow_delta.commands.audit.statistics import statistics_checks
 from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
@@ -29,8 +29,8 @@ from airflow_delta.exceptions import (
     MissingStageException,
     StageConflictException,
 )
-from airflow_delta.log.actions import encode_action
-from airflow_delta.log.deletion_vectors import inline_deletion_vector
+from airflow_delta.log.actions.actions import encode_action
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.staging.audit import AuditCheck, AuditReport, SqlAnswer
 from airflow_delta.staging.contract import ReadSet, ScanPlan, StagedWrite
 from airflow_delta.staging.paths import new_attempt
@@ -558,8 +558,8 @@ def test_statistics_need_no_spark(filled):
     staged = stage(filled, handle, "new", ids(1), part="a")
     code = f"""
 import json, sys
-from airflow_delta.commands.audit import AuditedTable, parse_sql_checks
-from airflow_delta.commands.audit_statistics import statistics_checks
+from airflow_delta.commands.audit.audit import AuditedTable, parse_sql_checks
+from airflow_delta.commands.audit.statistics import statistics_checks
 from airflow_delta.log import DeltaLog
 from airflow_delta.staging.contract import TransactionHandle
 handle, staged = json.load(sys.stdin)

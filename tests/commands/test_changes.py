@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.changes.plan import plan_changes
+from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
@@ -16,7 +16,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.deletion_vectors import inline_deletion_vector
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.staging.change_plan import ChangePlan
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_delta.commands.clone import clone_table, url_encoded
 from airflow_delta.commands.compute_statistics import compute_statistics
-from airflow_delta.commands.convert.run import convert_to_delta
+from airflow_delta.commands.convert.run_convert import convert_to_delta
 from airflow_delta.exceptions import (
     ConcurrentWriteException,
     DeltaIllegalArgumentException,
@@ -138,8 +138,8 @@ def test_uris() -> None:
 
 def test_paths_without_a_scheme_are_of_the_source() -> None:
     from airflow_delta.commands.clone import _absolute
-    from airflow_delta.log.actions import AddFile
-    from airflow_delta.log.store import store_for
+    from airflow_delta.log.actions.actions import AddFile
+    from airflow_delta.log.storage.base import store_for
 
     def cloned(path: str, root: str) -> str:
         file = AddFile(path=path, partition_values={}, size=1, modification_time=1, data_change=True)

@@ -13,14 +13,14 @@ import pytest
 
 from airflow_delta.commands import compute_statistics as command
 from airflow_delta.commands.compute_statistics import completed, compute_statistics
-from airflow_delta.commands.convert.run import convert_to_delta
+from airflow_delta.commands.convert.run_convert import convert_to_delta
 from airflow_delta.exceptions import (
     ConcurrentDeleteReadException,
     DeltaTableNotFoundException,
     PredicateException,
     StagedFileException,
 )
-from airflow_delta.log.actions import AddFile
+from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.transaction import Operation
 from commands.flow import Table
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.commands import compute_statistics
-from airflow_delta.commands.convert import run as convert
-from airflow_delta.commands.convert.run import convert_to_delta
-from airflow_delta.commands.convert.schema import parse_partition_schema, schema_of_footer
+from airflow_delta.commands.convert import run_convert as convert
+from airflow_delta.commands.convert.run_convert import convert_to_delta
+from airflow_delta.commands.files.parquet_schema import parse_partition_schema, schema_of_footer
 from airflow_delta.exceptions import (
     ConcurrentWriteException,
     DeltaAnalysisException,
@@ -24,7 +24,7 @@ from airflow_delta.exceptions import (
     RowIdAssignmentWithoutStatsException,
     SchemaMismatchException,
 )
-from airflow_delta.log.schema import parse_schema
+from airflow_delta.log.schema.types import parse_schema
 from commands.flow import Table
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.create.columns import schema_of_columns
-from airflow_delta.commands.create.plan import plan_create
+from airflow_delta.commands.definition.columns_sql import schema_of_columns
+from airflow_delta.commands.stage.plan_create import plan_create
 from airflow_delta.exceptions import (
     AppendOnlyException,
     ConcurrentAppendException,

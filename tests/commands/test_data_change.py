@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.audit import AuditedTable
-from airflow_delta.commands.audit_statistics import statistics_checks
-from airflow_delta.commands.changes.plan import plan_changes
-from airflow_delta.commands.merge.plan import plan_merge
-from airflow_delta.commands.optimize.collect import collect_optimize
-from airflow_delta.commands.optimize.plan import plan_optimize
+from airflow_delta.commands.audit.audit import AuditedTable
+from airflow_delta.commands.audit.statistics import statistics_checks
+from airflow_delta.commands.changes.plan_changes import plan_changes
+from airflow_delta.commands.merge.plan_merge import plan_merge
+from airflow_delta.commands.optimize.collect_optimize import collect_optimize
+from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 from airflow_delta.commands.optimize.reorg import plan_reorg
-from airflow_delta.commands.rewrite.collect import collect_rewrite
+from airflow_delta.commands.rewrite.collect_rewrite import collect_rewrite
 from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.write import plan_stage
+from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, StageConflictException
-from airflow_delta.log.actions import AddFile
+from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.spark.vectors import FILE, NUMBER, WORD
 from airflow_delta.staging.contract import StagedWrite
 from airflow_delta.staging.report import StageReport, StageRequest

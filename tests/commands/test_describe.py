@@ -9,11 +9,11 @@ import sys
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands.create.plan import plan_create
-from airflow_delta.commands.describe import COUNTED_FILES, describe
+from airflow_delta.commands.inspect.describe import COUNTED_FILES, describe
+from airflow_delta.commands.stage.plan_create import plan_create
 from airflow_delta.exceptions import DeltaTableNotFoundException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.deletion_vectors import inline_deletion_vector
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.log.snapshot import Snapshot
 from commands.flow import Table
 from support.tables import TABLE_ID, add, append, create_table, protocol, txn, write_checkpoint_by_hand, write_commit
@@ -155,7 +155,7 @@ def test_of_a_large_table_no_list_of_files_is_read(tmp_path, monkeypatch):
 def test_describing_a_small_table_imports_nothing_heavy(tmp_path):
     create_table(tmp_path, add("a.parquet", stats=stats(3)))
     code = (
-        "import sys; from airflow_delta.log import DeltaLog; from airflow_delta.commands.describe import describe; "
+        "import sys; from airflow_delta.log import DeltaLog; from airflow_delta.commands.inspect.describe import describe; "
         f"assert describe(DeltaLog.for_table({str(tmp_path)!r}))['num_records'] == 3; "
         "print(sorted({'pyarrow', 'pyspark', 'obstore', 'airflow'} & set(sys.modules)))"
     )

@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-import airflow_delta.commands.publish as publishing
-from airflow_delta.commands.abort import abort_transaction
-from airflow_delta.commands.transactions import transaction_state
-from airflow_delta.commands.vacuum.run import HOUR, vacuum
+import airflow_delta.commands.publish.publish as publishing
+from airflow_delta.commands.outcome.open_transactions import transaction_state
+from airflow_delta.commands.publish.abort import abort_transaction
+from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
 from airflow_delta.exceptions import (
     HandleMismatchException,
     PostCommitHookFailedException,
     TransactionAbortedException,
 )
-from airflow_delta.log.local_store import LocalStore
+from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.transaction import CommitPolicy, PostCommitHook
@@ -239,7 +239,7 @@ def test_a_commit_that_died_before_its_marker_is_made_good_by_the_next_try(table
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("airflow_delta.commands.markers.mark_committed", die)
+        patched.setattr("airflow_delta.commands.outcome.markers.mark_committed", die)
         with pytest.raises(KeyboardInterrupt):
             table.publish(handle, write)
     assert "_committed" not in files(handle)
@@ -287,7 +287,7 @@ def test_failed_attempts_do_not_hide_one_that_is_alive(table, monkeypatch):
 def test_a_commit_that_was_halted_for_long_looks_again(table, monkeypatch):
     handle = table.begin()
     write = stage(table, handle)
-    monkeypatch.setattr("airflow_delta.commands.markers.LOOK_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr("airflow_delta.commands.outcome.markers.LOOK_AGAIN_AFTER", 0.0)
     real = publishing.check_files
 
     def abort_in_between(*arguments: object) -> None:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_delta.commands.maintenance import STEPS, maintain, ordered_steps
-from airflow_delta.commands.optimize.result import OptimizeResult
+from airflow_delta.commands.inspect.maintenance import STEPS, maintain, ordered_steps
+from airflow_delta.commands.publish.compaction_request import OptimizeResult
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction

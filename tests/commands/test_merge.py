@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.merge.condition import MergeCondition
-from airflow_delta.commands.merge.plan import plan_merge
-from airflow_delta.commands.merge.text import at_one_instant, of_table
+from airflow_delta.commands.merge.merge_condition import MergeCondition
+from airflow_delta.commands.merge.plan_merge import plan_merge
+from airflow_delta.commands.write.repeatable import at_one_instant, of_table
 from airflow_delta.exceptions import AppendOnlyException, DeltaAnalysisException, IdentityInsertException
-from airflow_delta.log.predicates import Predicate
-from airflow_delta.log.schema import parse_schema
+from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.staging.merge import (
     MergeClause,
     when_matched_delete,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.commands import observe as observing
-from airflow_delta.commands.observe import MAX_PARTITIONS, commit_summary, commits_after, recent_commits
-from airflow_delta.commands.watch import (
+from airflow_delta.commands.inspect import observe as observing
+from airflow_delta.commands.inspect.observe import MAX_PARTITIONS, commit_summary, commits_after, recent_commits
+from airflow_delta.commands.inspect.watch import (
     CommitConditions,
     Watermark,
     check_table_exists,
@@ -28,7 +28,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import DeletionVectorDescriptor
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from support import tables
 
 TIME = 1_700_000_000_000
@@ -403,9 +403,9 @@ class TestWaiting:
 def test_neither_arrow_nor_the_predicate_parser_is_loaded(path):
     tables.table_with_commits(path, 3)
     code = (
-        "import sys; from airflow_delta.log import DeltaLog; from airflow_delta.commands.watch import *\n"
+        "import sys; from airflow_delta.log import DeltaLog; from airflow_delta.commands.inspect.watch import *\n"
         f"log = DeltaLog.for_table({str(path)!r})\n"
-        "from airflow_delta.commands.observe import recent_commits\n"
+        "from airflow_delta.commands.inspect.observe import recent_commits\n"
         "assert len(recent_commits(log)) == 4 and first_match(log, Watermark(-1), CommitConditions())[0]\n"
         "print([name for name in ('pyarrow', 'sqlglot', 'pyspark', 'obstore', 'airflow') if name in sys.modules])"
     )

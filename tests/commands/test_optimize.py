@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.optimize.auto_compaction import find_request
-from airflow_delta.commands.optimize.files import batches_of, bins_of, needs_compaction
-from airflow_delta.commands.optimize.plan import plan_optimize, select_for_optimize
+from airflow_delta.commands.optimize.bins import batches_of, bins_of, needs_compaction
+from airflow_delta.commands.optimize.plan_optimize import plan_optimize, select_for_optimize
 from airflow_delta.commands.optimize.reorg import select_for_purge
-from airflow_delta.commands.optimize.run import run_rewrite
-from airflow_delta.commands.start import begin
+from airflow_delta.commands.optimize.run_optimize import run_rewrite
 from airflow_delta.exceptions import (
     CommitCancelledException,
     ConcurrentDeleteReadException,
@@ -27,7 +27,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
+from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.commands.pinned import plan_version_scan
+from airflow_delta.commands.inspect.scan_version import plan_version_scan
 from airflow_delta.exceptions import PredicateException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
 from support import tables

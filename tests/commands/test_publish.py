@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands import commit_stages
-from airflow_delta.commands import publish as publishing
 from airflow_delta.commands.clone import clone_table
+from airflow_delta.commands.publish import commit as commit_stages
+from airflow_delta.commands.publish import publish as publishing
 from airflow_delta.exceptions import (
     CommitCancelledException,
     CommitStateUnknownException,
@@ -43,9 +43,9 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
     VersionNotFoundException,
 )
-from airflow_delta.log.actions import AddFile, encode_action
-from airflow_delta.log.checkpoint_writer import write_checkpoint
-from airflow_delta.log.deletion_vectors import inline_deletion_vector, write_deletion_vectors
+from airflow_delta.log.actions.actions import AddFile, encode_action
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
 from airflow_delta.staging.contract import ManifestRef, StagedWrite
 from airflow_delta.transaction import CommitPolicy
 from commands.flow import Table, column, schema
@@ -466,7 +466,7 @@ def test_actions_that_are_not_what_the_stage_counted_are_refused(filled, actions
 
 
 def test_large_stages_travel_by_manifest(filled, monkeypatch):
-    monkeypatch.setattr("airflow_delta.commands.staged_write.INLINE_LIMIT", 10)
+    monkeypatch.setattr("airflow_delta.commands.stage.staged_write.INLINE_LIMIT", 10)
     handle = filled.begin()
     write = staged(filled, handle)
     assert write.actions == ()
@@ -487,7 +487,7 @@ def test_large_stages_travel_by_manifest(filled, monkeypatch):
     ids=["missing", "truncated", "altered"],
 )
 def test_a_manifest_that_is_not_as_it_was_written_is_refused(filled, monkeypatch, damage, says):
-    monkeypatch.setattr("airflow_delta.commands.staged_write.INLINE_LIMIT", 10)
+    monkeypatch.setattr("airflow_delta.commands.stage.staged_write.INLINE_LIMIT", 10)
     handle = filled.begin()
     write = staged(filled, handle)
     damage(filled.path / write.manifest.path)
@@ -843,8 +843,8 @@ def test_monotonic_versions(filled):
 BLIND = """
 import json, sys
 from airflow_delta.log import DeltaLog
-from airflow_delta.commands.start import begin
-from airflow_delta.commands.publish import publish
+from airflow_delta.commands.begin.begin import begin
+from airflow_delta.commands.publish.publish import publish
 from airflow_delta.staging.contract import StagedWrite
 table, staged = sys.argv[1], json.loads(sys.argv[2])
 handle = begin(DeltaLog.for_table(table), transaction_key="blind", transaction_id=staged["transactionId"])

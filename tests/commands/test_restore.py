@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_delta.commands.changes.plan import plan_changes
+from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.commands.restore import restore
 from airflow_delta.exceptions import (
     ConcurrentWriteException,
@@ -192,7 +192,7 @@ def test_nothing_to_restore_is_no_conflict(table, monkeypatch):
 def test_identity_column_renamed_since(tmp_path):
     """Values that were given out under another name are not given out again."""
     from airflow_delta.commands.restore import _metadata_with_merged_marks
-    from airflow_delta.log.actions import Metadata
+    from airflow_delta.log.actions.actions import Metadata
 
     def metadata(name: str, mark: int) -> Metadata:
         field = {

@@ -16,7 +16,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     PredicateException,
 )
-from airflow_delta.log.actions import DeletionVectorDescriptor
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from commands.flow import Table, column, schema
 from support.tables import add, metadata, protocol, write_commit
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands.rewrite.collect import collect_rewrite
+from airflow_delta.commands.rewrite.collect_rewrite import collect_rewrite
 from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.exceptions import StagedFileException, StagingException
-from airflow_delta.log.deletion_vectors import inline_deletion_vector, read_deletion_vector
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
 from airflow_delta.spark.vectors import FILE, NUMBER, WORD
 from airflow_delta.staging.contract import StagedWrite
 from airflow_delta.staging.report import StageReport, StageRequest

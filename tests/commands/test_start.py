@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.commands.committed import TryChain
+from airflow_delta.commands.outcome.find_commit import TryChain
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -17,7 +17,7 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
     TransactionExpiredException,
 )
-from airflow_delta.log.actions import encode_actions
+from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.staging.contract import TransactionHandle
 from commands.flow import Table, column, schema
 from support.tables import info, metadata, protocol, txn

@@ -135,7 +135,7 @@ def test_rows_that_a_join_drops_break_no_constraint(table):
 
 
 def test_a_constraint_violation_comes_back_from_a_job_elsewhere(table, tmp_path):
-    from airflow_delta.commands.write import plan_stage, put_request, read_report
+    from airflow_delta.commands.write.plan_write import plan_stage, put_request, read_report
     from airflow_delta.spark import delta_stage
     from airflow_delta.staging.paths import new_attempt
 

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands import publish as publishing
-from airflow_delta.commands import transactions as listing
-from airflow_delta.commands.abort import abort_transaction
-from airflow_delta.commands.transactions import TransactionState, transaction_state, transactions
-from airflow_delta.commands.vacuum.run import HOUR, vacuum
-from airflow_delta.commands.write import plan_stage, put_request
+from airflow_delta.commands.outcome import open_transactions as listing
+from airflow_delta.commands.outcome.open_transactions import TransactionState, transaction_state, transactions
+from airflow_delta.commands.publish import publish as publishing
+from airflow_delta.commands.publish.abort import abort_transaction
+from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
+from airflow_delta.commands.write.plan_write import plan_stage, put_request
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
     DeltaIllegalArgumentException,
@@ -27,8 +27,8 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import DeletionVectorDescriptor
-from airflow_delta.log.deletion_vectors import write_deletion_vectors
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+from airflow_delta.log.actions.deletion_vectors import write_deletion_vectors
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt, transaction_directory
 from commands.flow import Table

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta.commands.restore import restore
-from airflow_delta.commands.vacuum.run import HOUR, vacuum
+from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
@@ -179,8 +179,8 @@ def test_names_that_are_no_utf8_or_begin_with_dots(tmp_path):
 
 
 def test_keys_on_object_stores():
-    from airflow_delta.commands.table_paths import keys_to_keep, relative_key
-    from airflow_delta.log.store import store_for
+    from airflow_delta.commands.files.table_paths import keys_to_keep, relative_key
+    from airflow_delta.log.storage.base import store_for
 
     store = store_for("s3://bucket/a/table")
     for path in ("x y", "./x y", "s3a://bucket/a/table/x y", "S3N://bucket/a/table/x y", "/a/table/x y"):
@@ -343,7 +343,7 @@ def test_change_data_that_was_staged_long_before_its_commit(tmp_path):
 
 def test_committed_between_listing_and_snapshot(table, monkeypatch):
     """The files are listed first: a transaction that commits after that is in the version whose files are kept."""
-    from airflow_delta.commands.vacuum import run as module
+    from airflow_delta.commands.vacuum import run_vacuum as module
 
     handle = table.begin()
     staged = stage(table, handle, 10)
@@ -361,7 +361,7 @@ def test_committed_between_listing_and_snapshot(table, monkeypatch):
 
 def test_restored_before_the_first_delete(table, monkeypatch):
     """RESTORE brings files back that were found to be too old; one that comes after VACUUM START finds its version taken."""
-    from airflow_delta.commands.vacuum import run as module
+    from airflow_delta.commands.vacuum import run_vacuum as module
 
     found = module._find
 
@@ -588,8 +588,8 @@ def test_a_commit_whose_files_are_being_deleted_is_refused(table, monkeypatch):
 @pytest.mark.parametrize("lost", ["nothing", "listing"])
 def test_a_commit_that_has_begun_keeps_its_files_from_the_deletion(table, monkeypatch, lost):
     """Its transaction has been idle for long, and VACUUM decides before the commit begins, or sees no marker of it."""
-    import airflow_delta.commands.publish as publishing
-    from airflow_delta.commands.vacuum import run as module
+    import airflow_delta.commands.publish.publish as publishing
+    from airflow_delta.commands.vacuum import run_vacuum as module
 
     handle = table.begin()
     staged = stage(table, handle, 10)

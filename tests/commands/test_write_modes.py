@@ -9,10 +9,10 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_delta.commands.merge.plan import plan_merge
+from airflow_delta.commands.merge.plan_merge import plan_merge
 from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.vacuum.run import vacuum
+from airflow_delta.commands.vacuum.run_vacuum import vacuum
 from airflow_delta.exceptions import (
     AppendOnlyException,
     ConcurrentAppendException,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_delta.log.actions import Action, AddCDCFile, AddFile, DeletionVectorDescriptor, DomainMetadata, Protocol
+from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, DeletionVectorDescriptor, DomainMetadata, Protocol
 from airflow_delta.transaction import Operation, OptimisticTransaction
 from transaction.harness import Table, add, metadata, remove, schema, txn
 

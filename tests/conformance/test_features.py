@@ -17,8 +17,8 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedTableFeatureException,
     ProtocolDowngradeException,
 )
-from airflow_delta.log.actions import Metadata, Protocol
-from airflow_delta.log.features import FEATURES
+from airflow_delta.log.actions.actions import Metadata, Protocol
+from airflow_delta.log.features.registry import FEATURES
 from airflow_delta.transaction import Operation
 from conformance.harness import (
     Raises,

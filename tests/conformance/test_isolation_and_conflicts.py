@@ -26,9 +26,9 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from airflow_delta.log.actions import Action, Protocol
+from airflow_delta.log.actions.actions import Action, Protocol
 from airflow_delta.transaction import CommitPolicy, Operation
-from airflow_delta.transaction.conflict_options import ConflictOptions
+from airflow_delta.transaction.policy.conflict_options import ConflictOptions
 from conformance.harness import (
     MANUAL,
     Raises,

@@ -21,11 +21,11 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     VersionsNotContiguousException,
 )
-from airflow_delta.log.actions import CommitInfo, Metadata, Protocol, encode_action
-from airflow_delta.log.checkpoint_writer import write_checkpoint
-from airflow_delta.log.last_checkpoint import canonical_checksum
-from airflow_delta.log.partition_values import partition_directory
-from airflow_delta.log.statistics import truncate_max, truncate_min
+from airflow_delta.log.actions.actions import CommitInfo, Metadata, Protocol, encode_action
+from airflow_delta.log.checkpoint.last_checkpoint import canonical_checksum
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.schema.partition_values import partition_directory
+from airflow_delta.log.statistics.statistics import truncate_max, truncate_min
 from airflow_delta.transaction import Operation
 from conformance.harness import (
     Raises,

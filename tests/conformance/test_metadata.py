@@ -19,7 +19,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
 )
-from airflow_delta.log.properties import TableProperties
+from airflow_delta.log.features.properties import TableProperties
 from conformance.harness import (
     DAY,
     MANUAL,

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import DeltaAssertionError, PostCommitHookFailedException
-from airflow_delta.log.actions import Action
-from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook, events
+from airflow_delta.log.actions.actions import Action
+from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+from airflow_delta.transaction.policy import events
 from conformance.harness import (
     MANUAL,
     Raises,

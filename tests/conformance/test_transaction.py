@@ -25,7 +25,7 @@ from airflow_delta.exceptions import (
     ProtocolDowngradeException,
     RowIdAssignmentWithoutStatsException,
 )
-from airflow_delta.log.actions import Protocol
+from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.transaction import CommitPolicy, Operation
 from conformance.harness import (
     MANUAL,

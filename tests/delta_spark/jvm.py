@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_delta.log.actions import Action, AddFile, encode_action
+from airflow_delta.log.actions.actions import Action, AddFile, encode_action
 from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:

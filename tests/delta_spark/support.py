@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import DataFrame
 
-from airflow_delta.commands.scan import plan_scan
+from airflow_delta.commands.stage.scan import plan_scan
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import Metadata
-from airflow_delta.log.protocol import features
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features.protocol import features
 from airflow_delta.log.snapshot import Snapshot
 from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.staging.contract import TransactionHandle

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.alter.plan import collect_constraint, plan_alter
-from airflow_delta.commands.run import run_transaction
+from airflow_delta.commands.run_transaction import run_transaction
+from airflow_delta.commands.stage.plan_alter import collect_constraint, plan_alter
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark.constraint_check import check_constraint
 from airflow_delta.staging.changes import (

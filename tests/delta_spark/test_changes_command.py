@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands import scan
-from airflow_delta.commands.changes.plan import plan_changes
+from airflow_delta.commands.changes.plan_changes import plan_changes
+from airflow_delta.commands.stage import scan
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark import read as reading
 from airflow_delta.spark.changes import read_changes

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import Action, AddFile, DeletionVectorDescriptor, DomainMetadata, encode_actions
+from airflow_delta.log.actions.actions import Action, AddFile, DeletionVectorDescriptor, DomainMetadata, encode_actions
 from delta_spark.jvm import exception_name
 from support import tables
 

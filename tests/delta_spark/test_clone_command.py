@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.changes.plan import plan_changes
+from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.commands.clone import clone_table
 from airflow_delta.commands.compute_statistics import compute_statistics
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.convert.run import convert_to_delta
+from airflow_delta.commands.convert.run_convert import convert_to_delta
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
 from commands.flow import Table
 from delta_spark.support import assert_same_state, delta_rows

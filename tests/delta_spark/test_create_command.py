@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.create.plan import plan_create
+from airflow_delta.commands.stage.plan_create import plan_create
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.staging.contract import CommitResult, StagedWrite
 from airflow_delta.staging.paths import new_attempt

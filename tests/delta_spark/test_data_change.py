@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.changes.plan import plan_changes
-from airflow_delta.commands.merge.plan import plan_merge
-from airflow_delta.commands.optimize.plan import plan_optimize
+from airflow_delta.commands.changes.plan_changes import plan_changes
+from airflow_delta.commands.merge.plan_merge import plan_merge
+from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 from airflow_delta.commands.optimize.reorg import plan_reorg
 from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.scan import plan_scan
+from airflow_delta.commands.stage.scan import plan_scan
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.spark.changes import read_changes
 from airflow_delta.spark.read import read_scan_plan

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.merge.plan import plan_merge
+from airflow_delta.commands.merge.plan_merge import plan_merge
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, SchemaMismatchException
 from airflow_delta.staging.merge import (
     when_matched_delete,

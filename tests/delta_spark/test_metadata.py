@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType as SparkStruct
 
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log import DeltaLog, Metadata, Protocol
-from airflow_delta.log.protocol import features
-from airflow_delta.log.schema_changes import drop_column, rename_column
+from airflow_delta.log.features.protocol import features
+from airflow_delta.log.features.schema_changes import drop_column, rename_column
 from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.commands.optimize.auto_compaction import compact_on_request
-from airflow_delta.commands.optimize.plan import plan_optimize, select_for_optimize
+from airflow_delta.commands.optimize.plan_optimize import plan_optimize, select_for_optimize
 from airflow_delta.commands.optimize.reorg import select_for_purge
-from airflow_delta.commands.optimize.run import OptimizeResult, run_rewrite
+from airflow_delta.commands.optimize.run_optimize import OptimizeResult, run_rewrite
 from airflow_delta.exceptions import ConcurrentDeleteReadException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.predicates import Predicate
+from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.spark.operations import run_operation
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.transaction import CommitPolicy

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_delta.commands.merge.plan import plan_merge
-from airflow_delta.commands.optimize.plan import plan_optimize
+from airflow_delta.commands.merge.plan_merge import plan_merge
+from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.exceptions import DeltaAnalysisException

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from airflow_delta.commands.merge.plan import plan_merge
-from airflow_delta.commands.optimize.plan import plan_optimize
+from airflow_delta.commands.merge.plan_merge import plan_merge
+from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
 from commands.flow import Table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_delta.log.actions import Action, AddFile, DomainMetadata
+from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata
 from airflow_delta.transaction import Operation
 from delta_spark.jvm import JvmTransaction
 from delta_spark.test_matrix import decide, quiet

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.changes.plan import plan_changes
+from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.commands.restore import restore
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark.changes import read_changes

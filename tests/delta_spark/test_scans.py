@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from airflow_delta.commands import scan
+from airflow_delta.commands.stage import scan
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import AddFile
-from airflow_delta.log.deletion_vectors import read_deletion_vector, read_deletion_vectors, write_deletion_vectors
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.actions.deletion_vectors import read_deletion_vector, read_deletion_vectors, write_deletion_vectors
 from airflow_delta.spark import read as reading
 from airflow_delta.staging.contract import ScanPlan, TransactionHandle
 from airflow_delta.transaction import Operation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_delta.commands.changes.plan import plan_changes
+from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.exceptions import (
     CharVarcharLimitException,
     ConstraintViolationException,

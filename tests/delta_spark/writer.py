@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import Action, AddFile, DomainMetadata, Metadata, SetTransaction
-from airflow_delta.log.column_mapping import field_id, mode
-from airflow_delta.log.partition_values import partition_directory, serialize_partition_value
-from airflow_delta.log.properties import TableProperties
-from airflow_delta.log.schema import StructField, arrow_type, parse_schema
-from airflow_delta.log.statistics import stats_from_footer
+from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, SetTransaction
+from airflow_delta.log.features.column_mapping import field_id, mode
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.schema.partition_values import partition_directory, serialize_partition_value
+from airflow_delta.log.schema.types import StructField, arrow_type, parse_schema
+from airflow_delta.log.statistics.statistics import stats_from_footer
 from airflow_delta.transaction import Operation, OptimisticTransaction
 from delta_spark.support import open_log
 

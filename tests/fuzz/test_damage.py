@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import DomainMetadata, SetTransaction
+from airflow_delta.log.actions.actions import DomainMetadata, SetTransaction
 from airflow_delta.transaction import Operation
 from support import tables
 
@@ -57,7 +57,7 @@ def made(kind: str) -> tuple[Path, dict[str, Any]]:
 
 def write_checkpoint(log: DeltaLog, kind: str) -> None:
     if kind == "multi-part":
-        from airflow_delta.log.checkpoint_writer import write_checkpoint as write
+        from airflow_delta.log.checkpoint.write.writer import write_checkpoint as write
 
         write(log.snapshot, part_size=6)
     else:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 
 from airflow_delta.log import DeltaLog, Snapshot
-from airflow_delta.log.actions import encode_action
+from airflow_delta.log.actions.actions import encode_action
 from fuzz import oracle
 from fuzz.sequences import Sequence_, sequences, write
 from support import readers

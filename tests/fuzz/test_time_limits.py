@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.log.functions import refused_function
-from airflow_delta.log.indexed_columns import parse_column_list
-from airflow_delta.log.partition_values import normalise, parse_partition_directory
-from airflow_delta.log.predicates import Predicate
-from airflow_delta.log.properties import TableProperties, parse_interval
-from airflow_delta.log.schema import DecimalType, PrimitiveType, StructField, StructType, parse_schema
+from airflow_delta.log.expressions.functions import refused_function
+from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.features.indexed_columns import parse_column_list
+from airflow_delta.log.features.properties import TableProperties, parse_interval
+from airflow_delta.log.schema.partition_values import normalise, parse_partition_directory
+from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType, parse_schema
 from airflow_delta.staging.lengths import DECLARED, length_problems
 from airflow_delta.staging.sql_types import parse_column_path, parse_sql_type
 
@@ -98,7 +98,7 @@ def test_any_text(name, text):
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(pattern=st.text("ab%_\\", max_size=300), text=st.text("ab", max_size=3_000))
 def test_like(pattern, text):
-    from airflow_delta.log.like import LikePattern
+    from airflow_delta.log.expressions.like import LikePattern
 
     within_limit(lambda: LikePattern(pattern).matches(text))
 

@@ -9,11 +9,11 @@ import pytest
 
 from airflow_delta.exceptions import InvalidCommittedVersionException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.commits import CommitFile
-from airflow_delta.log.local_store import LocalStore
-from airflow_delta.log.store import FileStatus
+from airflow_delta.log.actions.decode import CommitFile
+from airflow_delta.log.storage.base import FileStatus
+from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.observer import TransactionObserver
+from airflow_delta.transaction.commit.observer import TransactionObserver
 from support import tables
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, VersionsNotContiguousException
 from airflow_delta.log import DeltaLog, Snapshot
-from airflow_delta.log.actions import encode_actions
+from airflow_delta.log.actions.actions import encode_actions
 from support import tables
 
 BASE = [tables.protocol(), tables.metadata(name="checkpointed"), tables.txn("app", 1)]

@@ -15,11 +15,11 @@ import pytest
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
-from airflow_delta.commands.pinned import plan_version_scan
+from airflow_delta.commands.inspect.scan_version import plan_version_scan
 from airflow_delta.exceptions import DeltaError, DeltaLogCorruptedException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import DeletionVectorDescriptor
-from airflow_delta.log.deletion_vectors import (
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+from airflow_delta.log.actions.deletion_vectors import (
     inline_deletion_vector,
     read_deletion_vector,
     read_deletion_vectors,
@@ -27,7 +27,7 @@ from airflow_delta.log.deletion_vectors import (
     vector_path,
     write_deletion_vectors,
 )
-from airflow_delta.log.local_store import LocalStore
+from airflow_delta.log.storage.local import LocalStore
 from support import tables
 
 ROWS = 20_000_000
@@ -159,7 +159,7 @@ def test_a_vector_of_many_rows_takes_no_memory_by_row(table: Path) -> None:
 import resource
 import pyarrow.parquet as pq
 import pyarrow.compute, pyarrow.dataset
-from airflow_delta.commands.pinned import plan_version_scan
+from airflow_delta.commands.inspect.scan_version import plan_version_scan
 from airflow_delta.log import DeltaLog
 log = DeltaLog.for_table({str(table)!r}, {{"durable": "false"}})
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

@@ -10,10 +10,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log import DeltaLog, DomainMetadata, checkpoint_files, checkpoint_part
-from airflow_delta.log.checkpoint_reader import CheckpointReader
-from airflow_delta.log.checkpoint_writer import write_checkpoint
-from airflow_delta.log.store import FileStatus, store_for
+from airflow_delta.log import DeltaLog, DomainMetadata
+from airflow_delta.log.checkpoint import files as checkpoint_files
+from airflow_delta.log.checkpoint import part as checkpoint_part
+from airflow_delta.log.checkpoint.reader import CheckpointReader
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.storage.base import FileStatus, store_for
 from support.tables import add, create_table, log_path, metadata, txn, write_commit
 
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_delta.log import DeltaLog, checkpoint_stats
-from airflow_delta.log.checkpoint_stats import parse_stats
-from airflow_delta.log.checkpoint_stats_uniform import NotUniform, parse_uniform
-from airflow_delta.log.checkpoint_writer import write_checkpoint
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.checkpoint import stats as checkpoint_stats
+from airflow_delta.log.checkpoint.stats import parse_stats
+from airflow_delta.log.checkpoint.stats_by_csv import NotUniform, parse_uniform
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
 from support.tables import add, create_table, log_path
 
 BOUNDS = pa.struct(

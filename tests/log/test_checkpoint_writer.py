@@ -14,16 +14,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
-from airflow_delta.log import (
-    DeletionVectorDescriptor,
-    DeltaLog,
-    DomainMetadata,
-    Snapshot,
-    checkpoint_files,
-    checkpoint_sort,
-    checkpoint_source,
-)
-from airflow_delta.log.checkpoint_writer import write_checkpoint
+from airflow_delta.log import DeletionVectorDescriptor, DeltaLog, DomainMetadata, Snapshot
+from airflow_delta.log.checkpoint import files as checkpoint_files
+from airflow_delta.log.checkpoint import sort as checkpoint_sort
+from airflow_delta.log.checkpoint.write import source as checkpoint_source
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
 from support import readers
 from support.tables import (
     add,

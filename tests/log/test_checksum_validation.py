@@ -14,7 +14,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaChecksumMismatchException, DeltaIllegalArgumentException
 from airflow_delta.log import ChecksumValidation, DeltaLog
-from airflow_delta.log.actions import DomainMetadata, encode_actions
+from airflow_delta.log.actions.actions import DomainMetadata, encode_actions
 from airflow_delta.transaction import Operation
 from support import tables
 

@@ -11,10 +11,10 @@ import pytest
 
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.checkpoint_v2 import write_compatibility_checkpoint
-from airflow_delta.log.checkpoint_writer import write_checkpoint
+from airflow_delta.log.checkpoint.write.v2 import write_compatibility_checkpoint
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
-from airflow_delta.log.segment import LogListing, list_log
+from airflow_delta.log.segment.segment import LogListing, list_log
 from support import readers
 from support.tables import (
     add,

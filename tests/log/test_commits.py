@@ -7,8 +7,8 @@ import json
 import pytest
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.actions import AddFile, encode_actions
-from airflow_delta.log.commits import (
+from airflow_delta.log.actions.actions import AddFile, encode_actions
+from airflow_delta.log.actions.decode import (
     CommitFile,
     CommitHead,
     decode_commit,

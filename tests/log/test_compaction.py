@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.log import DeletionVectorDescriptor, DeltaLog
-from airflow_delta.log.checkpoint_writer import write_checkpoint
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
 from support.tables import add, append, commit_path, log_path, remove, table_with_commits, write_commit, write_compaction
 
 
@@ -31,8 +31,8 @@ def mixed_table(table: Path) -> Path:
 
 def compact(table: Path, first: int, last: int) -> Path:
     """Compact a run of commits with the reconciliation that the tail itself goes by."""
-    from airflow_delta.log.commits import decode_commits
-    from airflow_delta.log.files_tail import TailFiles
+    from airflow_delta.log.actions.decode import decode_commits
+    from airflow_delta.log.actions.reconciliation import TailFiles
 
     log = DeltaLog.for_table(str(table))
     tail = TailFiles.of(decode_commits(log.read_commit_range(range(first, last + 1)), table=log.uri))

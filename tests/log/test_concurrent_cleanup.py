@@ -9,7 +9,7 @@ import pytest
 
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.local_store import LocalStore
+from airflow_delta.log.storage.local import LocalStore
 from support import tables
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException, DeltaLogCorruptedException
-from airflow_delta.log import change_data_feed, clustering
-from airflow_delta.log.actions import DomainMetadata, Metadata
-from airflow_delta.log.constraints import (
+from airflow_delta.log.actions.actions import DomainMetadata, Metadata
+from airflow_delta.log.features import change_data_feed, clustering
+from airflow_delta.log.features.constraints import (
     check_constraints,
     column_defaults,
     has_char_varchar,
@@ -18,8 +18,17 @@ from airflow_delta.log.constraints import (
     replace_char_varchar,
     without_exists_defaults,
 )
-from airflow_delta.log.schema import ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType, parse_schema, to_json
-from airflow_delta.log.type_widening import may_widen, with_type_changes
+from airflow_delta.log.features.type_widening import may_widen, with_type_changes
+from airflow_delta.log.schema.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructType,
+    parse_schema,
+    to_json,
+)
 
 
 def column(name: str, kind: Any = "integer", **metadata: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta.log import DeltaLog, Snapshot
-from airflow_delta.log.actions import encode_actions
+from airflow_delta.log.actions.actions import encode_actions
 from support import readers, tables
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import DeletionVectorDescriptor
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from support import tables
 
 FEATURES = {"reader_features": ["deletionVectors"], "writer_features": ["deletionVectors"]}

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_delta.log.data_skipping import needed_stats, skipping_mask
-from airflow_delta.log.predicates import Predicate
-from airflow_delta.log.schema import DecimalType, PrimitiveType, StructField, StructType
-from airflow_delta.log.statistics import truncate_max, truncate_min
+from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType
+from airflow_delta.log.statistics.data_skipping import needed_stats, skipping_mask
+from airflow_delta.log.statistics.statistics import truncate_max, truncate_min
 
 SCHEMA = StructType(
     (

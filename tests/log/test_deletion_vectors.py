@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from airflow_delta.exceptions import DeltaFileNotFoundException, DeltaLogCorruptedException
-from airflow_delta.log.actions import DeletionVectorDescriptor
-from airflow_delta.log.deletion_vectors import (
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+from airflow_delta.log.actions.deletion_vectors import (
     inline_deletion_vector,
     read_deletion_vector,
     read_deletion_vectors,
@@ -25,7 +25,7 @@ from airflow_delta.log.deletion_vectors import (
     z85_decode,
     z85_encode,
 )
-from airflow_delta.log.local_store import LocalStore
+from airflow_delta.log.storage.local import LocalStore
 
 # Written by Delta Spark 4.4.0: DELETE of rows 1 and 3 of one file, and 0, 2 and 4 of another.
 SPARK_FILE = base64.b64decode(
@@ -153,5 +153,7 @@ def test_a_file_that_is_gone(store, tmp_path):
 
 
 def test_pyroaring_is_imported_only_where_a_vector_is_decoded():
-    code = "import sys, airflow_delta.log.deletion_vectors; sys.exit('pyroaring' in sys.modules or 'pyarrow' in sys.modules)"
+    code = (
+        "import sys, airflow_delta.log.actions.deletion_vectors; sys.exit('pyroaring' in sys.modules or 'pyarrow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log import DeltaLog, Snapshot
-from airflow_delta.log.actions import encode_actions
+from airflow_delta.log.actions.actions import encode_actions
 from support import tables
 
 

@@ -15,10 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log import AddFile, DeletionVectorDescriptor, DeltaLog, RemoveFile, Snapshot, files, files_filter
-from airflow_delta.log.checkpoint_part import CheckpointPart
-from airflow_delta.log.checkpoint_writer import write_checkpoint
-from airflow_delta.log.files_tail import TailFiles, canonical_path
+from airflow_delta.log import AddFile, DeletionVectorDescriptor, DeltaLog, RemoveFile, Snapshot
+from airflow_delta.log.actions.reconciliation import TailFiles, canonical_path
+from airflow_delta.log.checkpoint.part import CheckpointPart
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.replay import filter as files_filter
+from airflow_delta.log.replay import live_files as files
 from support.tables import SCHEMA, add, create_table, log_path, metadata, protocol, remove, write_commit
 
 
@@ -240,7 +242,7 @@ def test_partition_pruning(table: Path, form: str, type_: str, predicate: str) -
     if half < len(adds):
         write_commit(table, 1, *adds[half:])
     snapshot = snapshot_of(table)
-    from airflow_delta.log.predicates import Predicate
+    from airflow_delta.log.expressions.predicate import Predicate
 
     bound = Predicate.parse(predicate, snapshot.schema, ["p"])
     expected = sorted(file.path for file in adds if bound.matches_partition(file.partition_values))
@@ -249,7 +251,7 @@ def test_partition_pruning(table: Path, form: str, type_: str, predicate: str) -
 
 
 def test_row_groups_of_other_partitions_are_not_read(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_delta.log import checkpoint_files
+    from airflow_delta.log.checkpoint import files as checkpoint_files
 
     monkeypatch.setattr(checkpoint_files, "ROW_GROUP_ROWS", 10)
     create_table(table, *(add(f"{n}", part=f"p{n % 10}") for n in range(100)), partition_columns=["part"])

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_delta.exceptions import ForkedProcessException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import encode_actions
+from airflow_delta.log.actions.actions import encode_actions
 from support import tables
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.functions import DETERMINISTIC, OTHERS, UNSAFE, oversized, refused_function
-from airflow_delta.log.generated_expressions import NOT_DETERMINISTIC, OF_THE_SESSION
-from airflow_delta.log.predicates import Predicate
-from airflow_delta.log.schema import PrimitiveType, StructField, StructType
+from airflow_delta.log.expressions.functions import DETERMINISTIC, OTHERS, UNSAFE, oversized, refused_function
+from airflow_delta.log.expressions.generated import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.schema.types import PrimitiveType, StructField, StructType
 
 SCHEMA = StructType((StructField("s", PrimitiveType("string")), StructField("x", PrimitiveType("integer"))))
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.actions import Metadata
-from airflow_delta.log.generated_columns import check, generated_columns, without_generation
-from airflow_delta.log.schema import parse_schema
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features.generated_columns import check, generated_columns, without_generation
+from airflow_delta.log.schema.types import parse_schema
 
 STRUCT = {"type": "struct", "fields": [{"name": "x", "type": "integer", "nullable": True, "metadata": {}}]}
 COLUMNS = [

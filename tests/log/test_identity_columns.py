@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.actions import Metadata
-from airflow_delta.log.identity_columns import IdentityColumn, check, identity_columns, with_high_water_marks, without_identity
-from airflow_delta.log.schema import parse_schema
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features.identity_columns import (
+    IdentityColumn,
+    check,
+    identity_columns,
+    with_high_water_marks,
+    without_identity,
+)
+from airflow_delta.log.schema.types import parse_schema
 
 
 def identity(name: str = "i", kind: Any = "long", **keys: Any) -> dict[str, Any]:

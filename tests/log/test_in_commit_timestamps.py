@@ -11,7 +11,7 @@ import pytest
 
 from airflow_delta.exceptions import MissingCommitInfoException, MissingCommitTimestampException, VersionNotFoundException
 from airflow_delta.log import DeltaLog, Metadata
-from airflow_delta.log.actions import encode_actions
+from airflow_delta.log.actions.actions import encode_actions
 from support import tables
 
 START = 1_700_000_000_000

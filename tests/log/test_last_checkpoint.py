@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.checkpoint_writer import write_checkpoint
-from airflow_delta.log.last_checkpoint import (
+from airflow_delta.log.checkpoint.last_checkpoint import (
     LastCheckpointInfo,
     LastCheckpointV2,
     canonical_checksum,
@@ -19,7 +18,8 @@ from airflow_delta.log.last_checkpoint import (
     read_last_checkpoint,
     short_schema,
 )
-from airflow_delta.log.store import store_for
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.storage.base import store_for
 from support.tables import log_path, table_with_commits
 
 # (document, canonical form by the rules of the protocol's "JSON checksum")

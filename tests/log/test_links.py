@@ -11,10 +11,10 @@ from pyroaring import BitMap64
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
 from airflow_delta.log import DeltaLog, Snapshot
-from airflow_delta.log.checkpoint_writer import write_checkpoint
-from airflow_delta.log.deletion_vectors import read_deletion_vector, write_deletion_vectors
-from airflow_delta.log.last_checkpoint import read_last_checkpoint
-from airflow_delta.log.local_store import LocalStore
+from airflow_delta.log.actions.deletion_vectors import read_deletion_vector, write_deletion_vectors
+from airflow_delta.log.checkpoint.last_checkpoint import read_last_checkpoint
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import Operation
 from support import tables
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.partition_values import (
+from airflow_delta.log.schema.partition_values import (
     HIVE_NULL,
     escape_path_name,
     normalise,
@@ -22,7 +22,7 @@ from airflow_delta.log.partition_values import (
     serialize_partition_value,
     unescape_path_name,
 )
-from airflow_delta.log.schema import DATE, TIMESTAMP, DecimalType, PrimitiveType
+from airflow_delta.log.schema.types import DATE, TIMESTAMP, DecimalType, PrimitiveType
 
 MOMENT = dt.datetime(2024, 2, 29, 13, 1, 2, 345678, tzinfo=dt.UTC)
 

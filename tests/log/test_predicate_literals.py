@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.predicates import Predicate
-from airflow_delta.log.schema import DecimalType, PrimitiveType, StructField, StructType
+from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType
 
 SCHEMA = StructType(
     (

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
-from airflow_delta.log.like import LikePattern
-from airflow_delta.log.predicates import Predicate, partition_texts
-from airflow_delta.log.schema import DecimalType, PrimitiveType, StructField, StructType
+from airflow_delta.log.expressions.like import LikePattern
+from airflow_delta.log.expressions.predicate import Predicate, partition_texts
+from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType
 
 SCHEMA = StructType(
     (
@@ -355,7 +355,7 @@ def test_a_partition_without_a_time_zone(text, value):
 
 
 def test_a_disjunction_with_a_partition_without_a_time_zone():
-    from airflow_delta.log.data_skipping import skipping_mask
+    from airflow_delta.log.statistics.data_skipping import skipping_mask
 
     predicate = Predicate.parse("at = '2024-01-01 10:00:00' OR id = 5", SCHEMA, ["at"])
     stats = pa.array(['{"numRecords":1,"minValues":{"Id":1},"maxValues":{"Id":1},"nullCount":{"Id":0}}'] * 3)

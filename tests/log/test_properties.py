@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.properties import DAY, HOUR, PROPERTIES, TableProperties, check_together, parse_interval, validate
+from airflow_delta.log.features.properties import DAY, HOUR, PROPERTIES, TableProperties, check_together, parse_interval, validate
 
 
 def test_defaults_are_deltas():

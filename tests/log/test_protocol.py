@@ -10,8 +10,8 @@ from airflow_delta.exceptions import (
     InvalidProtocolVersionException,
     ProtocolDowngradeException,
 )
-from airflow_delta.log.actions import Metadata, Protocol
-from airflow_delta.log.protocol import (
+from airflow_delta.log.actions.actions import Metadata, Protocol
+from airflow_delta.log.features.protocol import (
     FEATURES,
     active_features,
     apply_feature_properties,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.log.local_store import LocalStore
+from airflow_delta.log.storage.local import LocalStore
 
 
 @pytest.fixture(params=["no O_TMPFILE", "unnamed files cannot be linked"])

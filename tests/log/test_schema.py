@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException, SchemaMismatchException
-from airflow_delta.log.actions import Format, Metadata
-from airflow_delta.log.schema import (
+from airflow_delta.log.actions.actions import Format, Metadata
+from airflow_delta.log.features.schema_checks import check_metadata
+from airflow_delta.log.features.schema_merge import WriteCast, write_casts
+from airflow_delta.log.schema.types import (
     DATE,
     DOUBLE,
     INTEGER,
@@ -29,8 +31,6 @@ from airflow_delta.log.schema import (
     to_arrow,
     to_json,
 )
-from airflow_delta.log.schema_checks import check_metadata
-from airflow_delta.log.schema_merge import WriteCast, write_casts
 
 SPARK_JSON = (
     '{"type":"struct","fields":[{"name":"été","type":"timestamp_ntz","nullable":false,"metadata":{"comment":"a \\"b\\"","n":1}},'

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
-from airflow_delta.log.segment import LogSegment, load_segment
-from airflow_delta.log.store import LogStore, store_for
+from airflow_delta.log.segment.segment import LogSegment, load_segment
+from airflow_delta.log.storage.base import LogStore, store_for
 from support import tables
 
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import StagedFileException
-from airflow_delta.log.footers import read_footers
-from airflow_delta.log.properties import TableProperties
-from airflow_delta.log.schema import from_arrow, to_json
-from airflow_delta.log.statistics import stats_from_footer, truncate_max, truncate_min
-from airflow_delta.log.store import FileStatus, store_for
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.schema.types import from_arrow, to_json
+from airflow_delta.log.statistics.footers import read_footers
+from airflow_delta.log.statistics.statistics import stats_from_footer, truncate_max, truncate_min
+from airflow_delta.log.storage.base import FileStatus, store_for
 
 MOMENT = dt.datetime(2024, 1, 1, 12, 0, 0, 123999, tzinfo=dt.UTC)
 TABLE = pa.table(
@@ -287,7 +287,7 @@ def test_a_name_with_a_dot_beside_a_struct(tmp_path, names):
         "l.list.element": 1,
         "`": 0,
     }
-    from airflow_delta.commands.footers import bounds_of_column, null_counts
+    from airflow_delta.commands.files.footers import bounds_of_column, null_counts
 
     footer = pq.read_metadata(tmp_path / "f.parquet")
     assert bounds_of_column(footer, "a.b") == (1, 2)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.local_store import LocalStore, local_path
-from airflow_delta.log.store import UNKNOWN, AmbiguousPutError, store_for
+from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, store_for
+from airflow_delta.log.storage.local import LocalStore, local_path
 
 
 @pytest.mark.parametrize("name", ["table", "with space", "50%", "a%20b", "über", "a+b", "c=d", "x:y", "[brackets]{}*?"])

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
-from airflow_delta.log.schema import (
+from airflow_delta.log.features.schema_merge import merge_schema, widens
+from airflow_delta.log.schema.types import (
     DATE,
     DOUBLE,
     INTEGER,
@@ -28,7 +29,6 @@ from airflow_delta.log.schema import (
     parse_type,
     type_from_arrow,
 )
-from airflow_delta.log.schema_merge import merge_schema, widens
 
 FLOAT, SHORT, BYTE, VOID = (PrimitiveType(name) for name in ("float", "short", "byte", "void"))
 

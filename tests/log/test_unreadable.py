@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.commands.abort import abort_transaction
-from airflow_delta.commands.changes.plan import plan_changes
+from airflow_delta.commands.begin.begin import begin
+from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.commands.clone import clone_table
 from airflow_delta.commands.compute_statistics import compute_statistics
-from airflow_delta.commands.convert.run import convert_to_delta
-from airflow_delta.commands.describe import describe
-from airflow_delta.commands.observe import recent_commits
-from airflow_delta.commands.pinned import plan_version_scan
+from airflow_delta.commands.convert.run_convert import convert_to_delta
+from airflow_delta.commands.inspect.describe import describe
+from airflow_delta.commands.inspect.observe import recent_commits
+from airflow_delta.commands.inspect.scan_version import plan_version_scan
+from airflow_delta.commands.publish.abort import abort_transaction
 from airflow_delta.commands.restore import restore
-from airflow_delta.commands.scan import plan_scan
-from airflow_delta.commands.start import begin
-from airflow_delta.commands.vacuum.run import vacuum
+from airflow_delta.commands.stage.scan import plan_scan
+from airflow_delta.commands.vacuum.run_vacuum import vacuum
 from airflow_delta.exceptions import (
     DeltaError,
     DeltaLogCorruptedException,
@@ -28,8 +28,8 @@ from airflow_delta.exceptions import (
     InvalidProtocolVersionException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions import Action, Protocol, encode_actions
-from airflow_delta.log.checkpoint_writer import write_checkpoint
+from airflow_delta.log.actions.actions import Action, Protocol, encode_actions
+from airflow_delta.log.checkpoint.write.writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.staging.contract import TransactionHandle
 from support import tables

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.restore import restore
-from airflow_delta.commands.start import begin
-from airflow_delta.commands.vacuum.run import HOUR, vacuum
+from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
 from airflow_delta.exceptions import DeltaFileNotFoundException, NonEmptyLocationException
 from airflow_delta.log import DeltaLog
 

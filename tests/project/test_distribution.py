@@ -318,9 +318,9 @@ from importlib.metadata import version
 from airflow_delta.operators.spark_packages import check_pyspark
 check_pyspark()
 from pyspark.sql import SparkSession
-from airflow_delta.commands.publish import publish
-from airflow_delta.commands.start import begin
-from airflow_delta.commands.write import collect_stage, plan_stage
+from airflow_delta.commands.publish.publish import publish
+from airflow_delta.commands.begin.begin import begin
+from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
 from airflow_delta.log import DeltaLog
 from airflow_delta.spark import stage_dataframe
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

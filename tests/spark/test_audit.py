@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.audit import AuditedTable, judge_answers, parse_sql_checks, plan_sql_checks
-from airflow_delta.commands.merge.plan import plan_merge
+from airflow_delta.commands.audit.audit import AuditedTable, judge_answers, parse_sql_checks, plan_sql_checks
+from airflow_delta.commands.merge.plan_merge import plan_merge
 from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.spark.operations import run_operation

@@ -22,7 +22,7 @@ from airflow_delta.exceptions import (
     StageConflictException,
     TransactionAlreadyCommittedException,
 )
-from airflow_delta.log.actions import AddFile
+from airflow_delta.log.actions.actions import AddFile
 from commands.flow import Table, column
 from commands.test_table_features import create, field, identity
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.merge.plan import plan_merge
+from airflow_delta.commands.merge.plan_merge import plan_merge
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConstraintViolationException,

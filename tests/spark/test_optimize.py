@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from airflow_delta.commands.optimize.plan import select_for_optimize
-from airflow_delta.commands.optimize.run import run_rewrite
-from airflow_delta.log.predicates import Predicate
+from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
+from airflow_delta.commands.optimize.run_optimize import run_rewrite
+from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.spark.operations import run_operation
 from airflow_delta.spark.zorder import _boundaries, _interleaved, _range_of, ordered
 from commands.flow import Table

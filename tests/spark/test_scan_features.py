@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands import scan
+from airflow_delta.commands.stage import scan
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.deletion_vectors import inline_deletion_vector, write_deletion_vectors
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.spark import read as reading
 from airflow_delta.spark import read_scan_plan
 from airflow_delta.staging.contract import ScanFile, ScanPlan, TransactionHandle

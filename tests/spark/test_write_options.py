@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.create.plan import plan_create
 from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.write import plan_stage
+from airflow_delta.commands.stage.plan_create import plan_create
+from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.exceptions import (
     ConstraintViolationException,
     DeltaIllegalArgumentException,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.merge.plan import plan_merge
+from airflow_delta.commands.merge.plan_merge import plan_merge
 from airflow_delta.commands.operations import collect_operation
-from airflow_delta.commands.optimize.plan import plan_optimize
+from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.write import collect_stage, plan_stage
+from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.spark import stage_dataframe
 from airflow_delta.spark.operations import run_operation

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.protocol import features
+from airflow_delta.log.features.protocol import features
 
 Read = Callable[[str, int | None], pa.Table]
 

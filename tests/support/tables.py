@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_delta.log.actions import (
+from airflow_delta.log.actions.actions import (
     Action,
     AddFile,
     CommitInfo,

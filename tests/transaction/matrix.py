@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_delta.log.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Protocol, encode_actions
+from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Protocol, encode_actions
 from airflow_delta.transaction import Operation
 from transaction.harness import Table, add, metadata, remove, txn
 

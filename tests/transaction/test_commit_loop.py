@@ -22,10 +22,10 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log.delta_log import DeltaLog
-from airflow_delta.log.local_store import LocalStore
-from airflow_delta.log.store import AmbiguousPutError
+from airflow_delta.log.storage.base import AmbiguousPutError
+from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver, last_commit_version_in_session
-from airflow_delta.transaction.contention import pause
+from airflow_delta.transaction.commit.backoff import pause
 from transaction.harness import FAST, Table, add, foreign_info, remove
 
 
@@ -151,7 +151,7 @@ def test_an_ambiguous_put_that_another_won_may_be_a_conflict(table: Table) -> No
 
 
 def test_an_ambiguous_put_that_cannot_be_read_back_is_unknown(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_delta.transaction.commit_loop._SETTLING_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("airflow_delta.transaction.commit.loop._SETTLING_PAUSES", (0.0, 0.0))
 
     def unreadable(put: Callable[[], None]) -> None:
         put()

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, ProtocolChangedException, ProtocolDowngradeException
-from airflow_delta.log.actions import DomainMetadata, Protocol
+from airflow_delta.log.actions.actions import DomainMetadata, Protocol
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.feature_drop import obstacle
+from airflow_delta.transaction.prepare.feature_drop import obstacle
 from transaction.harness import Table, add, foreign_info, metadata
 from transaction.matrix import with_vector
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import ConcurrentAppendException
-from airflow_delta.log.actions import encode_actions
+from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.transaction import Operation
 from transaction.harness import Table, add, foreign_info
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.exceptions import DeltaAssertionError, PostCommitHookFailedException
-from airflow_delta.log.actions import Action, CommitInfo
+from airflow_delta.log.actions.actions import Action, CommitInfo
 from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
 from transaction.harness import Table, add

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.exceptions import ConcurrentTransactionException
-from airflow_delta.log.actions import DomainMetadata
+from airflow_delta.log.actions.actions import DomainMetadata
 from airflow_delta.transaction import Operation
 from transaction.harness import Table, add, txn
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.exceptions import ConcurrentAppendException, ConcurrentDeleteReadException, DeltaIllegalArgumentException
-from airflow_delta.log.actions import AddCDCFile
+from airflow_delta.log.actions.actions import AddCDCFile
 from airflow_delta.transaction import IsolationLevel, Operation
-from airflow_delta.transaction.isolation import choose_isolation_level, table_isolation_level
+from airflow_delta.transaction.prepare.isolation import choose_isolation_level, table_isolation_level
 from transaction.harness import Race, Table, add, filters, metadata, remove, txn
 
 SERIALIZABLE = IsolationLevel.SERIALIZABLE

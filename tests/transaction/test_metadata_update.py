@@ -17,13 +17,13 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     DeltaUnsupportedTableFeatureException,
 )
-from airflow_delta.log import column_mapping
-from airflow_delta.log.actions import DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
-from airflow_delta.log.protocol import features
-from airflow_delta.log.schema import parse_schema
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
+from airflow_delta.log.features import column_mapping
+from airflow_delta.log.features.protocol import features
+from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.metadata_update import MetadataUpdate, update_metadata, with_global_config_defaults
-from airflow_delta.transaction.prepare import TableState
+from airflow_delta.transaction.prepare.metadata_update import MetadataUpdate, update_metadata, with_global_config_defaults
+from airflow_delta.transaction.prepare.prepare import TableState
 from transaction.harness import Table, add
 
 LEGACY = Protocol(min_reader_version=1, min_writer_version=2)

@@ -19,7 +19,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedTableFeatureException,
     ProtocolDowngradeException,
 )
-from airflow_delta.log.actions import (
+from airflow_delta.log.actions.actions import (
     AddCDCFile,
     AddFile,
     CommitInfo,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaAssertionError, DeltaIllegalArgumentException
-from airflow_delta.log.actions import AddFile, DeletionVectorDescriptor
+from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from transaction.harness import Table, add, metadata, txn
 

@@ -15,9 +15,9 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
     RowIdAssignmentWithoutStatsException,
 )
-from airflow_delta.log.actions import AddFile, DomainMetadata
+from airflow_delta.log.actions.actions import AddFile, DomainMetadata
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
-from airflow_delta.transaction.conflict_options import ConflictOptions
+from airflow_delta.transaction.policy.conflict_options import ConflictOptions
 from transaction.harness import Table, metadata, remove
 
 SUPPORTED = {"delta.feature.rowTracking": "supported"}

@@ -14,7 +14,7 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from airflow_delta.log.actions import Protocol
+from airflow_delta.log.actions.actions import Protocol
 from transaction.harness import Race, add, app_id, both, filters, metadata, remove, txn, whole_table
 
 X = ("x",)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaAssertionError, MetadataChangedException
-from airflow_delta.log.identity_columns import identity_columns
-from airflow_delta.log.schema import parse_schema
+from airflow_delta.log.features.identity_columns import identity_columns
+from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.transaction import Operation
 from transaction.harness import Table, add, metadata
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset as OpenLineageDataset
     from airflow.sdk.lineage import LineageContext
 
-    from airflow_delta.commands.watch import Match
+    from airflow_delta.commands.inspect.watch import Match
     from airflow_delta.staging.contract import CommitResult
 
 SCHEME = "delta"

@@ -20,8 +20,8 @@ from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, Va
 from airflow_delta.links.delta import masked
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.observe import CommitSummary
-    from airflow_delta.commands.transactions import TransactionState
+    from airflow_delta.commands.inspect.observe import CommitSummary
+    from airflow_delta.commands.outcome.open_transactions import TransactionState
     from airflow_delta.log import DeltaLog
 
 _Command = Callable[[Namespace], None]
@@ -75,7 +75,7 @@ def _readable(error: Exception) -> str:
 @_command()
 def delta_history(args: Namespace) -> None:
     """Show the versions of a table, newest first."""
-    from airflow_delta.commands.observe import recent_commits
+    from airflow_delta.commands.inspect.observe import recent_commits
 
     commits = recent_commits(_table(args), args.limit, before=args.before)
     if not print_data([commit.to_dict() for commit in commits], args.output):
@@ -100,7 +100,7 @@ def _commit_row(commit: CommitSummary) -> dict[str, Any]:
 @_command()
 def delta_describe(args: Namespace) -> None:
     """Show what a table is."""
-    from airflow_delta.commands.describe import describe
+    from airflow_delta.commands.inspect.describe import describe
 
     detail = describe(_log(args))
     if print_data(detail, args.output):
@@ -126,7 +126,7 @@ def delta_describe(args: Namespace) -> None:
 @_command()
 def delta_transactions(args: Namespace) -> None:
     """Show the transactions that have staged files."""
-    from airflow_delta.commands.transactions import STATES, transactions
+    from airflow_delta.commands.outcome.open_transactions import STATES, transactions
 
     log = _log(args)
     found = transactions(log, states=args.state or STATES)
@@ -158,8 +158,8 @@ def _transaction_row(transaction: TransactionState, now: int) -> dict[str, Any]:
 @_command(audited=True)
 def delta_abort(args: Namespace) -> None:
     """Give up a transaction and delete its staged files."""
-    from airflow_delta.commands.abort import abort_transaction
-    from airflow_delta.commands.transactions import transaction_state
+    from airflow_delta.commands.outcome.open_transactions import transaction_state
+    from airflow_delta.commands.publish.abort import abort_transaction
 
     log = _log(args)
     found = transaction_state(log, args.transaction_id)
@@ -182,7 +182,7 @@ def delta_abort(args: Namespace) -> None:
 @_command(audited=True)
 def delta_vacuum(args: Namespace) -> None:
     """Delete files that no version within the retention needs, or say which."""
-    from airflow_delta.commands.vacuum.run import vacuum
+    from airflow_delta.commands.vacuum.run_vacuum import vacuum
 
     result = vacuum(
         _log(args),
@@ -215,7 +215,7 @@ def delta_vacuum(args: Namespace) -> None:
 @_command(audited=True)
 def delta_checkpoint(args: Namespace) -> None:
     """Write a checkpoint of the latest version."""
-    from airflow_delta.log import protocol
+    from airflow_delta.log.features import protocol
 
     log = _table(args)
     snapshot = log.update()

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.commands.large import run_large
-from airflow_delta.commands.partitions import url_encode
+from airflow_delta.commands.files.partitions import url_encode
+from airflow_delta.commands.run_large import run_large
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
     DeltaTableNotFoundException,
 )
-from airflow_delta.log.actions import Action, AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata
+from airflow_delta.log.actions.actions import Action, AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_delta.log import DeltaLog, Snapshot
-    from airflow_delta.log.store import LogStore
+    from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction import Operation, OptimisticTransaction
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -62,7 +62,7 @@ def clone_table(
     :param replace: ``CREATE OR REPLACE``: a table that is there, and empty, becomes the clone. It keeps its id.
     :param source_uri: URI of the source as the readers of the clone reach it, where that is not the one that this process uses
         (``s3a://`` for Spark). Not URL-encoded.
-    :param options: identity and commit options of :func:`airflow_delta.commands.large.run_large`.
+    :param options: identity and commit options of :func:`airflow_delta.commands.run_large.run_large`.
     :raises DeltaTableNotFoundException: there is no table at the source.
     :raises VersionNotFoundException: the source does not have the version any more, or yet.
     :raises DeltaIllegalStateException: a table is there, or has rows (Delta: DELTA_UNSUPPORTED_NON_EMPTY_CLONE).
@@ -102,7 +102,7 @@ def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime |
     :raises DeltaIllegalArgumentException: both a version and a timestamp are given.
     :raises DeltaTableNotFoundException: there is no table.
     """
-    from airflow_delta.log import protocol
+    from airflow_delta.log.features import protocol
 
     if version is not None and timestamp is not None:
         raise DeltaIllegalArgumentException("Give a version or a timestamp of the source to clone, not both.", table=source.uri)
@@ -146,8 +146,8 @@ def check_empty(txn: OptimisticTransaction, *, replace: bool) -> None:
 
 
 def _metadata(txn: OptimisticTransaction, source: Snapshot, properties: Mapping[str, str]) -> Metadata:
-    from airflow_delta.log import column_mapping
-    from airflow_delta.log.properties import check_together, validate
+    from airflow_delta.log.features import column_mapping
+    from airflow_delta.log.features.properties import check_together, validate
 
     own = txn.snapshot.metadata if txn.read_version >= 0 else None
     overrides = validate(properties, table=txn.log.uri, new_table=False)
@@ -175,9 +175,9 @@ def _metadata(txn: OptimisticTransaction, source: Snapshot, properties: Mapping[
 
 def _features_to_ask_for(source: Snapshot) -> dict[str, str]:
     """Return the properties for features that a table does not get from its metadata alone."""
-    from airflow_delta.log.features import FEATURES
-    from airflow_delta.log.properties import FEATURE_PREFIX
-    from airflow_delta.log.protocol import features
+    from airflow_delta.log.features.properties import FEATURE_PREFIX
+    from airflow_delta.log.features.protocol import features
+    from airflow_delta.log.features.registry import FEATURES
 
     known = (FEATURES[name] for name in features(source.protocol) if name in FEATURES)
     return {f"{FEATURE_PREFIX}{f.name}": "supported" for f in known if f.settable and (f.by_name_only or not f.automatic)}
@@ -185,7 +185,7 @@ def _features_to_ask_for(source: Snapshot) -> dict[str, str]:
 
 def _domains(txn: OptimisticTransaction, source: Snapshot) -> list[DomainMetadata]:
     """Return the clustering of the source, and what ends that of the table that the clone replaces."""
-    from airflow_delta.log.clustering import DOMAIN
+    from airflow_delta.log.features.clustering import DOMAIN
 
     cloned = source.domain_metadata.get(DOMAIN)
     if cloned is not None:
@@ -230,7 +230,7 @@ def _absolute(file: AddFile, root: str, store: LogStore) -> AddFile:
 
 
 def _absolute_vector(vector: DeletionVectorDescriptor | None, root: str, store: LogStore) -> DeletionVectorDescriptor | None:
-    from airflow_delta.log.deletion_vectors import ABSOLUTE, UUID_RELATIVE, vector_path
+    from airflow_delta.log.actions.deletion_vectors import ABSOLUTE, UUID_RELATIVE, vector_path
 
     if vector is None or vector.storage_type != UUID_RELATIVE:
         return vector

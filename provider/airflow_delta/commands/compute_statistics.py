@@ -10,23 +10,23 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_delta.commands.committed import touched_partitions
+from airflow_delta.commands.outcome.find_commit import touched_partitions
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
     DeltaTableNotFoundException,
     PredicateException,
     StagedFileException,
 )
-from airflow_delta.log.actions import AddFile
-from airflow_delta.log.schema import ArrayType, Leaf, MapType, StructType
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.schema.types import ArrayType, Leaf, MapType, StructType
 from airflow_delta.staging.contract import CommitResult
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from airflow_delta.log import DeltaLog, Snapshot
-    from airflow_delta.log.properties import TableProperties
-    from airflow_delta.log.store import FileStatus, LogStore
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.storage.base import FileStatus, LogStore
     from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def collect_statistics(
     :param tight_bounds: ``None`` for a table without deletion vectors; ``False`` for a file that has one: its statistics are
         those of all rows in it, deleted or not.
     """
-    from airflow_delta.log.statistics import stats_from_footer
+    from airflow_delta.log.statistics.statistics import stats_from_footer
 
     text = stats_from_footer(footer, schema, properties, tight_bounds=bool(tight_bounds))
     stats = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
@@ -75,7 +75,7 @@ def _absent_columns(footer: pq.FileMetaData, schema: StructType, properties: Tab
 
     Where files know columns by id, names tell nothing.
     """
-    from airflow_delta.log.indexed_columns import indexed_leaves
+    from airflow_delta.log.features.indexed_columns import indexed_leaves
 
     if properties.column_mapping_mode == "id":
         return []
@@ -198,11 +198,11 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
 
     :raises PredicateException: the predicate is on other than partition columns.
     """
-    from airflow_delta.log import protocol
-    from airflow_delta.log.files_columns import to_add_files
-    from airflow_delta.log.indexed_columns import indexed_leaves
-    from airflow_delta.log.properties import TableProperties
-    from airflow_delta.log.schema import parse_schema
+    from airflow_delta.log.checkpoint.file_columns import to_add_files
+    from airflow_delta.log.features import protocol
+    from airflow_delta.log.features.indexed_columns import indexed_leaves
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.schema.types import parse_schema
 
     snapshot = txn.snapshot
     metadata = snapshot.metadata
@@ -225,7 +225,7 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
 
 
 def _partition_predicate(snapshot: Snapshot, text: str | None) -> tuple[Any, ...]:
-    from airflow_delta.log.predicates import Predicate
+    from airflow_delta.log.expressions.predicate import Predicate
 
     if text is None:
         return ()
@@ -242,7 +242,7 @@ def _partition_predicate(snapshot: Snapshot, text: str | None) -> tuple[Any, ...
 
 def _footers(store: LogStore, files: Sequence[AddFile]) -> Iterator[tuple[AddFile, pq.FileMetaData]]:
     """Yield files with their footers; those of a shallow clone lie outside of the table."""
-    from airflow_delta.log.footers import read_footers
+    from airflow_delta.log.statistics.footers import read_footers
 
     for start in range(0, len(files), FILES_AT_ONCE):
         groups: dict[str | None, list[tuple[AddFile, FileStatus]]] = {}
@@ -264,8 +264,8 @@ def _footers(store: LogStore, files: Sequence[AddFile]) -> Iterator[tuple[AddFil
 
 def _status(store: LogStore, file: AddFile) -> tuple[str | None, FileStatus]:
     """Return the root below which a file lies, ``None`` for that of the table, and its status there."""
-    from airflow_delta.log.files_tail import canonical_path
-    from airflow_delta.log.store import FileStatus
+    from airflow_delta.log.actions.reconciliation import canonical_path
+    from airflow_delta.log.storage.base import FileStatus
 
     path = canonical_path(file.path)
     if match := _AUTHORITY.fullmatch(path):

@@ -17,21 +17,21 @@ def collect_operation(log: DeltaLog, handle: TransactionHandle, request: StageRe
     :raises StagingException: the report belongs to another attempt.
     """
     if request.operation in ("DELETE", "UPDATE"):
-        from airflow_delta.commands.rewrite.collect import collect_rewrite
+        from airflow_delta.commands.rewrite.collect_rewrite import collect_rewrite
 
         return collect_rewrite(log, handle, request, report)
     if request.operation == "MERGE":
-        from airflow_delta.commands.merge.collect import collect_merge
+        from airflow_delta.commands.merge.collect_merge import collect_merge
 
         return collect_merge(log, handle, request, report)
     if request.operation in ("OPTIMIZE", "REORG"):
-        from airflow_delta.commands.optimize.collect import collect_optimize
+        from airflow_delta.commands.optimize.collect_optimize import collect_optimize
 
         return collect_optimize(log, handle, request, report)
     if request.operation == "ADD CONSTRAINT":
-        from airflow_delta.commands.alter.plan import collect_constraint
+        from airflow_delta.commands.stage.plan_alter import collect_constraint
 
         return collect_constraint(log, handle, request, report)
-    from airflow_delta.commands.collect import collect_stage
+    from airflow_delta.commands.write.collect_write import collect_stage
 
     return collect_stage(log, handle, request, report)

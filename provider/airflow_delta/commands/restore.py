@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.commands.large import run_large
+from airflow_delta.commands.run_large import run_large
 from airflow_delta.exceptions import (
     DeltaFileNotFoundException,
     DeltaIllegalArgumentException,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_delta.log import DeltaLog, Snapshot
-    from airflow_delta.log.actions import Action, AddFile, DomainMetadata, Metadata
+    from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata
     from airflow_delta.transaction import Operation, OptimisticTransaction
 
 _THREADS = 16
@@ -48,7 +48,7 @@ def restore(
     :param ignore_missing_files: restore even when files of that version are gone (``spark.sql.files.ignoreMissingFiles``).
     :param protocol_downgrade_allowed: restore the protocol as well (``restore.protocolDowngradeAllowed``); versions in between
         may then no longer be readable.
-    :param options: parameters of :func:`airflow_delta.commands.large.run_large`, the identity among them.
+    :param options: parameters of :func:`airflow_delta.commands.run_large.run_large`, the identity among them.
     :raises DeltaIllegalArgumentException: not exactly one of version and timestamp, or there is no such version.
     :raises VersionNotFoundException: the log no longer holds the version, or the time is outside of what it holds.
     :raises DeltaUnsupportedOperationException: the version is older than ``delta.deletedFileRetentionDuration``.
@@ -90,8 +90,8 @@ def restore_actions(
 
     :param timestamp: milliseconds since the epoch.
     """
-    from airflow_delta.log import protocol
-    from airflow_delta.log.files_columns import to_add_files
+    from airflow_delta.log.checkpoint.file_columns import to_add_files
+    from airflow_delta.log.features import protocol
     from airflow_delta.log.time_travel import version_at_timestamp
     from airflow_delta.transaction import Operation
 
@@ -149,8 +149,8 @@ def _check_within_retention(latest: Snapshot, source: Snapshot) -> None:
 
 def _keys(files: pa.Table) -> list[tuple[str, str | None]]:
     """Return what identifies the logical file of every row."""
-    from airflow_delta.log.actions import DeletionVectorDescriptor
-    from airflow_delta.log.files_tail import canonical_path
+    from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+    from airflow_delta.log.actions.reconciliation import canonical_path
 
     paths = [canonical_path(path) for path in files.column("path").to_pylist()]
     vectors = [
@@ -167,8 +167,8 @@ def _without(files: pa.Table, keys: list[tuple[str, str | None]], kept: set[tupl
 
 
 def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> None:
-    from airflow_delta.commands.table_paths import exists
-    from airflow_delta.log.deletion_vectors import vector_path
+    from airflow_delta.commands.files.table_paths import exists
+    from airflow_delta.log.actions.deletion_vectors import vector_path
 
     paths = {add.path: add.path for add in adds}
     for add in adds:
@@ -195,7 +195,7 @@ def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> 
 
 
 def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
-    from airflow_delta.transaction import in_commit_timestamps
+    from airflow_delta.transaction.prepare import in_commit_timestamps
 
     metadata = _metadata_with_merged_marks(restored, latest)
     if not (in_commit_timestamps.is_enabled(metadata) and in_commit_timestamps.is_enabled(latest)):
@@ -209,8 +209,8 @@ def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
 
 def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadata:
     """Return the restored metadata with identity columns that go on after the values given out since."""
-    from airflow_delta.log.identity_columns import identity_columns, with_high_water_marks
-    from airflow_delta.log.schema import parse_schema
+    from airflow_delta.log.features.identity_columns import identity_columns, with_high_water_marks
+    from airflow_delta.log.schema.types import parse_schema
 
     before, after = parse_schema(restored.schema_string), parse_schema(latest.schema_string)
     # By physical name: the column may have been renamed since.
@@ -229,8 +229,8 @@ def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadat
 
 def _clustering(source: Snapshot, latest: Snapshot) -> list[DomainMetadata]:
     """Return the clustering columns of the restored version, for a table that has some now or had."""
-    from airflow_delta.log import clustering
-    from airflow_delta.log.protocol import features
+    from airflow_delta.log.features import clustering
+    from airflow_delta.log.features.protocol import features
 
     domain = source.domain(clustering.DOMAIN) if "clustering" in features(source.protocol) else None
     if domain is not None:

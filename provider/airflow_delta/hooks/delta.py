@@ -142,11 +142,11 @@ class DeltaHook(BaseHook):
         return DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None)
 
     def get_conn(self) -> Any:
-        """Return the store of the base path (:class:`airflow_delta.log.store.LogStore`).
+        """Return the store of the base path (:class:`airflow_delta.log.storage.base.LogStore`).
 
         :raises DeltaIllegalArgumentException: the connection has no base path.
         """
-        from airflow_delta.log.store import store_for
+        from airflow_delta.log.storage.base import store_for
 
         if self.base_path is None:
             raise DeltaIllegalArgumentException(

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions import (
+    from airflow_delta.log.actions.actions import (
         AddCDCFile,
         AddFile,
         CommitInfo,
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
 
 _HOMES = {
-    "AddCDCFile": "actions",
-    "AddFile": "actions",
+    "AddCDCFile": "actions.actions",
+    "AddFile": "actions.actions",
     "ChecksumValidation": "checksum_validation",
-    "CommitInfo": "actions",
+    "CommitInfo": "actions.actions",
     "CommitRecord": "history",
-    "DeletionVectorDescriptor": "actions",
+    "DeletionVectorDescriptor": "actions.actions",
     "DeltaLog": "delta_log",
-    "DomainMetadata": "actions",
-    "Format": "actions",
-    "Metadata": "actions",
-    "Protocol": "actions",
-    "RemoveFile": "actions",
-    "SetTransaction": "actions",
+    "DomainMetadata": "actions.actions",
+    "Format": "actions.actions",
+    "Metadata": "actions.actions",
+    "Protocol": "actions.actions",
+    "RemoveFile": "actions.actions",
+    "SetTransaction": "actions.actions",
     "Snapshot": "snapshot",
 }
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from airflow_delta.exceptions import DeltaChecksumMismatchException, DeltaIllegalArgumentException
-from airflow_delta.log.checksum import VersionChecksum, can_have_deletion_vectors, decode_checksum
-from airflow_delta.log.commits import CommitHead, read_commit_info
-from airflow_delta.log.file_names import checksum_file, commit_file
-from airflow_delta.log.histograms import FILE_SIZE_BINS
+from airflow_delta.log.actions.decode import CommitHead, read_commit_info
+from airflow_delta.log.checksum.checksum import VersionChecksum, can_have_deletion_vectors, decode_checksum
+from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS
+from airflow_delta.log.storage.file_names import checksum_file, commit_file
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions import AddFile
+    from airflow_delta.log.actions.actions import AddFile
+    from airflow_delta.log.checksum.totals import Totals
     from airflow_delta.log.snapshot import Snapshot
-    from airflow_delta.log.totals import Totals
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def _compare_files(checksum: VersionChecksum, computed: Snapshot, found: Mismatc
             _compare(found, "numDeletionVectorsOpt", checksum.num_deletion_vectors_opt, totals.deletions.vectors)
     listed = _part(found, "allFiles", checksum.files)
     if listed is not None:
-        from airflow_delta.log.files_tail import file_key
+        from airflow_delta.log.actions.reconciliation import file_key
 
         files = totals.files if totals.files is not None else {file_key(add): add for add in computed.add_files()}
         said = {file_key(add): _comparable(add) for add in listed}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_delta.log.checksum import MAX_DOMAINS, VersionChecksum, file_fields, transaction_lists, write_checksum
-from airflow_delta.log.commits import CommitHead, read_commit_info
+from airflow_delta.log.actions.decode import CommitHead, read_commit_info
+from airflow_delta.log.checksum.checksum import MAX_DOMAINS, VersionChecksum, file_fields, transaction_lists, write_checksum
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot

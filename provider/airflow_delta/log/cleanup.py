@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.checkpoint_protection import protected_before
-from airflow_delta.log.file_names import (
+from airflow_delta.log.checkpoint.write.protection import protected_before
+from airflow_delta.log.features.protocol import check_can_write, features
+from airflow_delta.log.segment.segment import CheckpointFiles, LogListing
+from airflow_delta.log.storage.file_names import (
     CHECKPOINT_SUFFIX,
     CHECKSUM_SUFFIX,
     COMMIT_SUFFIX,
@@ -22,13 +24,11 @@ from airflow_delta.log.file_names import (
     split_version,
     version_prefix,
 )
-from airflow_delta.log.protocol import check_can_write, features
-from airflow_delta.log.segment import CheckpointFiles, LogListing
 from airflow_delta.log.time_travel import first_recorded_version, required_timestamp
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
-    from airflow_delta.log.store import FileStatus
+    from airflow_delta.log.storage.base import FileStatus
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class _RestartPoints:
         return all(path in present and present[path].size == size for path, size in needed.items())
 
     def _sidecars_of(self, checkpoint: CheckpointFiles) -> dict[str, int]:
-        from airflow_delta.log.checkpoint_reader import CheckpointReader
+        from airflow_delta.log.checkpoint.reader import CheckpointReader
 
         reader = CheckpointReader(self._store, checkpoint.parts, version=checkpoint.version, table=self._snapshot.log.uri)
         return {sidecar.status.path: sidecar.size_in_bytes for sidecar in reader.sidecars}
@@ -158,7 +158,7 @@ class _RestartPoints:
             return
         if version in listing.single or version in listing.multi:
             return
-        from airflow_delta.log.checkpoint_v2 import write_compatibility_checkpoint
+        from airflow_delta.log.checkpoint.write.v2 import write_compatibility_checkpoint
 
         write_compatibility_checkpoint(self._store, checkpoint, table=self._snapshot.log.uri)
 

@@ -16,12 +16,12 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
     VersionsNotContiguousException,
 )
-from airflow_delta.log.commit_files import CommitFiles
-from airflow_delta.log.commits import CommitFile
-from airflow_delta.log.file_names import checksum_file, commit_file
-from airflow_delta.log.segment import LogSegment, load_segment
+from airflow_delta.log.actions.decode import CommitFile
+from airflow_delta.log.segment.commit_files import CommitFiles
+from airflow_delta.log.segment.segment import LogSegment, load_segment
 from airflow_delta.log.snapshot import Snapshot
-from airflow_delta.log.store import UNKNOWN, FileStatus, LogStore, store_for
+from airflow_delta.log.storage.base import UNKNOWN, FileStatus, LogStore, store_for
+from airflow_delta.log.storage.file_names import checksum_file, commit_file
 
 if TYPE_CHECKING:
     from airflow_delta.log.checksum_validation import ChecksumValidation
@@ -65,7 +65,7 @@ class DeltaLog(CommitFiles):
         """Open the log of a table; nothing is read yet, and the table need not exist.
 
         :param table_uri: path or URI of the table.
-        :param storage_options: see :func:`airflow_delta.log.store.store_for`.
+        :param storage_options: see :func:`airflow_delta.log.storage.base.store_for`.
         :param checksum_validation: when a transaction that starts verifies the state it reads; default: Delta's rule.
         """
         return cls(store_for(table_uri, storage_options), checksum_validation=checksum_validation)
@@ -308,7 +308,7 @@ class DeltaLog(CommitFiles):
 
         :param snapshot: default: the latest.
         """
-        from airflow_delta.log.checkpoint_writer import write_checkpoint
+        from airflow_delta.log.checkpoint.write.writer import write_checkpoint
 
         snapshot = snapshot if snapshot is not None else self.update()
         believed = snapshot.derived_totals()

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException
-from airflow_delta.log.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_delta.log.commits import CommitFile, CommitHead, read_small_state
-from airflow_delta.log.file_names import commit_file
-from airflow_delta.log.segment import LogSegment, load_segment
+from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.actions.decode import CommitFile, CommitHead, read_small_state
+from airflow_delta.log.checksum.totals import MAX_FILES, Totals
+from airflow_delta.log.segment.segment import LogSegment, load_segment
 from airflow_delta.log.snapshot_state import ReadCommits, ReadOnce, SnapshotState, TailCache, missing_actions, resolve_state
-from airflow_delta.log.totals import MAX_FILES, Totals
+from airflow_delta.log.storage.file_names import commit_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log.checkpoint_reader import CheckpointReader
+    from airflow_delta.log.actions.reconciliation import TailFiles
+    from airflow_delta.log.checkpoint.reader import CheckpointReader
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.files_filter import FileFilter
-    from airflow_delta.log.files_tail import TailFiles
-    from airflow_delta.log.predicates import Predicate
-    from airflow_delta.log.properties import TableProperties
-    from airflow_delta.log.schema import StructType
+    from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.replay.filter import FileFilter
+    from airflow_delta.log.schema.types import StructType
 
 logger = logging.getLogger(__name__)
 
@@ -174,21 +174,21 @@ class Snapshot:
     @cached_property
     def properties(self) -> TableProperties:
         """Return typed access to the table properties."""
-        from airflow_delta.log.properties import TableProperties
+        from airflow_delta.log.features.properties import TableProperties
 
         return TableProperties(self.metadata.configuration)
 
     @cached_property
     def schema(self) -> StructType:
         """Return the table's schema."""
-        from airflow_delta.log.schema import parse_schema
+        from airflow_delta.log.schema.types import parse_schema
 
         return parse_schema(self.metadata.schema_string)
 
     @cached_property
     def partition_schema(self) -> StructType:
         """Return the partition columns, in partition order."""
-        from airflow_delta.log.schema import StructType
+        from airflow_delta.log.schema.types import StructType
 
         fields = {column.name.lower(): column for column in self.schema.fields}
         try:
@@ -212,7 +212,7 @@ class Snapshot:
         :raises InvalidProtocolVersionException: it needs a newer reader version.
         :raises DeltaUnsupportedTableFeatureException: it lists a reader feature that is not supported.
         """
-        from airflow_delta.log.protocol import check_can_read
+        from airflow_delta.log.features.protocol import check_can_read
 
         _ = self.metadata
         check_can_read(self.protocol, self.log.uri, self.version)
@@ -361,15 +361,15 @@ class Snapshot:
 
         Also raises as :meth:`check_readable` does.
         """
-        from airflow_delta.log.files import live_files
+        from airflow_delta.log.replay.live_files import live_files
 
         file_filter = self._file_filter(predicate) if predicate is not None else None
         return self.read_with_checkpoint(lambda reader, tail: live_files(reader, tail, file_filter=file_filter, columns=columns))
 
     def add_files(self, predicate: str | Predicate | None = None) -> list[AddFile]:
         """Return the table's files as actions; for results known to be small."""
-        from airflow_delta.log.files import live_files
-        from airflow_delta.log.files_columns import to_add_files
+        from airflow_delta.log.checkpoint.file_columns import to_add_files
+        from airflow_delta.log.replay.live_files import live_files
 
         file_filter = self._file_filter(predicate) if predicate is not None else None
         return self.read_with_checkpoint(lambda reader, tail: to_add_files(live_files(reader, tail, file_filter=file_filter)))
@@ -379,9 +379,9 @@ class Snapshot:
         found = {add.path: add for add in self.tail_files().adds.values() if add.path in paths}
         missing = {path for path in paths if path not in found}
         if missing and self.segment.checkpoint is not None:
-            from airflow_delta.log.files import live_files
-            from airflow_delta.log.files_columns import to_add_files
-            from airflow_delta.log.files_filter import PathFilter
+            from airflow_delta.log.checkpoint.file_columns import to_add_files
+            from airflow_delta.log.replay.filter import PathFilter
+            from airflow_delta.log.replay.live_files import live_files
 
             wanted = PathFilter(missing)
             files = self.read_with_checkpoint(lambda reader, tail: live_files(reader, tail, file_filter=wanted))
@@ -390,23 +390,23 @@ class Snapshot:
 
     def tombstones(self) -> pa.Table:
         """Return the removes that have not expired (``delta.deletedFileRetentionDuration``) as an Arrow table."""
-        from airflow_delta.log.files import tombstones
+        from airflow_delta.log.replay.live_files import tombstones
 
         cutoff = int(time.time() * 1000) - self.properties.deleted_file_retention
         return self.read_with_checkpoint(lambda reader, tail: tombstones(reader, tail, retained_after=cutoff))
 
     def _file_filter(self, predicate: str | Predicate) -> FileFilter:
-        from airflow_delta.log.files_filter import FileFilter
+        from airflow_delta.log.replay.filter import FileFilter
 
         if isinstance(predicate, str):
-            from airflow_delta.log.predicates import Predicate
+            from airflow_delta.log.expressions.predicate import Predicate
 
             predicate = Predicate.parse(predicate, self.schema, self.metadata.partition_columns)
         return FileFilter(predicate)
 
     def tail_files(self) -> TailFiles:
         """Return the file actions of the commits after the checkpoint, reconciled; raises as :meth:`check_readable` does."""
-        from airflow_delta.log.compaction import read_tail
+        from airflow_delta.log.segment.log_compaction import read_tail
 
         with self._lock:
             read_commits = ReadOnce(self.log.read_commit_range)
@@ -453,7 +453,7 @@ class Snapshot:
         checkpoint = self.segment.checkpoint
         if checkpoint is None:
             return None
-        from airflow_delta.log.checkpoint_reader import CheckpointReader
+        from airflow_delta.log.checkpoint.reader import CheckpointReader
 
         return CheckpointReader(self.log.store, checkpoint.parts, version=checkpoint.version, table=self.log.uri)
 
@@ -514,7 +514,7 @@ class Snapshot:
             self.check_readable()
         totals = self.derived_totals()
         if totals is None:
-            from airflow_delta.log.files import count_files
+            from airflow_delta.log.replay.live_files import count_files
 
             count, size = self.read_with_checkpoint(count_files)
             # Histograms of many files cost more than counting them, and only a complete checksum needs them.
@@ -524,7 +524,7 @@ class Snapshot:
 
     def count_totals(self) -> Totals:
         """Count the files, whatever the checksum says: reads their paths and sizes, and all of them when they are few."""
-        from airflow_delta.log.checksum_counts import count_totals
+        from airflow_delta.log.replay.counts import count_totals
 
         return self.read_with_checkpoint(count_totals)
 

@@ -11,15 +11,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_delta.log.checksum import VersionChecksum, read_checksum
-from airflow_delta.log.commits import CommitFile, CommitHead, SmallState, decode_commits, has_file_actions, read_small_state
-from airflow_delta.log.segment import LogSegment
-from airflow_delta.log.store import LogStore
-from airflow_delta.log.totals import Totals
+from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.actions.decode import (
+    CommitFile,
+    CommitHead,
+    SmallState,
+    decode_commits,
+    has_file_actions,
+    read_small_state,
+)
+from airflow_delta.log.checksum.checksum import VersionChecksum, read_checksum
+from airflow_delta.log.checksum.totals import Totals
+from airflow_delta.log.segment.segment import LogSegment
+from airflow_delta.log.storage.base import LogStore
 
 if TYPE_CHECKING:
-    from airflow_delta.log.files_tail import TailFiles
+    from airflow_delta.log.actions.reconciliation import TailFiles
 
 ReadCommits = Callable[[range], list[CommitFile]]
 

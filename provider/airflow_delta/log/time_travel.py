@@ -16,10 +16,10 @@ from airflow_delta.exceptions import (
     MissingCommitTimestampException,
     VersionNotFoundException,
 )
-from airflow_delta.log.commits import CommitHead, read_commit_info
-from airflow_delta.log.file_names import commit_file, commit_version
-from airflow_delta.log.segment import earliest_version, list_log
-from airflow_delta.log.store import UNKNOWN, FileStatus
+from airflow_delta.log.actions.decode import CommitHead, read_commit_info
+from airflow_delta.log.segment.segment import earliest_version, list_log
+from airflow_delta.log.storage.base import UNKNOWN, FileStatus
+from airflow_delta.log.storage.file_names import commit_file, commit_version
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog

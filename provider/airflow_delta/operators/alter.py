@@ -34,7 +34,7 @@ class DeltaAlterTableOperator(DeltaSparkTableOperator):
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Return the staged write, or what Spark has to check before."""
-        from airflow_delta.commands.alter.plan import plan_alter
+        from airflow_delta.commands.stage.plan_alter import plan_alter
 
         return plan_alter(
             log,

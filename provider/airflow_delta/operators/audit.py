@@ -20,7 +20,7 @@ from airflow_delta.staging.paths import new_attempt
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.audit import AuditedTable
+    from airflow_delta.commands.audit.audit import AuditedTable
     from airflow_delta.log import DeltaLog
     from airflow_delta.staging.audit import AuditCheck, AuditReport, SqlCheck
     from airflow_delta.staging.contract import TransactionHandle
@@ -141,10 +141,10 @@ class DeltaAuditOperator(SparkRequestOperator):
         )
 
     def _audit(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> AuditReport:
-        from airflow_delta.commands.audit import AuditedTable, audit_report, parse_sql_checks
-        from airflow_delta.commands.audit_statistics import statistics_checks
-        from airflow_delta.commands.committed import committed_earlier
-        from airflow_delta.commands.publish import committed_before
+        from airflow_delta.commands.audit.audit import AuditedTable, audit_report, parse_sql_checks
+        from airflow_delta.commands.audit.statistics import statistics_checks
+        from airflow_delta.commands.outcome.find_commit import committed_earlier
+        from airflow_delta.commands.publish.publish import committed_before
 
         queries = parse_sql_checks(self.checks, on_failure=self.on_failure)
         statistics = statistics_checks(
@@ -189,7 +189,7 @@ class DeltaAuditOperator(SparkRequestOperator):
         return audit_report(handle, outcomes)
 
     def _ask(self, log: DeltaLog, table: AuditedTable, queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
-        from airflow_delta.commands.audit import judge_answers, plan_sql_checks
+        from airflow_delta.commands.audit.audit import judge_answers, plan_sql_checks
 
         ti = context["ti"]
         request = plan_sql_checks(

@@ -50,7 +50,7 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
         :raises DeltaAnalysisException: a file is no Parquet file, or the directories do not fit the partition schema.
         :raises SchemaMismatchException: files disagree on the type of a column.
         """
-        from airflow_delta.commands.convert.run import convert_to_delta
+        from airflow_delta.commands.convert.run_convert import convert_to_delta
 
         result = convert_to_delta(
             log,

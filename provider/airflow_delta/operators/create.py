@@ -68,7 +68,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StagedWrite:
         """Stage the new table."""
-        from airflow_delta.commands.create.plan import plan_create
+        from airflow_delta.commands.stage.plan_create import plan_create
 
         return plan_create(
             log,

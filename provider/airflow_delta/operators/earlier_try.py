@@ -107,7 +107,7 @@ class EarlierTry:
         return report
 
     def _finished(self) -> StageReport | None:
-        from airflow_delta.commands.write import read_report
+        from airflow_delta.commands.write.plan_write import read_report
 
         try:
             report = read_report(self._log, self.request)
@@ -135,7 +135,7 @@ def earlier_try(log: DeltaLog, directory: str, request: StageRequest, logger: Lo
 
     :param request: what this try would ask for; nothing but the name of the attempt may differ.
     """
-    from airflow_delta.commands.write import read_request
+    from airflow_delta.commands.write.plan_write import read_request
 
     try:
         asked = read_request(log, directory)

@@ -10,7 +10,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingExcep
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.committed import TryChain
+    from airflow_delta.commands.outcome.find_commit import TryChain
     from airflow_delta.staging.contract import TransactionHandle
 
 
@@ -65,7 +65,7 @@ def commit_tags(context: Context) -> dict[str, str]:
 
 def try_chain(context: Context) -> TryChain:
     """Return the running try with those that it is a retry of."""
-    from airflow_delta.commands.committed import TryChain
+    from airflow_delta.commands.outcome.find_commit import TryChain
 
     tags = commit_tags(context)
     max_tries = int(tags.get("airflow.maxTries", -1))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.xcom import BaseXCom
 
-from airflow_delta.commands.maintenance import (
+from airflow_delta.commands.inspect.maintenance import (
     CANCELLED,
     CHECKPOINT,
     FAILED,
@@ -34,7 +34,7 @@ from airflow_delta.staging.paths import new_attempt
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.optimize.result import OptimizeResult
+    from airflow_delta.commands.publish.compaction_request import OptimizeResult
     from airflow_delta.log import DeltaLog
 
 
@@ -192,8 +192,8 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
         }
 
     def _optimize(self, log: DeltaLog, context: Context, sessions: ExitStack) -> OptimizeResult:
-        from airflow_delta.commands.optimize.plan import select_for_optimize
-        from airflow_delta.commands.optimize.run import run_rewrite
+        from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
+        from airflow_delta.commands.optimize.run_optimize import run_rewrite
 
         ti = context["ti"]
         clock = Stopwatch()

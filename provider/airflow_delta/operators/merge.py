@@ -95,7 +95,7 @@ class DeltaMergeOperator(DeltaSparkTableOperator):
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the MERGE."""
-        from airflow_delta.commands.merge.plan import plan_merge
+        from airflow_delta.commands.merge.plan_merge import plan_merge
 
         return plan_merge(
             log,

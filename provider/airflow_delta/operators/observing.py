@@ -32,7 +32,7 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
 
     :param table: URI of the table.
     """
-    from airflow_delta.transaction import events
+    from airflow_delta.transaction.policy import events
 
     counted: set[str] = set()
     lost = 0

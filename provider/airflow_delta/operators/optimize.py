@@ -24,8 +24,8 @@ from airflow_delta.staging.report import StageReport, StageRequest
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.optimize.files import Rewrite
-    from airflow_delta.commands.optimize.result import OptimizeResult
+    from airflow_delta.commands.optimize.bins import Rewrite
+    from airflow_delta.commands.publish.compaction_request import OptimizeResult
     from airflow_delta.log import DeltaLog
 
 
@@ -73,13 +73,13 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
         """Return what is to be rewritten at the version that was read."""
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write, or what was done: :class:`~airflow_delta.commands.optimize.result.OptimizeResult`.
+        """Return the staged write, or what was done: :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult`.
 
         :raises DeltaConcurrentModificationException: another commit has removed a file that was rewritten, or rows of it.
         """
         if any(value is not None for value in (self.transaction, self.transaction_key, self.app_id, self.txn_version)):
             return super().execute(context)
-        from airflow_delta.commands.optimize.run import run_rewrite
+        from airflow_delta.commands.optimize.run_optimize import run_rewrite
 
         log = self._log_of_table(self.delta_conn_id)
         clock = Stopwatch()
@@ -150,13 +150,13 @@ class DeltaOptimizeOperator(DeltaRewriteOperator):
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the OPTIMIZE as a stage."""
-        from airflow_delta.commands.optimize.plan import plan_optimize
+        from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 
         return plan_optimize(log, handle, **self._plan_options(identity), **self._limits())
 
     def select(self, log: DeltaLog, handle: TransactionHandle) -> Rewrite:
         """Return the files to compact, or to order."""
-        from airflow_delta.commands.optimize.plan import select_for_optimize
+        from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
 
         return select_for_optimize(
             log, handle, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size), **self._limits()

@@ -59,7 +59,7 @@ class TableReader:
         :param predicate: Spark SQL predicate.
         :raises DeltaTableNotFoundException: the table does not exist yet.
         """
-        from airflow_delta.commands.write import plan_scan
+        from airflow_delta.commands.write.plan_write import plan_scan
         from airflow_delta.spark.read import read_scan_plan
 
         plan = plan_scan(self._log, self._handle, predicate, spark_table_uri=self._spark_table_uri, after=self._after)
@@ -78,8 +78,8 @@ class TableReader:
         :param end: a version, or a time: the last commit until then. Default: the version that the transaction reads.
         :raises DeltaIllegalStateException: the table did not record changes in the whole range.
         """
-        from airflow_delta.commands.changes.plan import plan_changes
-        from airflow_delta.commands.table import read_snapshot
+        from airflow_delta.commands.begin.read_snapshot import read_snapshot
+        from airflow_delta.commands.changes.plan_changes import plan_changes
         from airflow_delta.spark.changes import read_changes
 
         bounds: dict[str, Any] = {"starting_timestamp" if isinstance(start, datetime) else "starting_version": start}
@@ -162,7 +162,7 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
         """Run the function in a session, write its DataFrame, and turn the files into staged actions."""
         from airflow.sdk import get_current_context
 
-        from airflow_delta.commands.write import collect_stage, plan_stage
+        from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
         from airflow_delta.spark.stage import stage_dataframe
 
         context = get_current_context()

@@ -120,7 +120,7 @@ class Restart:
 
         :return: the log holds the transaction after all: another attempt of this commit was faster.
         """
-        from airflow_delta.commands.abort import abort
+        from airflow_delta.commands.publish.abort import abort
 
         if self._commit.is_cancelled:
             self._tell("failed", handle, "the task was told to stop: what ends it decides whether it runs again")

@@ -98,7 +98,7 @@ class SparkRequestOperator(SparkSessionOperator):
     def _submit(self, log: DeltaLog, request: StageRequest) -> StageReport:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-        from airflow_delta.commands.write import put_request, read_report, reported_error
+        from airflow_delta.commands.write.plan_write import put_request, read_report, reported_error
         from airflow_delta.spark.job import REQUEST_PROPERTY
         from airflow_delta.spark.package import application_path, build_package
 

@@ -96,7 +96,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         :raises StagingException: the application ended without staging.
         :raises DeltaError: what the stage itself ran into on the cluster, under its own type.
         """
-        from airflow_delta.commands.write import collect_stage, plan_stage
+        from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
 
         log, handle = self._open(context)
         if (skipped := self._skip_if_committed(log, handle, context)) is not None:
@@ -152,7 +152,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         self, log: DeltaLog, context: Context, earlier: str | None, request: StageRequest
     ) -> tuple[StageRequest, StageReport]:
         """Submit the application, or reconnect to a driver that Airflow tracks; return what it was asked for and its report."""
-        from airflow_delta.commands.write import put_request, read_report, read_request, reported_error
+        from airflow_delta.commands.write.plan_write import put_request, read_report, read_request, reported_error
         from airflow_delta.spark.job import REQUEST_PROPERTY
         from airflow_delta.spark.package import build_package
 
@@ -271,7 +271,7 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
         :raises StagingException: the path is not under the staging path of this transaction.
         :raises StagedFileException: there is no file, or one that is not Parquet.
         """
-        from airflow_delta.commands.write import collect_files
+        from airflow_delta.commands.write.plan_write import collect_files
 
         log, handle = self._open(context)
         if (skipped := self._skip_if_committed(log, handle, context)) is not None:

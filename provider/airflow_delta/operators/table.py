@@ -82,7 +82,7 @@ class DeltaTaskIdentity(DeltaCommittingOperator):
         return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.table)
 
     def _begin_options(self, context: Context) -> dict[str, Any]:
-        """Return the identity as :func:`airflow_delta.commands.start.begin` takes it."""
+        """Return the identity as :func:`airflow_delta.commands.begin.begin.begin` takes it."""
         key = self.transaction_key
         if key is None and self.app_id is None and self.txn_version is None:
             key = default_transaction_key(context)
@@ -128,7 +128,7 @@ class DeltaTableOperator(DeltaTaskIdentity, DeltaTransactionalOperator):
         """
 
     def begin_options(self) -> dict[str, Any]:
-        """Return more parameters of :func:`airflow_delta.commands.start.begin`, for a transaction of its own."""
+        """Return more parameters of :func:`airflow_delta.commands.begin.begin.begin`, for a transaction of its own."""
         return {"create": False}
 
     def execute(self, context: Context) -> Any:
@@ -142,7 +142,7 @@ class DeltaTableOperator(DeltaTaskIdentity, DeltaTransactionalOperator):
             if (skipped := self._skip_if_committed(log, handle, context)) is not None:
                 return skipped
             return self._report(self._stage(log, handle, context))
-        from airflow_delta.commands.run import run_transaction
+        from airflow_delta.commands.run_transaction import run_transaction
 
         log = self._log_of_table(self.delta_conn_id)
         writes: list[StagedWrite] = []
@@ -255,7 +255,7 @@ class DeltaMaintenanceBase(DeltaTaskIdentity):
         return absolute_table(self.table)
 
     def _commit_options(self, context: Context) -> dict[str, Any]:
-        """Return identity and commit options as :func:`airflow_delta.commands.run.run_transaction` and its like take them."""
+        """Return identity and commit options as :func:`airflow_delta.commands.run_transaction.run_transaction` and its like take them."""
         return {
             **self._begin_options(context),
             "attempt": new_attempt(context["ti"].try_number),

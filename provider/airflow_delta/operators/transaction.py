@@ -114,7 +114,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         :raises TransactionAlreadyCommittedException: the key is in the log and the policy is ``fail``.
         :raises TransactionExpiredException: the run may be older than the keys and commits that the log still has.
         """
-        from airflow_delta.commands.start import begin
+        from airflow_delta.commands.begin.begin import begin
 
         log = DeltaHook(self.delta_conn_id).get_log(self.table)
         key = self.transaction_key
@@ -253,7 +253,7 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         return self._finish(context, result, staged)
 
     def _publish(self, context: Context, log: DeltaLog, handle: TransactionHandle, staged: Sequence[StagedWrite]) -> CommitResult:
-        from airflow_delta.commands.publish import publish
+        from airflow_delta.commands.publish.publish import publish
 
         with self._watched(context, log):
             return publish(
@@ -309,7 +309,7 @@ class DeltaAbortOperator(BaseOperator):
 
         :raises HandleMismatchException: the transaction is not the one that the Dag file says. Nothing is deleted.
         """
-        from airflow_delta.commands.abort import abort
+        from airflow_delta.commands.publish.abort import abort
 
         if self.transaction is None:
             self.log.info("The start task left no transaction: nothing to abort.")

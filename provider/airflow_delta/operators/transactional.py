@@ -67,13 +67,13 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
 
         :raises HandleMismatchException: the handle says so, and the log does not.
         """
-        from airflow_delta.commands.write import skip_stage
+        from airflow_delta.commands.write.plan_write import skip_stage
 
         if handle.committed is None:
             self._after = tuple(valid_reports(context, flatten_reports(self.after))) if self.after else ()
             self._stage_of = handle, TaskMetrics(context["ti"]), Stopwatch()
             return None
-        from airflow_delta.commands.committed import committed_earlier
+        from airflow_delta.commands.outcome.find_commit import committed_earlier
 
         committed = committed_earlier(log, handle)
         handle = replace(handle, committed=committed)

@@ -61,7 +61,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
 
     def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
         """Delete the files."""
-        from airflow_delta.commands.vacuum.run import vacuum
+        from airflow_delta.commands.vacuum.run_vacuum import vacuum
 
         timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
         clock = Stopwatch()

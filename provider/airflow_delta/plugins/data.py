@@ -11,21 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_delta.commands.committed import num_records
+from airflow_delta.commands.outcome.find_commit import num_records
 from airflow_delta.exceptions import (
     DeltaLogCorruptedException,
     DeltaTableNotFoundException,
     ReadLimitException,
     VersionsNotContiguousException,
 )
-from airflow_delta.log.commits import CommitFile
-from airflow_delta.log.file_names import commit_file
-from airflow_delta.log.store import UNKNOWN
+from airflow_delta.log.actions.decode import CommitFile
+from airflow_delta.log.storage.base import UNKNOWN
+from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.masking import masked_settings
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
-    from airflow_delta.log.store import FileStatus
+    from airflow_delta.log.storage.base import FileStatus
 
 PAGE = 30
 """Commits on one page of a history."""
@@ -99,7 +99,7 @@ def open_transactions(log: DeltaLog) -> list[dict[str, Any]]:
 
     :raises ReadLimitException: the log of the table is too long for that.
     """
-    from airflow_delta.commands.transactions import transactions
+    from airflow_delta.commands.outcome.open_transactions import transactions
     from airflow_delta.staging.paths import STAGING_DIRECTORY
 
     if not log.store.list_directories(STAGING_DIRECTORY):
@@ -123,7 +123,7 @@ def commit_detail(
     :param stamp: size and time of the commit as the asker has it; nothing but ``latest`` is told when they are still the same.
     :raises VersionNotFoundException: the log does not hold it.
     """
-    from airflow_delta.commands.observe import commit_summary
+    from airflow_delta.commands.inspect.observe import commit_summary
 
     latest = log.update().version
     status = log.store.head(commit_file(version)) if version >= 0 else None
@@ -160,7 +160,7 @@ def _summaries(log: DeltaLog, newest: int, limit: int, known: Known) -> tuple[li
 
     :return: and whether there are more than the limit on bytes allows.
     """
-    from airflow_delta.commands.observe import commit_statuses
+    from airflow_delta.commands.inspect.observe import commit_statuses
 
     if newest < 0 or limit < 1:
         return [], False
@@ -239,7 +239,7 @@ def _contents(log: DeltaLog, statuses: Sequence[FileStatus]) -> list[bytes]:
 
 def _told(log: DeltaLog, group: Sequence[tuple[FileStatus, bytes]]) -> list[dict[str, Any]]:
     """Return the summaries of commits in the order given, newest first."""
-    from airflow_delta.commands.observe import observe_files
+    from airflow_delta.commands.inspect.observe import observe_files
 
     files = [
         CommitFile(_version(status), _only_info(raw) if status.size > MAX_COMMIT_BYTES else raw)

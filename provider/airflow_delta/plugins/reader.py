@@ -76,8 +76,8 @@ def check_within(uri: str, base: str | None) -> None:
     """
     if base is None:
         return
-    from airflow_delta.log.file_names import LOG_DIRECTORY
-    from airflow_delta.log.local_store import local_path
+    from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+    from airflow_delta.log.storage.local import local_path
     from airflow_delta.staging.paths import STAGING_DIRECTORY
 
     allowed, table = os.path.realpath(local_path(base)), local_path(uri)

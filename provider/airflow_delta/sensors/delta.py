@@ -19,7 +19,7 @@ from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_condit
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.watch import CommitConditions, Match, Watermark
+    from airflow_delta.commands.inspect.watch import CommitConditions, Match, Watermark
     from airflow_delta.log import DeltaLog
 
 STATE_KEY = "delta_table_version"
@@ -35,7 +35,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
     With ``version`` it waits until the table has that version. Else it waits for the first commit after ``after_version`` that
     has one of the operations, touched one of the partitions, and changed rows.
 
-    Returns the commit as JSON, the same in every mode: the fields of :class:`~airflow_delta.commands.observe.CommitSummary`
+    Returns the commit as JSON, the same in every mode: the fields of :class:`~airflow_delta.commands.inspect.observe.CommitSummary`
     (``version``, ``timestamp``, ``operation``, ``partitions``, ``num_records``, ``tags``, ...) with ``observed_version`` (the
     latest one), ``table``, ``table_identity`` (its id) and ``dedupe_key``. The XCom ``delta_table_version`` has the number alone,
     for reads that are pinned to it.
@@ -155,7 +155,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
             return PokeReturnValue(is_done=False)
 
     def _look(self, context: Context) -> Match | None:
-        from airflow_delta.commands.watch import check_table_exists, first_match, version_reached
+        from airflow_delta.commands.inspect.watch import check_table_exists, first_match, version_reached
 
         if self._table_log is None:
             log = DeltaHook(self.delta_conn_id).get_log(self.table)
@@ -182,7 +182,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
 
     def _baseline(self, context: Context, log: DeltaLog) -> Watermark:
         """Return the version after which commits count: the one that was looked at last, the given one, or the present one."""
-        from airflow_delta.commands.watch import watermark_now
+        from airflow_delta.commands.inspect.watch import watermark_now
 
         if (known := self._known(context)) is not None:
             return known
@@ -191,7 +191,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         return seen
 
     def _known(self, context: Context) -> Watermark | None:
-        from airflow_delta.commands.watch import Watermark
+        from airflow_delta.commands.inspect.watch import Watermark
 
         if (stored := self._stored(context)) is not None:
             return stored
@@ -199,7 +199,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         return None if given is None else Watermark(given)
 
     def _stored(self, context: Context) -> Watermark | None:
-        from airflow_delta.commands.watch import Watermark
+        from airflow_delta.commands.inspect.watch import Watermark
 
         store = context.get("task_state_store")
         stored = None if store is None else store.get(STATE_KEY)

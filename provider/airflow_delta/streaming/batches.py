@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.committed import commits_of, result_of_commit
+from airflow_delta.commands.outcome.find_commit import commits_of, result_of_commit
 from airflow_delta.staging.contract import CommitResult
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ class DeltaBatchSink:
     server, storage options included.
 
     :param table: URI of the table; with ``hook`` also a name below its base path. The first batch creates it.
-    :param storage_options: options of the object store, see :func:`airflow_delta.log.store.store_for`.
+    :param storage_options: options of the object store, see :func:`airflow_delta.log.storage.base.store_for`.
     :param mode: ``append``, or ``complete`` (a batch is the whole result and replaces the table's rows); must be the query's
         output mode.
     :param merge_schema: columns that the table does not have are added to it.
@@ -135,7 +135,7 @@ class DeltaBatchSink:
 
     def commit(self, df: DataFrame, batch_id: int) -> CommitResult:
         """Commit a micro-batch, unless the log holds it, and return its commit; raises as calling the sink does."""
-        from airflow_delta.commands.run import run_transaction
+        from airflow_delta.commands.run_transaction import run_transaction
         from airflow_delta.log import DeltaLog
 
         query_id = self.query_id or _query_id(df, self.table)
@@ -172,8 +172,8 @@ class DeltaBatchSink:
         return result
 
     def _stage(self, log: DeltaLog, handle: TransactionHandle, df: DataFrame, query_id: str, batch_id: int) -> StagedWrite:
-        from airflow_delta.commands.table import read_snapshot
-        from airflow_delta.commands.write import collect_stage, plan_stage
+        from airflow_delta.commands.begin.read_snapshot import read_snapshot
+        from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
         from airflow_delta.spark.stage import stage_dataframe
         from airflow_delta.transaction import Operation
 

@@ -9,18 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _EXPORTS = {
-    "AutoCompactionRequest": "policy",
-    "CheckpointHook": "hooks",
-    "ChecksumHook": "hooks",
-    "CommitOutcome": "policy",
-    "CommitPolicy": "policy",
-    "CommitStats": "stats",
-    "IsolationLevel": "isolation",
-    "Operation": "operations",
-    "OptimisticTransaction": "optimistic_transaction",
-    "PostCommitHook": "hooks",
-    "TransactionObserver": "observer",
-    "last_commit_version_in_session": "active",
+    "AutoCompactionRequest": "policy.policy",
+    "CheckpointHook": "commit.hooks",
+    "ChecksumHook": "commit.hooks",
+    "CommitOutcome": "policy.policy",
+    "CommitPolicy": "policy.policy",
+    "CommitStats": "commit.stats",
+    "IsolationLevel": "prepare.isolation",
+    "Operation": "operations.operation",
+    "OptimisticTransaction": "commit.optimistic_transaction",
+    "PostCommitHook": "commit.hooks",
+    "TransactionObserver": "commit.observer",
+    "last_commit_version_in_session": "commit.active",
 }
 
 __all__ = [
@@ -39,14 +39,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from airflow_delta.transaction.active import last_commit_version_in_session
-    from airflow_delta.transaction.hooks import CheckpointHook, ChecksumHook, PostCommitHook
-    from airflow_delta.transaction.isolation import IsolationLevel
-    from airflow_delta.transaction.observer import TransactionObserver
-    from airflow_delta.transaction.operations import Operation
-    from airflow_delta.transaction.optimistic_transaction import OptimisticTransaction
-    from airflow_delta.transaction.policy import AutoCompactionRequest, CommitOutcome, CommitPolicy
-    from airflow_delta.transaction.stats import CommitStats
+    from airflow_delta.transaction.commit.active import last_commit_version_in_session
+    from airflow_delta.transaction.commit.hooks import CheckpointHook, ChecksumHook, PostCommitHook
+    from airflow_delta.transaction.commit.observer import TransactionObserver
+    from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
+    from airflow_delta.transaction.commit.stats import CommitStats
+    from airflow_delta.transaction.operations.operation import Operation
+    from airflow_delta.transaction.policy.policy import AutoCompactionRequest, CommitOutcome, CommitPolicy
+    from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 
 def __getattr__(name: str) -> Any:

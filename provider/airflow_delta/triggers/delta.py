@@ -17,7 +17,7 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, 
 from airflow_delta.hooks.delta import DeltaHook
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.watch import CommitConditions, Match, Watermark
+    from airflow_delta.commands.inspect.watch import CommitConditions, Match, Watermark
     from airflow_delta.log import DeltaLog
 
 _BATCH = 100
@@ -40,7 +40,7 @@ def operation_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def commit_conditions(operation: str | Sequence[str] | None, partitions: str | None, data_change_only: bool) -> CommitConditions:
     """Return the conditions that the arguments of sensor and trigger stand for."""
-    from airflow_delta.commands.watch import CommitConditions
+    from airflow_delta.commands.inspect.watch import CommitConditions
 
     names = operation_names(operation)
     return CommitConditions(operations=names, partitions=partitions or None, data_change_only=data_change_only)
@@ -152,7 +152,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
     # -- for a deferred sensor ------------------------------------------------------------------------------------------------
 
     async def _wait(self) -> AsyncIterator[TriggerEvent]:
-        from airflow_delta.commands.watch import Watermark
+        from airflow_delta.commands.inspect.watch import Watermark
 
         seen = None if self.after_version is None else Watermark(self.after_version, self.table_id)
         failures = 0
@@ -177,7 +177,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _look(self, seen: Watermark | None) -> tuple[Match | None, Watermark | None]:
-        from airflow_delta.commands.watch import first_match, version_reached, watermark_now
+        from airflow_delta.commands.inspect.watch import first_match, version_reached, watermark_now
 
         log = self._open()
         if self.version is not None:
@@ -210,7 +210,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                 await asyncio.sleep(self.poll_interval)
 
     async def _begin(self) -> Watermark:
-        from airflow_delta.commands.watch import Watermark
+        from airflow_delta.commands.inspect.watch import Watermark
 
         if (stored := await self._stored()) is not None:
             return stored
@@ -223,7 +223,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         return seen
 
     async def _stored(self) -> Watermark | None:
-        from airflow_delta.commands.watch import Watermark
+        from airflow_delta.commands.inspect.watch import Watermark
 
         if self.asset_state_store is None:
             return None
@@ -249,12 +249,12 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             await self.asset_state_store.aset(self.state_key, seen.to_dict())
 
     def _present(self) -> Watermark:
-        from airflow_delta.commands.watch import watermark_now
+        from airflow_delta.commands.inspect.watch import watermark_now
 
         return watermark_now(self._open())
 
     def _look_further(self, seen: Watermark) -> tuple[list[Match], Watermark]:
-        from airflow_delta.commands.watch import Watermark, matches_after
+        from airflow_delta.commands.inspect.watch import Watermark, matches_after
 
         log = self._open()
         found: list[Match] = []

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.optimize.plan import select_for_optimize
-from airflow_delta.commands.optimize.result import OptimizeResult, request_as_json
-from airflow_delta.commands.optimize.run import run_rewrite
+from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
+from airflow_delta.commands.optimize.run_optimize import run_rewrite
+from airflow_delta.commands.publish.compaction_request import OptimizeResult, request_as_json
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.optimize.files import Rewrite
+    from airflow_delta.commands.optimize.bins import Rewrite
     from airflow_delta.log import DeltaLog
-    from airflow_delta.transaction.policy import AutoCompactionRequest
+    from airflow_delta.transaction.policy.policy import AutoCompactionRequest
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def find_request(
     snapshot = log.update()
     if snapshot.version < 0:
         return None
-    from airflow_delta.transaction.auto_compact import small_files
+    from airflow_delta.transaction.commit.auto_compact import small_files
 
     small = small_files(snapshot.files(columns=["partition_values", "size"]), max_file_size // 2)
     # From two on: a file alone has nothing to be compacted with.
@@ -67,12 +67,12 @@ def run_auto_compaction(
 ) -> OptimizeResult | None:
     """Compact the small files of the partitions that a request names (``auto=true``).
 
-    :param request: JSON form of :class:`~airflow_delta.transaction.policy.AutoCompactionRequest` (:func:`find_request`).
+    :param request: JSON form of :class:`~airflow_delta.transaction.policy.policy.AutoCompactionRequest` (:func:`find_request`).
     :param work: does the Spark part.
-    :param options: as :func:`airflow_delta.commands.optimize.run.run_rewrite` takes them.
+    :param options: as :func:`airflow_delta.commands.optimize.run_optimize.run_rewrite` takes them.
     :return: ``None`` for a clustered table, which only Delta Spark may rearrange.
     """
-    from airflow_delta.log.clustering import clustering_columns
+    from airflow_delta.log.features.clustering import clustering_columns
 
     if clustering_columns(log.update().domain_metadata):
         logger.warning("%s is a clustered table: it is left as it is. Run OPTIMIZE with Delta Spark.", log.uri)

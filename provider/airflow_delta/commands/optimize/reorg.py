@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.data_change import to_rearrange
-from airflow_delta.commands.earlier import load_earlier
-from airflow_delta.commands.optimize.checks import partition_predicate, target_file_size
-from airflow_delta.commands.optimize.files import (
+from airflow_delta.commands.optimize.bins import (
     DEFAULT_FILE_SIZE,
     Bin,
     Rewrite,
@@ -16,14 +13,17 @@ from airflow_delta.commands.optimize.files import (
     files_with_dropped_columns,
     has_deleted_rows,
 )
-from airflow_delta.commands.optimize.plan import PARALLEL, stage_of, target_of
-from airflow_delta.commands.scan import candidate_files
+from airflow_delta.commands.optimize.optimize_options import partition_predicate, target_file_size
+from airflow_delta.commands.optimize.plan_optimize import PARALLEL, stage_of, target_of
+from airflow_delta.commands.stage.after import load_earlier
+from airflow_delta.commands.stage.data_change import to_rearrange
+from airflow_delta.commands.stage.scan import candidate_files
 from airflow_delta.exceptions import DeltaUnsupportedOperationException
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.staged import StageActions
+    from airflow_delta.commands.stage.load import StageActions
     from airflow_delta.log import DeltaLog
 
 
@@ -67,8 +67,8 @@ def select_for_purge(
     :raises DeltaAnalysisException: the predicate names other columns.
     :raises StagedFileException: a file is gone.
     """
-    from airflow_delta.log import column_mapping
-    from airflow_delta.log.schema import parse_schema
+    from airflow_delta.log.features import column_mapping
+    from airflow_delta.log.schema.types import parse_schema
 
     target = target_of(handle, earlier)
     if "clustering" in handle.features and where is not None:

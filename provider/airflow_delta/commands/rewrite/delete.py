@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.rewrite.plan import removal_metrics, rewrite_target
+from airflow_delta.commands.rewrite.rewrite_target import removal_metrics, rewrite_target
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageRequest
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.rewrite.plan import RewriteTarget, rewrite_target
+from airflow_delta.commands.rewrite.rewrite_target import RewriteTarget, rewrite_target
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
 from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageRequest
@@ -49,7 +49,7 @@ def plan_update(
     """
     target = rewrite_target(log, handle, "UPDATE", task_id=task_id, map_index=map_index, attempt=attempt, after=after)
     condition = target.parse(predicate)
-    from airflow_delta.commands.rules import table_rules
+    from airflow_delta.commands.files.rules import table_rules
 
     assignments = resolve_assignments(target.handle, table_rules(target.handle), set)
     parameters = {"predicate": [] if condition is None else [condition.text]}
@@ -136,7 +136,7 @@ def _check_expression(handle: TransactionHandle, name: str, expression: str) -> 
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    from airflow_delta.log.functions import oversized, refused_function
+    from airflow_delta.log.expressions.functions import oversized, refused_function
 
     if (problem := oversized(expression)) is not None:
         raise _refused(handle, f"sets {name} to {expression[:100]!r}..., which {problem}")
@@ -156,7 +156,7 @@ def is_repeatable(expression: str) -> bool:
     import sqlglot
     from sqlglot import exp
 
-    from airflow_delta.log.generated_expressions import NOT_DETERMINISTIC, OF_THE_SESSION
+    from airflow_delta.log.expressions.generated import NOT_DETERMINISTIC, OF_THE_SESSION
 
     words = {word.lower() for word in re.findall(r"\w+", expression)}
     if words & (NOT_DETERMINISTIC | OF_THE_SESSION):

@@ -11,11 +11,11 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_delta.commands.committed import num_records
-from airflow_delta.commands.data_files import find_data_files
-from airflow_delta.commands.written import check_files, check_rows
+from airflow_delta.commands.files.adds import find_data_files
+from airflow_delta.commands.files.written import check_files, check_rows
+from airflow_delta.commands.outcome.find_commit import num_records
 from airflow_delta.exceptions import StagingException
-from airflow_delta.log.actions import AddFile, RemoveFile
+from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.spark.plan_files import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -52,11 +52,11 @@ def mark_rows(
 ) -> MarkedFiles:
     """Write the deletion vectors of the rows that a report marks, all into one file of the attempt.
 
-    :param handle: with the schema that the table has (:func:`airflow_delta.commands.earlier.handle_after`).
+    :param handle: with the schema that the table has (:func:`airflow_delta.commands.stage.after.handle_after`).
     :param files: live files that the operation has touched, by path.
     :raises StagingException: the report marks rows that the files do not have.
     """
-    from airflow_delta.log.deletion_vectors import read_deletion_vectors, write_deletion_vectors
+    from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, write_deletion_vectors
 
     new = _reported_rows(log, request, report)
     unknown = [path for path in new if path not in files]
@@ -177,11 +177,11 @@ def _with_num_records(log: DeltaLog, handle: TransactionHandle, files: Sequence[
     """Return files whose statistics lack the number of rows with new ones from their footers: a vector is not allowed without."""
     if not files:
         return {}
-    from airflow_delta.log.footers import read_footers
-    from airflow_delta.log.properties import TableProperties
-    from airflow_delta.log.schema import parse_schema
-    from airflow_delta.log.statistics import stats_from_footer
-    from airflow_delta.log.store import FileStatus
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.schema.types import parse_schema
+    from airflow_delta.log.statistics.footers import read_footers
+    from airflow_delta.log.statistics.statistics import stats_from_footer
+    from airflow_delta.log.storage.base import FileStatus
 
     schema, properties = parse_schema(handle.schema_string or ""), TableProperties(dict(handle.configuration))
     found = {}

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.vacuum.listing import Listing, parents
-from airflow_delta.commands.vacuum.staged import StagedTransactions, transaction_of
+from airflow_delta.commands.vacuum.staged_transactions import StagedTransactions, transaction_of
 from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_marker
 
 if TYPE_CHECKING:
     from airflow_delta.commands.vacuum.last_look import LastLook
     from airflow_delta.log import DeltaLog
-    from airflow_delta.log.store import FileStatus
+    from airflow_delta.log.storage.base import FileStatus
 
 _BATCH = 1_000
 _THREADS = 8

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.commands.markers import put_abort_marker, read_markers
-from airflow_delta.commands.table_paths import keys_to_keep
-from airflow_delta.commands.vacuum.staged import transaction_of
-from airflow_delta.commands.vacuum.valid import kept_vectors, valid_files
+from airflow_delta.commands.files.table_paths import keys_to_keep
+from airflow_delta.commands.outcome.markers import put_abort_marker, read_markers
+from airflow_delta.commands.vacuum.staged_transactions import transaction_of
+from airflow_delta.commands.vacuum.valid_files import kept_vectors, valid_files
 from airflow_delta.exceptions import StagingException, VersionsNotContiguousException
-from airflow_delta.log.store import FileStatus
+from airflow_delta.log.storage.base import FileStatus
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -73,7 +73,7 @@ class LastLook:
 
     def _read_new_commits(self) -> None:
         """Keep what commits since the last look have added or removed: RESTORE brings removed files back."""
-        from airflow_delta.log.commits import decode_commit
+        from airflow_delta.log.actions.decode import decode_commit
 
         newest = self._log.update()
         if newest.version <= self._version:

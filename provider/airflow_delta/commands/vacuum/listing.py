@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_delta.log.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.store import FileStatus, LogStore
+    from airflow_delta.log.storage.base import FileStatus, LogStore
 
 _COLLECTED = ("_delta_index", "_change_data")
 """Hidden names that are VACUUM's all the same."""
@@ -43,7 +43,7 @@ class Listing:
 
 def hidden_names(snapshot: Snapshot) -> Callable[[str], bool]:
     """Return the test for names that VACUUM leaves alone, whatever is below them."""
-    from airflow_delta.log.column_mapping import physical_partition_columns
+    from airflow_delta.log.features.column_mapping import physical_partition_columns
 
     names = {*snapshot.metadata.partition_columns, *physical_partition_columns(snapshot.metadata)}
     partitions = tuple(f"{name}=" for name in sorted(names))
@@ -123,7 +123,7 @@ def _is_own(root: str, directory: str) -> bool:
 
 def _status(store: LogStore, named: FileStatus) -> FileStatus | None:
     """Return a file with the time that VACUUM goes by, or ``None`` if it is gone or a directory."""
-    from airflow_delta.log.store import FileStatus
+    from airflow_delta.log.storage.base import FileStatus
 
     if store.local_root is None:
         return named
@@ -155,7 +155,7 @@ def all_parents(paths: Collection[str]) -> set[str]:
 
 
 def _walk(root: str, start: str, hidden: Callable[[str], bool], listing: Listing) -> None:
-    from airflow_delta.log.store import FileStatus
+    from airflow_delta.log.storage.base import FileStatus
 
     pending = [start]
     while pending:

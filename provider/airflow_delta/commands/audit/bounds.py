@@ -1,0 +1,200 @@
+"""What the statistics of one staged file say for certain about the values of one column."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.begin.read_snapshot import parse_predicate
+from airflow_delta.commands.outcome.find_commit import live_records
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.schema.partition_values import parse_partition_value, parse_timestamp, possible_instants
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
+
+if TYPE_CHECKING:
+    from airflow_delta.commands.audit.audit import AuditedTable
+    from airflow_delta.log.expressions.ast import Column
+
+_CUT_OFF = dt.timedelta(microseconds=999)  # bounds of timestamps hold milliseconds, and are cut down
+_WRITERS_CUT = 64  # bytes at which some writers of Parquet cut the bounds of text
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """Statistics of one column of one file; ``None`` is unknown.
+
+    :param rows: rows that are not deleted.
+    :param low: nothing is smaller.
+    :param most_low: something is as small as that.
+    :param high: nothing is greater.
+    :param least_high: something is as great as that.
+    """
+
+    path: str
+    rows: int | None = None
+    nulls: int | None = None
+    low: Any = None
+    most_low: Any = None
+    least_high: Any = None
+    high: Any = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no value for certain: no rows, or nothing but nulls."""
+        return self.rows is not None and (self.rows == 0 or self.nulls == self.rows)
+
+    def inside(self, minimum: Any, maximum: Any) -> bool | None:
+        """Return whether all values are in a range, both ends included; ``None`` when that is not known."""
+        if self._proven_below(minimum) or self._proven_above(maximum):
+            return False
+        above = minimum is None or (self.low is not None and self.low >= minimum)
+        below = maximum is None or (self.high is not None and self.high <= maximum)
+        return True if above and below else None
+
+    def _proven_below(self, minimum: Any) -> bool:
+        return minimum is not None and self.most_low is not None and bool(self.most_low < minimum)
+
+    def _proven_above(self, maximum: Any) -> bool:
+        return maximum is not None and self.least_high is not None and bool(self.least_high > maximum)
+
+    def unsure(self, column: str) -> str:
+        """Return why bounds do not decide."""
+        if self.low is None or self.high is None:
+            return f"{self.path} has no bounds of column {column}"
+        return f"the bounds of column {column} of {self.path} are wider than its values (from {self.low} to {self.high})"
+
+
+def named_column(table: AuditedTable, name: str) -> Column:
+    """Return the column that a dotted path names; names that need it in back-quotes.
+
+    :raises DeltaAnalysisException: the table will have no such column.
+    """
+    from airflow_delta.log.expressions.ast import IsNull
+    from airflow_delta.log.features.indexed_columns import parse_column_list
+
+    try:
+        [path] = parse_column_list(name)
+    except ValueError:  # of the list, or of its length
+        raise DeltaIllegalArgumentException(
+            f"{name!r} does not name a column of table {table.handle.table}; put a name with a dot or a comma into back-quotes",
+            table=table.handle.table,
+        ) from None
+    quoted = ".".join("`" + part.replace("`", "``") + "`" for part in path)
+    expression = parse_predicate(table.log, table.target, f"{quoted} IS NULL").expression
+    if not isinstance(expression, IsNull):
+        raise DeltaIllegalArgumentException(f"{name!r} is no column with statistics", table=table.handle.table)
+    return expression.column
+
+
+def comparable_value(column: Column, value: Any, *, what: str) -> Any:
+    """Return a limit that an author gave (or none) as a value that is compared with those of a column.
+
+    :raises DeltaIllegalArgumentException: columns of this type have no bounds.
+    :raises DeltaAnalysisException: it is no value of the type.
+    """
+    if value is None:
+        return None
+    try:
+        limit = _limit(column, value, what=what)
+    except (decimal.InvalidOperation, DeltaAnalysisException):
+        limit = None
+    if limit is None:  # also the empty text that a template leaves of a missing value: as a partition value it is a null
+        raise DeltaAnalysisException(f"{what}: {value!r} is no value of column {column} ({column.data_type})")
+    return limit
+
+
+def _limit(column: Column, value: Any, *, what: str) -> Any:
+    if _is_number(column.data_type):
+        number = decimal.Decimal("NaN") if isinstance(value, bool) else decimal.Decimal(str(value).strip())
+        return None if number.is_nan() else number
+    if column.data_type.name == "string":
+        return str(value)
+    if column.data_type.name == "date" and isinstance(value, dt.datetime):
+        value = value.date()
+    if column.data_type.name in ("date", "timestamp", "timestamp_ntz"):
+        return parse_partition_value(value.isoformat() if isinstance(value, dt.date) else str(value), column.data_type)
+    raise DeltaIllegalArgumentException(f"{what}: column {column} is {column.data_type}, which has no bounds")
+
+
+def column_statistics(file: AddFile, column: Column, configuration: Mapping[str, str]) -> ColumnStatistics:
+    """Return what a file says of a column."""
+    rows = live_records(file)
+    if column.is_partition:
+        text = file.partition_values.get(column.physical_path[0])
+        if (instants := possible_instants(text, column.data_type)) is not None:  # which one, the reader's time zone tells
+            return ColumnStatistics(file.path, rows, 0, instants.earliest, None, None, instants.latest)
+        value = parse_partition_value(text, column.data_type)
+        nulls = rows if value is None else 0
+        value = _as_decimal(value) if _is_number(column.data_type) else value
+        return ColumnStatistics(file.path, rows, nulls, value, value, value, value)
+    try:
+        stats = json.loads(file.stats or "{}", parse_float=decimal.Decimal)
+    except ValueError:
+        stats = {}
+    if not isinstance(stats, dict):
+        stats = {}
+    wide = file.deletion_vector is not None or stats.get("tightBounds") is False
+    nulls = _leaf(stats, "nullCount", column)
+    nulls = nulls if isinstance(nulls, int) and (not wide or nulls == 0) else None
+    low, high = (_value(_leaf(stats, bound, column), column.data_type) for bound in ("minValues", "maxValues"))
+    most_low, least_high = low, high
+    if column.data_type.name in ("timestamp", "timestamp_ntz"):
+        most_low, high = (None if value is None else value + _CUT_OFF for value in (low, high))
+    elif column.data_type.name == "string":
+        length = TableProperties(dict(configuration)).data_skipping_string_prefix_length
+        most_low = low if _whole_text(low, length - 1) else None
+        least_high = high if _whole_text(high, length) else None
+    return ColumnStatistics(file.path, rows, nulls, low, None if wide else most_low, None if wide else least_high, high)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as plain JSON."""
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() and abs(value) < 2**53 else float(value)
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def _is_number(data_type: DataType) -> bool:
+    return isinstance(data_type, DecimalType) or data_type.name in INTEGRAL or data_type.name in FLOATING
+
+
+def _as_decimal(value: Any) -> decimal.Decimal | None:
+    if value is None:
+        return None
+    result = decimal.Decimal(str(value))
+    return result if result.is_finite() else None
+
+
+def _leaf(stats: Mapping[str, Any], member: str, column: Column) -> Any:
+    found: Any = stats.get(member)
+    for name in column.physical_path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _value(found: Any, data_type: DataType) -> Any:
+    """Return a bound as a value that is compared, ``None`` when it is none."""
+    if found is None or isinstance(found, bool | Mapping | list):
+        return None
+    try:
+        if _is_number(data_type):
+            return _as_decimal(found)
+        if not isinstance(found, str):
+            return None
+        if data_type.name == "date":
+            return dt.date.fromisoformat(found)
+        if data_type.name in ("timestamp", "timestamp_ntz"):
+            return parse_timestamp(found, zoned=data_type.name == "timestamp")
+    except (ValueError, ArithmeticError, OverflowError):
+        return None
+    return found if data_type.name == "string" else None
+
+
+def _whole_text(text: str | None, length: int) -> bool:
+    return text is not None and len(text) <= length and len(text.encode()) < _WRITERS_CUT

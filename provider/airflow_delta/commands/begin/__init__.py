@@ -1,0 +1,1 @@
+"""The start of a transaction: its identity, version and location."""

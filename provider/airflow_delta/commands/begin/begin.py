@@ -1,0 +1,286 @@
+"""Begin a transaction: pin the version that it reads, settle its identity, find out whether it is committed already."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.outcome.find_commit import TryChain, commit_of_chain, find_commit, result_without_commit
+from airflow_delta.commands.outcome.horizon import PossibleSince, last_txn_version
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
+    TransactionAlreadyCommittedException,
+    TransactionExpiredException,
+)
+from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.staging.paths import transaction_directory
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog, Snapshot
+
+__all__ = ["RERUN_POLICIES", "begin", "find_commit"]
+
+RERUN_POLICIES = ("skip", "replace", "append", "fail")
+ISOLATION_LEVELS = ("Serializable", "WriteSerializable")
+DEFAULT_CONFIGURATION = {"delta.setTransactionRetentionDuration": "interval 90 days"}
+"""Properties of tables that we create, unless told otherwise: application ids of Dag runs add up in the log."""
+
+_MAX_LONG = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    app_id: str
+    txn_version: int | None  # None: counts the commits of this key
+
+
+def begin(
+    log: DeltaLog,
+    *,
+    transaction_key: str | None = None,
+    app_id: str | None = None,
+    txn_version: int | None = None,
+    rerun_policy: str = "skip",
+    partition_by: Sequence[str] = (),
+    schema: str | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    isolation_level: str | None = None,
+    create: bool = True,
+    delta_conn_id: str | None = None,
+    transaction_id: str | None = None,
+    in_place: bool = False,
+    tries: TryChain | None = None,
+    possible_since: PossibleSince | None = None,
+    former_keys: Sequence[str] = (),
+) -> TransactionHandle:
+    """Begin a transaction on a table and return the handle that its other tasks work with.
+
+    Give either ``transaction_key`` (one identity for each Dag run; the default scheme) or ``app_id`` with ``txn_version``
+    (Delta's monotonic scheme: one application, versions that grow). Reads the checksum file or the newest commits only, never
+    the list of files.
+
+    :param transaction_key: becomes the ``appId``; its ``txnVersion`` counts the commits of this key from 0.
+    :param txn_version: a version at or below the one in the log counts as committed.
+    :param rerun_policy: what to do when the identity is in the log already: ``skip`` (the handle's ``committed`` says where),
+        ``replace`` (the commit removes what the key added before), ``append`` (commit again) or ``fail``.
+    :param partition_by: partition columns; for an existing table they must be its own, or empty.
+    :param schema: Spark's JSON form of the schema to create the table with; else the first staged data decides.
+    :param configuration: properties to create the table with; ``None`` leaves one out that it would get otherwise.
+    :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
+    :param create: the commit creates the table when there is none; else that is an error.
+    :param transaction_id: identity of this execution, a new UUID unless given.
+    :param in_place: the table is made of the files that lie there (CONVERT); else it is created only where none are.
+    :param tries: of an operation that begins and commits in one task: a commit of an earlier try is its own, whatever the policy.
+    :param possible_since: returns when this identity may have been committed for the first time, in milliseconds since the epoch
+        (``None``: not longer ago than keys are kept). Asked when the table lets keys expire and does not know this one.
+    :param former_keys: keys of another scheme that may stand for the same work: where the table knows one of them, and not this
+        identity, nobody can tell.
+    :raises DeltaIllegalArgumentException: the identity or the policy is not valid.
+    :raises DeltaTableNotFoundException: there is no table and ``create`` is false.
+    :raises NonEmptyLocationException: if there is no table, but other files.
+    :raises TransactionExpiredException: whether the identity was committed can no longer be told.
+    :raises TransactionAlreadyCommittedException: the identity is in the log and the policy is ``fail``.
+    """
+    identity = _identity(log.uri, transaction_key, app_id, txn_version)
+    _check_choice("rerun_policy", rerun_policy, RERUN_POLICIES, log.uri)
+    if isolation_level is not None:
+        _check_choice("isolation_level", isolation_level, ISOLATION_LEVELS, log.uri)
+    snapshot = log.update()
+    last = None
+    if snapshot.version >= 0:
+        from airflow_delta.log.features import protocol
+
+        protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version)
+        protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
+        # To commit again needs no memory; what cannot be told is left to the author, who then says 'append'.
+        asked = None if rerun_policy == "append" else possible_since
+        last = last_txn_version(log, snapshot, identity.app_id, asked)
+        if last is None and rerun_policy != "append":
+            _check_former_keys(log.uri, snapshot, identity, former_keys)
+        if rerun_policy == "replace" and identity.txn_version is not None:
+            _check_unexpired(log.uri, snapshot, identity, last)
+    elif not create:
+        raise DeltaTableNotFoundException(
+            f"There is no Delta table at {log.uri}. Check the location, or let the commit create it (create=True).",
+            table=log.uri,
+        )
+    elif not in_place:
+        from airflow_delta.commands.begin.location import check_location
+
+        check_location(log)
+    own = None if last is None or last < (identity.txn_version or 0) else commit_of_chain(log, identity.app_id, tries)
+    transaction_id = transaction_id if transaction_id is not None else str(uuid.uuid4())
+    handle = TransactionHandle(
+        transaction_id=transaction_id,
+        table=log.uri,
+        read_version=snapshot.version,
+        staging_path=f"{log.uri}/{transaction_directory(transaction_id)}",
+        app_id=identity.app_id,
+        txn_version=own.txn_version or 0 if own else _next_version(log.uri, identity, last, rerun_policy),
+        monotonic=identity.txn_version is not None,
+        rerun_policy=rerun_policy,
+        delta_conn_id=delta_conn_id,
+    )
+    if snapshot.version < 0:
+        return _of_new_table(handle, partition_by, schema, configuration, name, description, isolation_level)
+    handle = replace(
+        _of_table(handle, snapshot, partition_by, isolation_level),
+        features=tuple(sorted(protocol.features(snapshot.protocol))),
+    )
+    if own is not None:
+        return replace(handle, committed=own)
+    is_new = last is None or (identity.txn_version is not None and last < identity.txn_version)
+    if is_new or last is None or rerun_policy in ("append", "replace"):
+        return handle
+    committed = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version if handle.monotonic else None)
+    committed = committed or result_without_commit(log, handle)
+    if rerun_policy == "fail":
+        raise TransactionAlreadyCommittedException(
+            f"Transaction {handle.app_id!r} is committed in version {committed.version} of table {log.uri} (txnVersion "
+            f"{last}), and "
+            "rerun_policy is 'fail'. Use 'skip' to leave it, 'replace' to redo it, or another transaction_key.",
+            table=log.uri,
+            version=committed.version,
+        )
+    return replace(handle, committed=committed, txn_version=last if identity.txn_version is None else identity.txn_version)
+
+
+def _identity(table: str, key: str | None, app_id: str | None, txn_version: int | None) -> _Identity:
+    if key is not None:
+        if app_id is not None or txn_version is not None:
+            raise DeltaIllegalArgumentException("Give either transaction_key, or app_id with txn_version, not both.", table=table)
+        _check_text("transaction_key", key, table)
+        return _Identity(key, None)
+    if app_id is None and txn_version is None:
+        raise DeltaIllegalArgumentException(
+            "The transaction has no identity. Give transaction_key, or app_id with txn_version.", table=table
+        )
+    if app_id is None or txn_version is None:
+        given, missing = ("app_id", "txn_version") if txn_version is None else ("txn_version", "app_id")
+        raise DeltaIllegalArgumentException(
+            f"{given} was given without {missing}: an idempotent write needs both (Delta's txnAppId and txnVersion).", table=table
+        )
+    _check_text("app_id", app_id, table)
+    if isinstance(txn_version, bool) or not isinstance(txn_version, int) or not 0 <= txn_version <= _MAX_LONG:
+        raise DeltaIllegalArgumentException(
+            f"txn_version must be a whole number from 0 to {_MAX_LONG}, got {txn_version!r}.", table=table
+        )
+    return _Identity(app_id, txn_version)
+
+
+def _check_former_keys(table: str, snapshot: Snapshot, identity: _Identity, keys: Sequence[str]) -> None:
+    for key in keys:
+        if snapshot.transaction_version(key) is not None:
+            raise TransactionExpiredException(
+                f"Whether transaction {identity.app_id!r} is in table {table} cannot be told: an earlier version of this "
+                f"provider has published instances of this run there, under keys of map indexes ({key!r}), which do not tell "
+                "what they worked on. Nothing is committed. Look at the table: if it has the rows, there is nothing to do (mark "
+                "the task as success); if not, run it once with rerun_policy='append'.",
+                table=table,
+                version=snapshot.version,
+            )
+
+
+def _check_unexpired(table: str, snapshot: Snapshot, identity: _Identity, last: int | None) -> None:
+    if last != snapshot.transaction_version(identity.app_id):
+        raise TransactionExpiredException(
+            f"The key of app_id {identity.app_id!r} has expired from table {table}, so what its txnVersion "
+            f"{identity.txn_version} added cannot be replaced. Overwrite the rows with mode='overwrite' and replace_where, "
+            "and rerun_policy='append'.",
+            table=table,
+            version=snapshot.version,
+        )
+
+
+def _check_text(name: str, value: object, table: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise DeltaIllegalArgumentException(f"{name} must be a text that is not empty, got {value!r}.", table=table)
+
+
+def _check_choice(name: str, value: str, allowed: Sequence[str], table: str) -> None:
+    if value not in allowed:
+        raise DeltaIllegalArgumentException(f"{name} must be one of {', '.join(allowed)}, got {value!r}.", table=table)
+
+
+def _next_version(table: str, identity: _Identity, last: int | None, rerun_policy: str) -> int:
+    if identity.txn_version is None:
+        return 0 if last is None else last + 1
+    if last is not None and last > identity.txn_version and rerun_policy in ("append", "replace"):
+        raise DeltaIllegalArgumentException(
+            f"app_id {identity.app_id!r} has committed txnVersion {last} to table {table}, so {identity.txn_version} cannot be "
+            f"committed again (rerun_policy={rerun_policy!r}): versions of one app_id only grow. Use transaction_key, "
+            "which gives "
+            "each Dag run an identity of its own.",
+            table=table,
+        )
+    return identity.txn_version
+
+
+def _of_table(
+    handle: TransactionHandle, snapshot: Snapshot, partition_by: Sequence[str], isolation_level: str | None
+) -> TransactionHandle:
+    metadata = snapshot.metadata
+    if partition_by and [c.lower() for c in partition_by] != [c.lower() for c in metadata.partition_columns]:
+        raise DeltaAnalysisException(
+            f"Table {handle.table} version {snapshot.version} is partitioned by ({', '.join(metadata.partition_columns)}), "
+            f"partition_by says ({', '.join(partition_by)}). Leave it out, or overwrite the table with overwrite_schema=True.",
+            table=handle.table,
+            version=snapshot.version,
+        )
+    return replace(
+        handle,
+        table_id=metadata.id,
+        schema_string=metadata.schema_string,
+        partition_columns=tuple(metadata.partition_columns),
+        configuration=dict(metadata.configuration),
+        name=metadata.name,
+        description=metadata.description,
+        isolation_level=isolation_level or metadata.configuration.get("delta.isolationLevel", ISOLATION_LEVELS[0]),
+        timestamp=snapshot.timestamp,
+    )
+
+
+def _of_new_table(
+    handle: TransactionHandle,
+    partition_by: Sequence[str],
+    schema: str | None,
+    configuration: Mapping[str, str | None] | None,
+    name: str | None,
+    description: str | None,
+    isolation_level: str | None,
+) -> TransactionHandle:
+    from airflow_delta.log.features.properties import validate
+
+    wanted = {**DEFAULT_CONFIGURATION, **(configuration or {})}
+    given = validate({key: value for key, value in wanted.items() if value is not None}, table=handle.table)
+    if schema is not None:
+        from airflow_delta.commands.begin.read_snapshot import check_new_schema, with_column_mapping
+
+        schema = check_new_schema(schema, partition_by, given, table=handle.table)
+        # Every stage writes files under the names that the commit gives the table.
+        schema, given = with_column_mapping(schema, given)
+    return replace(
+        handle,
+        schema_string=schema,
+        partition_columns=tuple(partition_by),
+        configuration=given,
+        features=_features_of_new_table(schema, given),
+        name=name,
+        description=description,
+        isolation_level=isolation_level or given.get("delta.isolationLevel", ISOLATION_LEVELS[0]),
+    )
+
+
+def _features_of_new_table(schema: str | None, configuration: Mapping[str, str]) -> tuple[str, ...]:
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.features import protocol
+
+    nothing = '{"type":"struct","fields":[]}'
+    metadata = Metadata(id="", schema_string=schema or nothing, configuration=dict(configuration))
+    return tuple(sorted(protocol.features(protocol.apply_feature_properties(metadata, None)[1])))

@@ -1,0 +1,87 @@
+"""The table at the version that a transaction reads, and what is asked of its schema and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaIllegalStateException, VersionNotFoundException
+from airflow_delta.staging.contract import TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log.expressions.predicate import Predicate
+
+
+def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
+    """Return the table at the version that the transaction reads; a snapshot of version -1 when it did not exist.
+
+    :raises VersionNotFoundException: the log no longer holds that version.
+    :raises DeltaIllegalStateException: another table is at the location now.
+    """
+    if handle.read_version < 0:
+        from airflow_delta.log.snapshot import Snapshot
+
+        return Snapshot(log, None)
+    latest = log.snapshot
+    if latest.version < handle.read_version:
+        latest = log.update()
+    if latest.version < handle.read_version:
+        raise DeltaIllegalStateException(
+            f"Table {log.uri} has version {latest.version}, but the transaction read version {handle.read_version}: the "
+            "table was "
+            "deleted or restored from a backup meanwhile. Clear the start task.",
+            table=log.uri,
+            version=handle.read_version,
+        )
+    try:
+        return log.snapshot_at(handle.read_version)
+    except VersionNotFoundException as error:
+        raise VersionNotFoundException(
+            f"The transaction read version {handle.read_version} of table {log.uri}, which its log no longer holds (earliest "
+            f"{error.earliest}, latest {error.latest}): it was cleaned up, so conflicts since then cannot be checked. "
+            "Clear the "
+            "start task; raise delta.logRetentionDuration above the longest Dag run.",
+            earliest=error.earliest,
+            latest=error.latest,
+            table=log.uri,
+            version=handle.read_version,
+        ) from error
+
+
+def parse_predicate(log: DeltaLog, handle: TransactionHandle, text: str) -> Predicate:
+    """Return a predicate on the table's columns.
+
+    :raises PredicateException: it does not parse or names an unknown column.
+    """
+    from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.schema.types import parse_schema
+
+    schema = handle.schema_string or read_snapshot(log, handle).metadata.schema_string
+    return Predicate.parse(text, parse_schema(schema), handle.partition_columns)
+
+
+def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Mapping[str, str], *, table: str) -> str:
+    """Check a schema that a table is to get, and return it in compact JSON.
+
+    :raises DeltaAnalysisException: it is no schema, or cannot be that of a table partitioned like this.
+    """
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.schema.types import check_metadata, parse_schema, to_json
+
+    schema = to_json(parse_schema(schema))
+    mapped, properties = with_column_mapping(schema, configuration)
+    check_metadata(Metadata(id=table, schema_string=mapped, partition_columns=list(partition_by), configuration=properties))
+    return schema
+
+
+def with_column_mapping(schema: str, configuration: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return schema and properties of a new table with the ids and physical names that its column mapping mode asks for."""
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.features import column_mapping
+
+    given = Metadata(id="", schema_string=schema, configuration=dict(configuration))
+    if column_mapping.mode(configuration) == "none":
+        return schema, given.configuration
+    assigned = column_mapping.assign(given, None)
+    return assigned.schema_string, assigned.configuration

@@ -1,0 +1,161 @@
+"""CONVERT TO DELTA: a directory of Parquet files becomes a table where it is (Delta's ``ConvertToDeltaCommand``)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.compute_statistics import CONCURRENCY, FILES_AT_ONCE, collect_statistics
+from airflow_delta.commands.convert.source_files import find_files, footers_of, values_of
+from airflow_delta.commands.files.partitions import time_zone_of, url_encode
+from airflow_delta.commands.run_large import run_large
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.actions.actions import Action, AddFile, Metadata
+from airflow_delta.log.schema.types import StructType
+from airflow_delta.staging.contract import CommitResult, TransactionHandle
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.storage.base import FileStatus
+    from airflow_delta.transaction import Operation, OptimisticTransaction
+
+
+def convert_to_delta(
+    log: DeltaLog,
+    *,
+    partition_schema: str | Mapping[str, str] | None = None,
+    collect_stats: bool = True,
+    properties: Mapping[str, str] | None = None,
+    time_zone: str = "UTC",
+    **options: Any,
+) -> CommitResult:
+    """Make the Parquet files at a location a Delta table. No file is written but the first log entry, none is moved.
+
+    Schema and statistics come out of the files' footers, a few of which are in memory at a time. Where a table is already,
+    nothing happens.
+
+    :param log: of the directory.
+    :param partition_schema: columns of the partition directories, in their order: ``p STRING, q DATE``, Spark's JSON form, or
+        SQL types by name. Needed when there are such directories.
+    :param collect_stats: collect statistics (Delta: without ``NO STATISTICS``).
+    :param properties: properties of the table.
+    :param time_zone: time zone of timestamps in directory names that name none.
+    :param options: identity and commit options of :func:`airflow_delta.commands.run_large.run_large`.
+    :returns: the commit; with ``attempts=0`` where a table was already.
+    :raises DeltaFileNotFoundException: there are no files.
+    :raises DeltaAnalysisException: a file is no Parquet file or has a type that Delta cannot store, or the directories do not fit
+        the partition schema.
+    :raises SchemaMismatchException: files disagree on the type of a column.
+    :raises DeltaIllegalArgumentException: column mapping is asked for, which files that are there cannot have.
+    :raises ConcurrentWriteException: another writer made a table of it meanwhile.
+    """
+    from airflow_delta.commands.files.parquet_schema import parse_partition_schema
+
+    configuration = dict(properties or {})
+    partitions = parse_partition_schema(partition_schema)
+    zone = time_zone_of(time_zone)
+
+    def operate(handle: TransactionHandle, txn: OptimisticTransaction) -> tuple[Sequence[Action], Operation] | None:
+        from airflow_delta.transaction import Operation
+
+        if txn.read_version >= 0:
+            return None
+        files = _Files(log, partitions, zone)
+        schema = files.schema()
+        _check_mapping(log.uri, handle.configuration)
+        txn.update_metadata_for_new_table(
+            Metadata(
+                id=str(uuid.uuid4()),
+                schema_string=schema,
+                partition_columns=list(partitions.names),
+                configuration=dict(handle.configuration),
+                created_time=int(time.time() * 1000),
+            )
+        )
+        adds = list(files.adds(txn, collect_stats=collect_stats))
+        metrics = {"numConvertedFiles": len(files.statuses)}
+        return adds, Operation.convert(
+            len(files.statuses), partitions.names, collect_stats=collect_stats, source_format="parquet", metrics=metrics
+        )
+
+    return run_large(log, operate, configuration=configuration, in_place=True, **options)
+
+
+def _check_mapping(table: str, configuration: Mapping[str, str]) -> None:
+    from airflow_delta.log.features import column_mapping
+
+    wanted = column_mapping.mode(configuration)
+    if wanted != "none":
+        raise DeltaIllegalArgumentException(
+            f"{table} cannot be converted with column mapping mode {wanted!r}: the files have the columns' own names "
+            "(DELTA_CONVERSION_UNSUPPORTED_COLUMN_MAPPING). Switch it on afterwards, with a property of the table.",
+            table=table,
+        )
+
+
+class _Files:
+    """The files of a directory, whose footers are read in parallel; twice when there are too many to keep."""
+
+    def __init__(self, log: DeltaLog, partitions: StructType, zone: tzinfo) -> None:
+        self._log = log
+        self._partitions = partitions
+        self.statuses = find_files(log)
+        # Before any footer is read: directories that do not fit are told at once.
+        self._values = [values_of(status.path, partitions, zone, table=log.uri) for status in self.statuses]
+        self._footers: list[pq.FileMetaData] | None = None
+
+    def schema(self) -> str:
+        """Return the schema of all files, the partition columns among them."""
+        from airflow_delta.commands.files.footers import readable_schema
+        from airflow_delta.commands.files.parquet_schema import MergedSchema, with_partition_columns
+        from airflow_delta.log.schema.types import to_json
+
+        merged = MergedSchema(self._log.uri)
+        for status, footer in self._with_footers():
+            merged.add(readable_schema(footer, status.path, table=self._log.uri), status.path)
+        return to_json(with_partition_columns(merged.schema, self._partitions))
+
+    def adds(self, txn: OptimisticTransaction, *, collect_stats: bool) -> Iterator[AddFile]:
+        """Yield the files as actions; with statistics, files without a row are left out, as Delta does."""
+        from airflow_delta.log.features import protocol
+        from airflow_delta.log.features.properties import TableProperties
+        from airflow_delta.log.schema.types import parse_schema
+
+        if not collect_stats:
+            for status, values in zip(self.statuses, self._values, strict=True):
+                yield self._add(status, values, None)
+            return
+        schema = parse_schema(txn.metadata.schema_string).without(self._partitions.names)
+        properties = TableProperties(txn.metadata.configuration)
+        tight = True if "deletionVectors" in protocol.features(txn.protocol) else None
+        for (status, footer), values in zip(self._with_footers(), self._values, strict=True):
+            if footer.num_rows:
+                yield self._add(status, values, collect_statistics(footer, schema, properties, tight_bounds=tight))
+
+    @staticmethod
+    def _add(status: FileStatus, values: dict[str, str | None], stats: str | None) -> AddFile:
+        return AddFile(
+            path=url_encode(status.path),
+            partition_values=values,
+            size=status.size,
+            modification_time=status.modification_time,
+            data_change=True,
+            stats=stats,
+        )
+
+    def _with_footers(self) -> Iterator[tuple[FileStatus, pq.FileMetaData]]:
+        if self._footers is not None:
+            yield from zip(self.statuses, self._footers, strict=True)
+            return
+        for start in range(0, len(self.statuses), FILES_AT_ONCE):
+            some = self.statuses[start : start + FILES_AT_ONCE]
+            footers = footers_of(self._log, some, CONCURRENCY)
+            if len(some) == len(self.statuses):
+                self._footers = footers
+            yield from zip(some, footers, strict=True)

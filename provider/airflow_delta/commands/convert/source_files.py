@@ -1,0 +1,143 @@
+"""The Parquet files of a directory that becomes a table, and the partition values that their directories say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.files.partitions import partition_values
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaFileNotFoundException,
+    DeltaIllegalStateException,
+    StagedFileException,
+)
+from airflow_delta.log.schema.partition_values import parse_partition_directory
+from airflow_delta.log.schema.types import StructType
+from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.staging.paths import STAGING_DIRECTORY, is_hidden
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.storage.base import FileStatus
+
+_STAGED = re.compile(rf"{STAGING_DIRECTORY}/[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+def find_files(log: DeltaLog) -> list[FileStatus]:
+    """Return the files to convert, sorted by path; what Spark does not see (names that begin with ``_`` or ``.``) is left out.
+
+    :raises DeltaFileNotFoundException: there is none (Delta: DELTA_EMPTY_DIRECTORY).
+    :raises DeltaIllegalStateException: files of a transaction that was not committed, or of another table, are among them.
+    """
+    found = []
+    for status in log.store.list_recursive(""):
+        other, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
+        if inner and not is_hidden(f"{other}/x"):
+            raise DeltaIllegalStateException(
+                f"{log.uri} holds another Delta table in {other}: rows that are deleted there, or older versions of rows, would "
+                "appear in this one. Move that table away, or read it and append its rows.",
+                table=log.uri,
+            )
+        if not is_hidden(status.path):
+            found.append(status)
+    found.sort(key=lambda status: status.path)
+    if not found:
+        raise DeltaFileNotFoundException(
+            f"There are no Parquet files in {log.uri} to make a table of (DELTA_EMPTY_DIRECTORY).", table=log.uri
+        )
+    staged = next((status.path for status in found if _STAGED.match(status.path)), None)
+    if staged is not None:
+        raise DeltaIllegalStateException(
+            f"{log.uri} holds {staged}, which a transaction staged and never committed: its rows would appear in the table. "
+            f"Abort the transaction, or delete {'/'.join(staged.split('/')[:2])}.",
+            table=log.uri,
+        )
+    return found
+
+
+def footers_of(log: DeltaLog, statuses: Sequence[FileStatus], concurrency: int) -> list[pq.FileMetaData]:
+    """Return the footers of files, in order.
+
+    :raises DeltaAnalysisException: a file is no Parquet file.
+    """
+    from airflow_delta.log.statistics.footers import read_footers
+
+    try:
+        return read_footers(log.store, statuses, concurrency)
+    except StagedFileException as error:
+        raise DeltaAnalysisException(
+            f"{error.message.removesuffix(' Run the stage that wrote it again.')} All files of a directory that becomes a table "
+            "must be Parquet files (DELTA_FAILED_READ_FILE_FOOTER): move this one away, or let its name begin with '_'.",
+            table=log.uri,
+        ) from error
+
+
+def values_of(path: str, columns: StructType, zone: tzinfo, *, table: str) -> dict[str, str | None]:
+    """Return the partition values of a file, in the text form of the log.
+
+    :param path: relative to the table, not URL-encoded.
+    :param columns: partition columns, in the order of the directories.
+    :param zone: time zone of timestamps that name none.
+    :raises DeltaAnalysisException: the directories are of other columns, or a value is not of its column's type.
+    """
+    directories = _partition_directories(path)
+    found = list(parse_partition_directory("/".join(directories)))
+    if len(found) != len(columns):
+        raise DeltaAnalysisException(
+            f"{path} of {table} lies in directories of {len(found)} partition columns ({', '.join(found)}), expected "
+            f"{len(columns)} ({', '.join(columns.names)}) (DELTA_UNEXPECTED_NUM_PARTITION_COLUMNS_FROM_FILE_NAME). Give the "
+            "partition schema that the directories have.",
+            table=table,
+        )
+    for name, expected in zip(found, columns.names, strict=True):
+        if name.lower() != expected.lower():
+            raise DeltaAnalysisException(
+                f"{path} of {table} lies in a directory of the partition column {name}, expected {expected} "
+                "(DELTA_UNEXPECTED_PARTITION_COLUMN_FROM_FILE_NAME). Name the partition columns in the order of the directories.",
+                table=table,
+            )
+    values = parse_partition_directory("/".join(directories))
+    for name, field in zip(found, columns.fields, strict=True):
+        if not _reads_alike(values[name], field.data_type.name):
+            raise _no_value(path, name, str(values[name]), str(field.data_type), table)
+    types = {field.name: field.data_type for field in columns.fields}
+    try:
+        return partition_values("/".join(directories), types, zone, table=table)
+    except StagedFileException as error:
+        raise DeltaAnalysisException(
+            f"{path} of {table}: {error.message} (DELTA_FAILED_CAST_PARTITION_VALUE). Give the column a type that all of its "
+            "directories fit, such as STRING.",
+            table=table,
+        ) from error
+
+
+def _reads_alike(text: str | None, data_type: str) -> bool:
+    """Tell whether Python reads no more in a text than Spark does: ``1_000`` and ``20200101`` are no values to Spark."""
+    if text is None or data_type in ("string", "binary"):
+        return True
+    return _DATE.fullmatch(text) is not None if data_type == "date" else "_" not in text
+
+
+def _no_value(path: str, name: str, text: str, data_type: str, table: str) -> DeltaAnalysisException:
+    return DeltaAnalysisException(
+        f"{path} of {table}: {text!r} is no {data_type}, as the partition column {name} has it "
+        "(DELTA_FAILED_CAST_PARTITION_VALUE). Give the column a type that all of its directories fit, such as STRING.",
+        table=table,
+    )
+
+
+def _partition_directories(path: str) -> list[str]:
+    """Return the directories that name a partition: the innermost ones in a row (Delta's ``PartitionUtils.parsePartition``)."""
+    found: list[str] = []
+    for part in reversed(path.split("/")[:-1]):
+        if "=" in part:
+            found.insert(0, part)
+        elif found:
+            break
+    return found

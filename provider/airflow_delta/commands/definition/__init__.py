@@ -1,0 +1,1 @@
+"""CREATE, REPLACE and ALTER TABLE: the definition that a table gets."""

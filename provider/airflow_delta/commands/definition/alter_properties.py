@@ -1,0 +1,235 @@
+"""ALTER TABLE of all but columns: properties, constraints, the protocol and its features."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from airflow_delta.commands.definition.alter_clustering import cluster_by
+from airflow_delta.commands.definition.altered_table import AlteredTable, protocol_with
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException, ProtocolDowngradeException
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.log.features.constraints import check_constraints
+from airflow_delta.log.features.properties import CONSTRAINT_PREFIX, TableProperties, normalise_key
+from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID
+from airflow_delta.staging.changes import (
+    AddConstraint,
+    ClusterBy,
+    DropConstraint,
+    DropFeature,
+    SetProperties,
+    UnsetProperties,
+    UpgradeProtocol,
+)
+from airflow_delta.transaction import Operation
+
+_COMMENT = "comment"
+_ROW_TRACKING = "delta.enableRowTracking"
+
+
+def set_properties(table: AlteredTable, change: SetProperties) -> AlteredTable:
+    """Set properties; some bring a feature into the protocol."""
+    given = {normalise_key(key): str(value) for key, value in change.properties.items()}
+    metadata = msgspec.structs.replace(
+        table.metadata,
+        configuration={**table.metadata.configuration, **{k: v for k, v in given.items() if k != _COMMENT}},
+        description=given.get(_COMMENT, table.metadata.description),
+    )
+    reads = False
+    if _switches_on(table, given, _ROW_TRACKING):
+        _check_row_ids(table)
+        reads = True  # a file without row ids that is added meanwhile would have none for ever
+        metadata = _with_row_tracking_names(table, metadata)
+    operation = Operation.set_table_properties(given)
+    altered = table.with_metadata(metadata, operation, look_at_files=True)
+    return replace(altered, reads_table=altered.reads_table or reads)
+
+
+def unset_properties(table: AlteredTable, change: UnsetProperties) -> AlteredTable:
+    """Take properties away; their defaults hold again."""
+    keys = [normalise_key(key) for key in change.keys]
+    known = table.metadata.configuration
+    missing = [key for key in keys if key not in known and key != _COMMENT]
+    if missing and not change.if_exists:
+        raise table.refuse(f"The properties {', '.join(missing)} are not set (DELTA_UNSET_NON_EXISTENT_PROPERTY). Use if_exists")
+    metadata = msgspec.structs.replace(
+        table.metadata,
+        configuration={key: value for key, value in known.items() if key not in keys},
+        description=None if _COMMENT in keys else table.metadata.description,
+    )
+    operation = Operation.unset_table_properties(keys, if_exists=change.if_exists)
+    return table.with_metadata(metadata, operation, look_at_files=True)
+
+
+def add_constraint(table: AlteredTable, change: AddConstraint) -> AlteredTable:
+    """Add a CHECK constraint; the rows that are there have to be checked besides."""
+    from airflow_delta.transaction.prepare.prepare import TableState, verify_metadata
+
+    name, expression = change.name.strip().lower(), change.expression.strip()
+    if not name or not expression:
+        raise table.refuse("A constraint needs a name and an expression")
+    if any(known.lower() == name for known in check_constraints(table.metadata)):
+        raise table.refuse(f"Constraint {change.name} is there already (DELTA_CONSTRAINT_ALREADY_EXISTS). Drop it first")
+    _check_expression(table, change)
+    key = f"{CONSTRAINT_PREFIX}{name}"
+    metadata = msgspec.structs.replace(table.metadata, configuration={**table.metadata.configuration, key: expression})
+    state = TableState(
+        table=table.table, read_version=table.version, metadata=table.metadata, protocol=table.protocol, snapshot=table.snapshot
+    )
+    protocol = verify_metadata(state, metadata)
+    return table.done(
+        Operation.add_constraint(change.name, expression),
+        metadata=metadata,
+        protocol=protocol or table.protocol,
+        sets_metadata=True,
+        constraints={**table.constraints, name: expression},
+        reads_table=True,
+    )
+
+
+def drop_constraint(table: AlteredTable, change: DropConstraint) -> AlteredTable:
+    """Drop a CHECK constraint."""
+    name = change.name.strip().lower()
+    key = next((k for k in table.metadata.configuration if k.lower() == f"{CONSTRAINT_PREFIX}{name}"), None)
+    if key is None and not change.if_exists:
+        raise table.refuse(f"There is no constraint {change.name} (DELTA_CONSTRAINT_DOES_NOT_EXIST). Use if_exists")
+    expression = None if key is None else table.metadata.configuration[key]
+    metadata = msgspec.structs.replace(
+        table.metadata, configuration={k: v for k, v in table.metadata.configuration.items() if k != key}
+    )
+    altered = table.with_metadata(metadata, Operation.drop_constraint(change.name, expression))
+    return replace(altered, constraints={k: v for k, v in table.constraints.items() if k != name})
+
+
+def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTable:
+    """Upgrade the protocol, which Delta 4 records as SET TBLPROPERTIES; what the table has already changes nothing.
+
+    :raises ProtocolDowngradeException: the versions asked for are lower than the table's.
+    """
+    properties = {f"delta.feature.{name}": "supported" for name in change.features}
+    reader, writer = change.reader_version, change.writer_version
+    known = table.protocol
+    lower = (reader or known.min_reader_version) < known.min_reader_version or (
+        writer or known.min_writer_version
+    ) < known.min_writer_version
+    if lower and known.min_writer_version < table_protocol.MAX_WRITER_VERSION:
+        raise ProtocolDowngradeException(
+            f"The protocol of table {table.table} version {table.version} is ({known.min_reader_version}, "
+            f"{known.min_writer_version}) and cannot go down to ({reader}, {writer}). Features are dropped with DropFeature.",
+            table=table.table,
+            version=table.version,
+        )
+    if reader is not None:
+        properties["delta.minReaderVersion"] = str(reader)
+    if writer is not None:
+        properties["delta.minWriterVersion"] = str(writer)
+    if not properties:
+        raise table.refuse("UpgradeProtocol needs versions or features")
+    return set_properties(table, SetProperties(properties))
+
+
+def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
+    """Drop a feature that only writers have to know: nothing that older clients read of the log depends on it."""
+    from airflow_delta.transaction.prepare.feature_drop import check_drop
+
+    present = table_protocol.features(table.protocol)
+    name = next((known for known in present if known.lower() == change.feature.lower()), None)
+    if name is None:
+        raise table.refuse(
+            f"The table does not have the feature {change.feature} (DELTA_FEATURE_DROP_FEATURE_NOT_PRESENT); it has "
+            f"{', '.join(sorted(present))}"
+        )
+    known = table_protocol.FEATURES.get(name)
+    if known is None or known.reader or name == "checkpointProtection":
+        raise DeltaUnsupportedOperationException(
+            f"The feature {name} cannot be dropped from table {table.table} version {table.version} by this provider: older "
+            "clients would find it in the history of the table, which has to be protected by checkpoints or cut off. Let Delta "
+            f"Spark do it: ALTER TABLE ... DROP FEATURE {name}.",
+            table=table.table,
+            version=table.version,
+        )
+    protocol = protocol_with(present - {name})
+    if table.snapshot is not None:
+        check_drop(table.protocol, protocol, table.snapshot, table=table.table)
+    domains, metadata = dict(table.domains), table.metadata
+    if name == "rowTracking":
+        gone = {_ROW_TRACKING, "delta.rowTrackingSuspended", MATERIALIZED_ROW_ID, MATERIALIZED_ROW_COMMIT_VERSION}
+        kept = {key: value for key, value in metadata.configuration.items() if key not in gone}
+        metadata = msgspec.structs.replace(metadata, configuration=kept)
+        known_domain = None if table.snapshot is None else table.snapshot.domain_metadata.get("delta.rowTracking")
+        if known_domain is not None:
+            domains["delta.rowTracking"] = msgspec.structs.replace(known_domain, removed=True)
+    return table.done(Operation.drop_feature(name), metadata=metadata, protocol=protocol, domains=domains, sets_metadata=True)
+
+
+# -- parts ----------------------------------------------------------------------------------------------------------------------
+
+
+def _switches_on(table: AlteredTable, given: Mapping[str, str], key: str) -> bool:
+    on = given.get(key, "").strip().lower() == "true"
+    return on and not TableProperties(table.metadata.configuration).get(key)
+
+
+def _check_row_ids(table: AlteredTable) -> None:
+    """Check that every file has row ids: else they would have to be committed again, in commits before this one."""
+    if table.snapshot is None:
+        return
+    ids = table.snapshot.files(columns=["base_row_id"]).column("base_row_id")
+    if ids.null_count:
+        raise DeltaUnsupportedOperationException(
+            f"Row tracking cannot be switched on for table {table.table} version {table.version} by this provider: "
+            f"{ids.null_count} of its files have no row ids and have to be committed again first. Let Delta Spark do it (ALTER "
+            f"TABLE ... SET TBLPROPERTIES ('{_ROW_TRACKING}' = 'true')), or create the table with it.",
+            table=table.table,
+            version=table.version,
+        )
+
+
+def _with_row_tracking_names(table: AlteredTable, metadata: Metadata) -> Metadata:
+    """Return the metadata with names for the columns of row tracking that do not depend on when this is done."""
+    own = metadata.configuration
+    names = {
+        key: f"{prefix}{uuid.uuid5(uuid.NAMESPACE_OID, f'{table.seed}/{prefix}')}"
+        for key, prefix in ((MATERIALIZED_ROW_ID, "_row-id-col-"), (MATERIALIZED_ROW_COMMIT_VERSION, "_row-commit-version-col-"))
+    }
+    return msgspec.structs.replace(metadata, configuration={**own, **{k: v for k, v in names.items() if k not in own}})
+
+
+def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
+    """Check what can be told of an expression without Spark, which has the last word when it checks the rows."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from airflow_delta.log.expressions.functions import oversized, refused_function
+
+    if (problem := oversized(change.expression)) is not None:
+        raise table.refuse(f"The constraint {change.name} {problem}")
+    try:
+        tree = sqlglot.parse_one(change.expression, dialect="spark")
+    except SqlglotError as error:
+        raise DeltaAnalysisException(
+            f"The constraint {change.name} does not parse: {change.expression} ({str(error).splitlines()[0]})"
+        ) from error
+    if tree.find(exp.AggFunc, exp.Query, exp.Window) is not None:
+        raise table.refuse(
+            f"The constraint {change.name} ({change.expression}) looks at more than one row, which no writer can check"
+        )
+    if (problem := refused_function(change.expression)) is not None:
+        raise table.refuse(f"The constraint {change.name} ({change.expression}) {problem}")
+
+
+PROPERTY_CHANGES: Mapping[type, Callable[[AlteredTable, Any], AlteredTable]] = {
+    SetProperties: set_properties,
+    UnsetProperties: unset_properties,
+    AddConstraint: add_constraint,
+    DropConstraint: drop_constraint,
+    UpgradeProtocol: upgrade_protocol,
+    DropFeature: drop_feature,
+    ClusterBy: cluster_by,
+}

@@ -1,0 +1,91 @@
+"""Which types the columns of a table may get while its files stay as they are (Delta's ``canChangeDataType``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_delta.commands.definition.altered_table import AlteredTable
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.features.schema_changes import dependents
+from airflow_delta.log.features.type_widening import may_widen
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
+from airflow_delta.log.schema.walk import Path, dotted
+
+
+def check_no_dependents(table: AlteredTable, path: Path) -> None:
+    """Check that no constraint and no generated column refers to the column at a path, whose type is to change.
+
+    :raises DeltaAnalysisException: one does.
+    """
+    for name, text, is_generated in dependents(table.metadata, path[0]):
+        what, error = ("constraint", "DELTA_CONSTRAINT_DEPENDENT_COLUMN_CHANGE")
+        if is_generated:
+            what, error = ("generated column", "DELTA_GENERATED_COLUMNS_DEPENDENT_COLUMN_CHANGE")
+        raise table.refuse(f"The type of {dotted(path)} cannot be changed: the {what} {name} refers to it, {text} ({error})")
+
+
+def replaced_type(table: AlteredTable, old: DataType, new: DataType, path: Path) -> DataType:
+    """Return the new type with what the old one had in the metadata of its fields (Delta's ``changeDataType``).
+
+    :param path: of the column; empty for the whole schema.
+    :raises DeltaAnalysisException: columns of the one type may not become the other.
+    """
+    match old, new:
+        case StructType(), StructType():
+            return _replaced_struct(table, old, new, path)
+        case ArrayType(element, nulls), ArrayType(to, may_null):
+            _check_nulls(table, path, nulls, may_null)
+            return ArrayType(replaced_type(table, element, to, (*path, "element")), may_null)
+        case MapType(key, value, nulls), MapType(to_key, to_value, may_null):
+            _check_nulls(table, path, nulls, may_null)
+            key = replaced_type(table, key, to_key, (*path, "key"))
+            return MapType(key, replaced_type(table, value, to_value, (*path, "value")), may_null)
+    if old == new:
+        return old
+    if not may_widen(old, new):
+        raise table.refuse(
+            f"{dotted(path)} cannot become {new} from {old} (DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP): its files would have "
+            "to be written again. Overwrite the table with overwrite_schema"
+        )
+    if not TableProperties(table.metadata.configuration).get("enableTypeWidening"):
+        raise table.refuse(
+            f"{dotted(path)} can only become {new} from {old} in a table with type widening "
+            "(DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP). Set delta.enableTypeWidening first"
+        )
+    return new
+
+
+def _replaced_struct(table: AlteredTable, old: StructType, new: StructType, path: Path) -> StructType:
+    known = {field.name.lower() for field in new.fields}
+    gone = [field.name for field in old.fields if field.name.lower() not in known]
+    added = [field.name for field in new.fields if old.find(field.name) is None]
+    if gone and added:
+        raise table.refuse(
+            f"Columns {', '.join(gone)} would go and {', '.join(added)} come, which may be meant as a renaming "
+            "(DELTA_AMBIGUOUS_DATA_TYPE_CHANGE). Rename, drop and add columns one after the other"
+        )
+    if gone:
+        raise table.refuse(
+            f"Columns {', '.join(dotted((*path, name)) for name in gone)} would be dropped, which REPLACE COLUMNS does not do "
+            "(DELTA_UNSUPPORTED_ALTER_TABLE_REPLACE_COL_OP). Use DropColumns"
+        )
+    fields = []
+    for field in new.fields:
+        here = (*path, field.name)
+        before = old.find(field.name)
+        if before is None:
+            if not field.nullable:
+                raise table.refuse(f"The new column {dotted(here)} cannot be NOT NULL")
+            fields.append(field)
+            continue
+        _check_nulls(table, here, before.nullable, field.nullable)
+        data_type = replaced_type(table, before.data_type, field.data_type, here)
+        if data_type != before.data_type and not isinstance(data_type, StructType | ArrayType | MapType):
+            check_no_dependents(table, here)
+        fields.append(replace(field, data_type=data_type, metadata={**before.metadata, **field.metadata}))
+    return StructType(tuple(fields))
+
+
+def _check_nulls(table: AlteredTable, path: Path, before: bool, after: bool) -> None:
+    if before and not after:
+        raise table.refuse(f"{dotted(path)} may be null and cannot lose that here. Use ChangeColumn(nullable=False)")

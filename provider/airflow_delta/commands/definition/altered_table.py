@@ -1,0 +1,224 @@
+"""A table while ALTER TABLE changes it: metadata, protocol and clustering after each change, and what Delta calls the change.
+
+The changes of a transaction are made twice: when they are planned, to refuse what cannot be done and so that later stages know
+the table as it will be, and by the commit, on the table as it was read. Both give the same table, physical names included.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaError, DeltaTableNotFoundException
+from airflow_delta.staging.changes import Change, change_from_dict
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
+    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.schema.walk import Path
+    from airflow_delta.transaction import Operation
+
+MODE = "alter"
+"""``StagedWrite.mode`` of a stage that changes the table itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredTable:
+    """The table after some changes.
+
+    :param seed: of physical names: identity of the transaction.
+    :param snapshot: version that the transaction reads; ``None`` where only metadata are asked for.
+    :param clustering: physical paths of the clustering columns; ``None``: not known.
+    :param domains: metadata domains that the changes set, by name.
+    :param operations: what Delta calls the changes, in their order.
+    :param sets_metadata: the commit writes the metadata, changed or not, as Delta does.
+    :param constraints: CHECK constraints that the rows which are there have to fulfil, by name.
+    :param not_null: columns that must hold no null in any row.
+    :param reads_table: the changes rely on what is in the table: concurrent writes are conflicts.
+    """
+
+    table: str
+    version: int
+    seed: str
+    metadata: Metadata
+    protocol: Protocol
+    snapshot: Snapshot | None = None
+    clustering: tuple[Path, ...] | None = ()
+    domains: dict[str, DomainMetadata] = field(default_factory=dict)
+    operations: tuple[Operation, ...] = ()
+    sets_metadata: bool = False
+    constraints: dict[str, str] = field(default_factory=dict)
+    not_null: tuple[Path, ...] = ()
+    reads_table: bool = False
+
+    @property
+    def schema(self) -> StructType:
+        """Return the schema."""
+        from airflow_delta.log.schema.types import parse_schema
+
+        return parse_schema(self.metadata.schema_string)
+
+    def refuse(self, message: str) -> DeltaAnalysisException:
+        """Return the error for a change that this table does not allow."""
+        return DeltaAnalysisException(
+            f"{message} (table {self.table} version {self.version})", table=self.table, version=self.version
+        )
+
+    def physical_name(self, path: Path) -> str:
+        """Return the physical name of a new column, the same whenever this change of this transaction is made."""
+        from airflow_delta.log.schema.walk import dotted
+
+        return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{self.seed}/{len(self.operations)}/{dotted(path)}')}"
+
+    def done(self, operation: Operation, **changed: Any) -> AlteredTable:
+        """Return the table after a change."""
+        return replace(self, operations=(*self.operations, operation), **changed)
+
+    def with_metadata(self, metadata: Metadata, operation: Operation, *, look_at_files: bool = False) -> AlteredTable:
+        """Return the table with metadata that a change gives it, and the protocol that they bring along.
+
+        :param look_at_files: the files of the table may forbid it.
+        :raises DeltaError: the metadata are not valid, or ask for what an existing table only gets by name.
+        """
+        from airflow_delta.log.features import clustering
+        from airflow_delta.transaction.prepare.metadata_update import update_metadata
+        from airflow_delta.transaction.prepare.prepare import TableState
+
+        state = TableState(
+            table=self.table,
+            read_version=self.version,
+            metadata=self.metadata,
+            protocol=self.protocol,
+            snapshot=self.snapshot if look_at_files else None,
+        )
+        if self.clustering:
+            clustering.check(metadata, list(self.clustering))
+        update = update_metadata(state, metadata)
+        return self.done(operation, metadata=update.metadata, protocol=update.protocol or self.protocol, sets_metadata=True)
+
+
+def table_of(handle: TransactionHandle, snapshot: Snapshot) -> AlteredTable:
+    """Return the table at the version that a transaction reads.
+
+    :raises DeltaTableNotFoundException: it did not exist.
+    """
+    if snapshot.version < 0:
+        raise DeltaTableNotFoundException(
+            f"Table {handle.table} did not exist when the transaction began, so there is nothing to alter. Create it as it "
+            "should be, or alter it in a later transaction.",
+            table=handle.table,
+        )
+    from airflow_delta.log.features.clustering import clustering_columns
+
+    return AlteredTable(
+        table=handle.table,
+        version=snapshot.version,
+        seed=handle.transaction_id,
+        metadata=snapshot.metadata,
+        protocol=snapshot.protocol,
+        snapshot=snapshot,
+        clustering=tuple(clustering_columns(snapshot.domain_metadata)),
+    )
+
+
+def is_alter(write: StagedWrite) -> bool:
+    """Return whether a stage changes the table itself."""
+    return write.mode == MODE
+
+
+def apply_changes(table: AlteredTable, changes: Iterable[Change | dict[str, Any]]) -> AlteredTable:
+    """Return the table after changes, each made on what the ones before have left.
+
+    :raises DeltaError: one of them cannot be made.
+    """
+    for change in changes:
+        table = apply_change(table, change if isinstance(change, Change) else change_from_dict(change))
+    return table
+
+
+def apply_change(table: AlteredTable, change: Change) -> AlteredTable:
+    """Return the table after one change.
+
+    :raises DeltaError: it cannot be made; names table and version.
+    """
+    from airflow_delta.commands.definition.alter_columns import COLUMN_CHANGES
+    from airflow_delta.commands.definition.alter_properties import PROPERTY_CHANGES
+
+    try:
+        return {**COLUMN_CHANGES, **PROPERTY_CHANGES}[type(change)](table, change)
+    except DeltaError as error:
+        if error.table is None:
+            error.table, error.version = table.table, table.version
+            error.message = f"{error.message} (table {table.table} version {table.version})"
+        raise
+
+
+def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterable[StagedWrite]) -> AlteredTable:
+    """Return the table after stages: their changes, and the columns that others bring (``merge_schema``).
+
+    :param writes: each after those that it was planned on top of.
+    """
+    from airflow_delta.commands.definition.evolve import evolved
+    from airflow_delta.transaction import Operation
+
+    for write in writes:
+        if is_alter(write):
+            table = apply_changes(table, write.changes)
+            continue
+        now = replace(handle, configuration=dict(table.metadata.configuration))
+        metadata = evolved(now, table.metadata, [write])
+        if metadata is not table.metadata:
+            known = table.operations
+            table = replace(table.with_metadata(metadata, Operation("WRITE")), operations=known)
+    return table
+
+
+def handle_of(handle: TransactionHandle, table: AlteredTable) -> TransactionHandle:
+    """Return the handle as if the transaction had read the altered table."""
+    from airflow_delta.log.features.protocol import features
+
+    return replace(
+        handle,
+        schema_string=table.metadata.schema_string,
+        partition_columns=tuple(table.metadata.partition_columns),
+        configuration=dict(table.metadata.configuration),
+        features=tuple(sorted(features(table.protocol))),
+    )
+
+
+def protocol_with(features: Iterable[str]) -> Protocol:
+    """Return the weakest protocol with exactly these features."""
+    from airflow_delta.log.actions.actions import Protocol
+    from airflow_delta.log.features.protocol import upgraded
+
+    named = Protocol(min_reader_version=3, min_writer_version=7, reader_features=[], writer_features=sorted(features))
+    return upgraded(Protocol(min_reader_version=1, min_writer_version=1), named)
+
+
+def altered_handle(handle: TransactionHandle, write: StagedWrite, changes_before: int = 0) -> TransactionHandle:
+    """Return the handle as an earlier stage that alters the table leaves it.
+
+    :param changes_before: changes that stages before this one have made.
+    """
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.transaction import Operation
+
+    table = AlteredTable(
+        table=handle.table,
+        version=handle.read_version,
+        seed=handle.transaction_id,
+        metadata=Metadata(
+            id=handle.table_id or "",
+            schema_string=handle.schema_string or "",
+            partition_columns=list(handle.partition_columns),
+            configuration=dict(handle.configuration),
+        ),
+        protocol=protocol_with(handle.features),
+        clustering=None,
+        operations=tuple(Operation("") for _ in range(changes_before)),
+    )
+    return handle_of(handle, apply_changes(table, write.changes))

@@ -1,0 +1,282 @@
+"""What CREATE and REPLACE TABLE give a table: schema, partitioning, clustering, properties; from the plan to the commit.
+
+A definition travels in the staged write of the stage that defines the table (``StagedWrite.definition``). Stages that are planned
+on top of that one (``after=``) work on the table as it is defined.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    StageConflictException,
+)
+from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow_delta.commands.stage.load import StageActions
+    from airflow_delta.commands.stage.net_effect import Replaced
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.actions.actions import DomainMetadata, Metadata
+    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.transaction import Operation
+
+MAX_CLUSTERING_COLUMNS = 4
+"""Delta: ``clustering.numColumns`` (DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)."""
+
+OPERATIONS = {
+    "create": "CREATE TABLE",
+    "create_if_not_exists": "CREATE TABLE",
+    "replace": "REPLACE TABLE",
+    "create_or_replace": "CREATE OR REPLACE TABLE",
+}
+"""Operation by mode, as ``commitInfo`` records it; followed by ``AS SELECT`` where rows come with it."""
+
+_NOT_CLUSTERABLE = ("array", "map", "struct", "binary", "boolean", "variant")
+
+
+def define_table(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    *,
+    mode: str,
+    schema: str,
+    partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    description: str | None = None,
+) -> Json:
+    """Return the definition of a table, checked as the commit will check it.
+
+    :param schema: Spark's JSON form.
+    :raises DeltaAnalysisException: schema, partitioning, clustering or an expression is not valid.
+    :raises DeltaIllegalArgumentException: a property is not valid.
+    :raises DeltaUnsupportedTableFeatureException: a column has a default, and the table has not that feature.
+    """
+    import msgspec
+
+    from airflow_delta.commands.begin.begin import DEFAULT_CONFIGURATION
+    from airflow_delta.commands.begin.read_snapshot import read_snapshot
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.features import clustering, protocol
+    from airflow_delta.log.features.properties import strip_protocol_properties
+    from airflow_delta.log.schema.types import parse_schema
+    from airflow_delta.transaction.prepare.metadata_update import update_metadata
+    from airflow_delta.transaction.prepare.prepare import TableState
+
+    snapshot = read_snapshot(log, handle)
+    exists = snapshot.version >= 0
+    given = {**DEFAULT_CONFIGURATION, **(properties or {})}
+    columns = parse_schema(schema)
+    metadata = Metadata(
+        id=str(uuid.uuid4()),
+        description=description,
+        schema_string=schema,
+        partition_columns=_spelled(columns, partition_by, handle),
+        configuration=given,
+        created_time=int(time.time() * 1000),
+    )
+    state = TableState(
+        table=log.uri,
+        read_version=snapshot.version,
+        metadata=snapshot.metadata if exists else None,
+        protocol=snapshot.protocol if exists else None,
+        snapshot=snapshot if exists else None,
+    )
+    # Columns that keep name and type keep the physical name, as in Delta's REPLACE.
+    update = update_metadata(state, metadata, creates_table=True, overwrites_schema=exists)
+    _check_clustering(handle, columns, cluster_by, metadata.partition_columns, update.metadata.configuration)
+    if exists and metadata.partition_columns and clustering.clustering_columns(snapshot.domain_metadata):
+        raise DeltaAnalysisException(
+            f"Table {handle.table} is clustered and cannot be replaced by a partitioned one "
+            "(DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE). Cluster the new one as well, or write to another location.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+    asked = {key: value for key, value in given.items() if key not in strip_protocol_properties(given)}
+    defined = msgspec.structs.replace(update.metadata, configuration={**update.metadata.configuration, **asked})
+    known = update.protocol if update.protocol is not None else snapshot.protocol
+    clustered = {"clustering", "domainMetadata"} if cluster_by else set()
+    return {
+        "mode": mode,
+        "clusterBy": list(cluster_by),
+        "features": sorted(protocol.features(known) | clustered),
+        "metaData": msgspec.to_builtins(defined),
+    }
+
+
+def as_defined(handle: TransactionHandle, definition: Mapping[str, Any]) -> TransactionHandle:
+    """Return the handle as if it had read the table that is defined."""
+    metadata = definition["metaData"]
+    return replace(
+        handle,
+        schema_string=metadata["schemaString"],
+        partition_columns=tuple(metadata.get("partitionColumns", ())),
+        configuration=dict(metadata.get("configuration", {})),
+        features=tuple(definition["features"]),
+        description=metadata.get("description"),
+    )
+
+
+def definition_of(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> Json | None:
+    """Return the definition that a stage gives the table, if one does.
+
+    :raises StageConflictException: several do, or a stage was planned on the table as it was before.
+    """
+    defining = [write for write in writes if write.definition]
+    if not defining:
+        return None
+    first = f"{defining[0].stage}/{defining[0].attempt}"
+    others = [write.stage for write in writes if write is not defining[0] and first not in write.after]
+    if others or len(defining) > 1:
+        what = "define" if len(defining) > 1 else "work on"
+        named = ", ".join(write.stage for write in defining) if len(defining) > 1 else ", ".join(others)
+        raise StageConflictException(
+            f"Stage {defining[0].stage} of transaction {handle.transaction_id} defines table {handle.table} anew "
+            f"({defining[0].operation}), while {named} {what} it besides. Give every other stage after=<output of "
+            f"{defining[0].stage}>.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+    return defining[0].definition
+
+
+def defined_metadata(handle: TransactionHandle, writes: Sequence[StagedWrite], definition: Mapping[str, Any]) -> Metadata:
+    """Return the metadata to commit: those of the definition, with the columns that later stages bring."""
+    import msgspec
+
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.features.schema_merge import merge_schema
+    from airflow_delta.log.schema.types import parse_schema, to_json
+
+    metadata = msgspec.convert(definition["metaData"], Metadata)
+    schema = parse_schema(metadata.schema_string)
+    for write in writes:
+        if not write.definition:
+            staged = parse_schema(write.schema_string)
+            schema = merge_schema(schema, staged, merge=write.merge_schema, table=handle.table, version=handle.read_version)
+    return msgspec.structs.replace(metadata, schema_string=to_json(schema))
+
+
+def clustering_domain(definition: Mapping[str, Any], metadata: Metadata) -> DomainMetadata:
+    """Return the metadata domain that names the columns a new table is clustered by, by physical name."""
+    import msgspec
+
+    from airflow_delta.log.actions.actions import DomainMetadata
+    from airflow_delta.log.features.clustering import DOMAIN
+    from airflow_delta.log.features.indexed_columns import parse_column_list
+    from airflow_delta.log.schema.types import leaves, parse_schema
+
+    mapped = metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
+    known = {_folded(leaf.path): leaf for leaf in leaves(parse_schema(metadata.schema_string))}
+    found = [known[_folded(parse_column_list(name)[0])] for name in definition["clusterBy"]]
+    paths = [list(leaf.physical_path if mapped else leaf.path) for leaf in found]
+    configuration = msgspec.json.encode({"clusteringColumns": paths, "domainName": DOMAIN}).decode()
+    return DomainMetadata(domain=DOMAIN, configuration=configuration, removed=False)
+
+
+def defined_operation(
+    definition: Mapping[str, Any], metadata: Metadata, stages: Sequence[StageActions], replaced: Replaced
+) -> Operation:
+    """Return CREATE or REPLACE TABLE as ``commitInfo`` records it; with rows of any stage it is ``AS SELECT``."""
+    from airflow_delta.transaction import Operation
+
+    writes = [stage.write for stage in stages]
+    as_select = len(writes) > 1 or writes[0].operation.endswith("AS SELECT")
+    mode = str(definition["mode"])
+    options: dict[str, Any] = {
+        "partition_by": metadata.partition_columns,
+        "cluster_by": definition["clusterBy"],
+        "properties": metadata.configuration,
+        "description": metadata.description,
+        "as_select": as_select,
+    }
+    if as_select:
+        counts = [write.num_records for write in writes]
+        metrics = {"numFiles": len(replaced.adds), "numOutputBytes": sum(add.size for add in replaced.adds)}
+        if not any(count is None for count in counts):
+            metrics["numOutputRows"] = sum(count or 0 for count in counts)
+        if "replace" in mode:
+            metrics["numRemovedFiles"] = len(replaced.removes)
+            metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in replaced.removes)
+        options["metrics"] = metrics
+    if "replace" in mode:
+        return Operation.replace_table(**options, or_create=mode == "create_or_replace")
+    return Operation.create_table(**options)
+
+
+def _spelled(schema: StructType, names: Sequence[str], handle: TransactionHandle) -> list[str]:
+    """Return columns as the schema spells them."""
+    spelled = []
+    for name in names:
+        field = schema.find(name)
+        if field is None:
+            raise DeltaAnalysisException(
+                f"The partition column {name} is not among the columns ({', '.join(schema.names)}) of table {handle.table}.",
+                table=handle.table,
+            )
+        spelled.append(field.name)
+    if spelled and len(spelled) == len(schema.fields):
+        raise DeltaAnalysisException(
+            f"Table {handle.table} cannot be partitioned by all of its columns (ALL_PARTITION_COLUMNS_NOT_ALLOWED).",
+            table=handle.table,
+        )
+    return spelled
+
+
+def _check_clustering(
+    handle: TransactionHandle,
+    schema: StructType,
+    cluster_by: Sequence[str],
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+) -> None:
+    if not cluster_by:
+        return
+    from airflow_delta.log.features.indexed_columns import indexed_leaves, parse_column_list
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.schema.types import leaves
+
+    if partition_by:
+        raise DeltaAnalysisException(
+            f"Table {handle.table} cannot be clustered and partitioned (DELTA_CLUSTER_BY_WITH_PARTITIONED_BY).",
+            table=handle.table,
+        )
+    if len(cluster_by) > MAX_CLUSTERING_COLUMNS:
+        raise DeltaAnalysisException(
+            f"Table {handle.table} cannot be clustered by {len(cluster_by)} columns, {MAX_CLUSTERING_COLUMNS} are the most "
+            "(DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS).",
+            table=handle.table,
+        )
+    known = {_folded(leaf.path): leaf for leaf in leaves(schema)}
+    indexed = {_folded(leaf.path) for leaf in indexed_leaves(schema, (), TableProperties(dict(properties)))}
+    for name in cluster_by:
+        parsed = parse_column_list(name)
+        leaf = known.get(_folded(parsed[0])) if len(parsed) == 1 else None
+        if leaf is None:
+            raise DeltaIllegalArgumentException(
+                f"There is no column {name} to cluster table {handle.table} by.", table=handle.table
+            )
+        if leaf.data_type.name in _NOT_CLUSTERABLE:
+            raise DeltaAnalysisException(
+                f"Table {handle.table} cannot be clustered by {name}: files have no bounds of {leaf.data_type.name} columns "
+                "(DELTA_CLUSTERING_COLUMNS_DATATYPE_NOT_SUPPORTED).",
+                table=handle.table,
+            )
+        if _folded(leaf.path) not in indexed:
+            raise DeltaAnalysisException(
+                f"Table {handle.table} cannot be clustered by {name}, which has no statistics "
+                "(DELTA_CLUSTERING_COLUMN_MISSING_STATS). Move it to the front of the columns, or raise "
+                "delta.dataSkippingNumIndexedCols.",
+                table=handle.table,
+            )
+
+
+def _folded(path: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.lower() for part in path)

@@ -1,0 +1,1 @@
+"""Data files as actions: footers, statistics, partition values, rules."""

@@ -1,0 +1,206 @@
+"""Parquet files of a stage become ``add`` actions, with statistics from their footers and partition values from directories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.files.partitions import partition_values, time_zone_of, url_encode
+from airflow_delta.commands.files.written import check_files, check_rows
+from airflow_delta.exceptions import InvariantViolationException, StagedFileException
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.staging.paths import is_hidden
+from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.staging.zones import AS_IN_LOG
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.schema.types import StructField
+    from airflow_delta.log.storage.base import FileStatus
+
+_CONCURRENCY = 16
+
+
+@dataclass(slots=True)
+class DataFiles:
+    """Data files of a stage, as actions.
+
+    :param marks: last values of the identity columns that were asked for.
+    """
+
+    adds: list[AddFile] = field(default_factory=list)
+    rows: int = 0
+    marks: dict[str, int] = field(default_factory=dict)
+
+
+def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
+    """Return the files under a directory that readers do not ignore, sorted by path.
+
+    :raises StagedFileException: a job is still writing there, or died while it did; or something there is a symbolic link.
+    """
+    found = []
+    for status in log.store.list_recursive(directory):
+        relative = status.path.removeprefix(f"{directory}/")
+        if is_unfinished(relative):
+            raise unfinished(log, directory, relative)
+        if is_hidden(relative):
+            continue
+        if status.is_link:
+            raise StagedFileException(
+                f"{status.path} of table {log.uri} is a symbolic link. Have the job write the file itself: only what lies in the "
+                "table can be published.",
+                table=log.uri,
+            )
+        found.append(status)
+    return sorted(found, key=lambda status: status.path)
+
+
+def is_unfinished(relative: str) -> bool:
+    """Tell whether a job has yet to move a file to its place."""
+    return "_temporary" in relative.split("/")
+
+
+def unfinished(log: DeltaLog, directory: str, relative: str) -> StagedFileException:
+    """Return the error of a directory into which a job is still writing, or died while it did."""
+    return StagedFileException(
+        f"{directory} of table {log.uri} holds {relative}: the job that writes there has not ended, or died. Run it again into "
+        "another directory.",
+        table=log.uri,
+    )
+
+
+class Footers:
+    """Turns Parquet files into ``add`` actions."""
+
+    def __init__(
+        self,
+        log: DeltaLog,
+        handle: TransactionHandle,
+        schema_string: str,
+        partition_columns: Sequence[str],
+        time_zone: str,
+        *,
+        known: str | None,
+    ) -> None:
+        self._log = log
+        from airflow_delta.log.features.properties import TableProperties
+        from airflow_delta.log.schema.types import parse_schema
+
+        self._schema = parse_schema(schema_string)
+        self._properties = TableProperties(dict(handle.configuration))
+        fields = [self._schema.find(name) for name in partition_columns]
+        # Partition values are known by physical names, as statistics are.
+        self._types = {self._stored_name(f): f.data_type for f in fields if f is not None}
+        self._partition_columns = [f.name for f in fields if f is not None]
+        self._zone = None if time_zone == AS_IN_LOG else time_zone_of(time_zone)
+        self._not_null = self._not_null_columns(known)
+        # Delta says so where a deletion vector may loosen the bounds later.
+        self._tight_bounds = "deletionVectors" in handle.features
+        self._handle = handle
+
+    def collect(
+        self,
+        directory: str,
+        into: DataFiles,
+        statuses: Sequence[FileStatus] | None = None,
+        footers: Sequence[pq.FileMetaData] | None = None,
+        *,
+        identities: Sequence[str] = (),
+    ) -> None:
+        """Add the files of a directory with at least one row.
+
+        :param footers: of ``statuses``, when they were read before.
+        :param identities: columns whose last value is wanted.
+        """
+        statuses = find_data_files(self._log, directory) if statuses is None else statuses
+        if not statuses:
+            return
+        from airflow_delta.log.statistics.statistics import read_footers, stats_from_footer
+
+        schema = self._schema.without(self._partition_columns)
+        footers = read_footers(self._log.store, statuses, _CONCURRENCY) if footers is None else footers
+        for status, footer in zip(statuses, footers, strict=True):
+            if footer.num_rows == 0:
+                continue
+            relative = status.path.removeprefix(f"{directory}/").rpartition("/")[0]
+            values = partition_values(relative, self._types, self._zone, table=self._log.uri)
+            self._check_not_null(status.path, footer, values)
+            self._note_identities(status.path, footer, identities, into)
+            into.rows += footer.num_rows
+            into.adds.append(
+                AddFile(
+                    path=url_encode(status.path),
+                    partition_values=values,
+                    size=status.size,
+                    modification_time=status.modification_time,
+                    data_change=True,
+                    stats=stats_from_footer(footer, schema, self._properties, tight_bounds=self._tight_bounds),
+                )
+            )
+
+    def collect_written(
+        self, request: StageRequest, report: StageReport, name: str, into: DataFiles, *, identities: Sequence[str] = ()
+    ) -> None:
+        """Add the files of a directory that Spark has written, and check that they are what it wrote.
+
+        :param name: of the directory, below the attempt's.
+        :raises StagedFileException: other files or rows lie there.
+        """
+        directory, before = f"{request.directory}/{name}", into.rows
+        statuses = find_data_files(self._log, directory)
+        check_files(self._log, request, report, name, statuses)
+        self.collect(directory, into, statuses, identities=identities)
+        check_rows(self._log, request, report, name, into.rows - before)
+
+    def _note_identities(self, path: str, footer: Any, identities: Sequence[str], into: DataFiles) -> None:
+        if not identities:
+            return
+        from airflow_delta.commands.files.footers import bounds_of_column
+        from airflow_delta.log.features.identity_columns import identity_columns
+
+        steps = {column.name: column.step for column in identity_columns(self._schema)}
+        for name in identities:
+            field = self._schema.find(name)
+            bounds = None if field is None else bounds_of_column(footer, self._stored_name(field))
+            if bounds is None:
+                raise StagedFileException(
+                    f"The footer of {path} of table {self._log.uri} does not say which values its identity column {name} has. "
+                    "Leave statistics on in Spark's Parquet writer.",
+                    table=self._log.uri,
+                )
+            low, high = bounds
+            last = high if steps[name] > 0 else low
+            pick = max if steps[name] > 0 else min
+            into.marks[name] = pick(into.marks.get(name, last), last)
+
+    def _stored_name(self, field: StructField) -> str:
+        return field.physical_name if self._properties.column_mapping_mode != "none" else field.name
+
+    def _not_null_columns(self, schema_string: str | None) -> list[str]:
+        """Return the NOT NULL columns of the table as files name them."""
+        if schema_string is None:
+            return []
+        from airflow_delta.log.schema.types import parse_schema
+
+        return [self._stored_name(f) for f in parse_schema(schema_string).fields if not f.nullable]
+
+    def _check_not_null(self, path: str, footer: Any, values: Mapping[str, str | None]) -> None:
+        if not self._not_null:
+            return
+        from airflow_delta.commands.files.footers import null_counts
+
+        counts = null_counts(footer, [name for name in self._not_null if name not in values])
+        counts.update({name: int(values[name] is None) for name in self._not_null if name in values})
+        for name, count in counts.items():
+            if count:
+                raise InvariantViolationException(
+                    f"NOT NULL column {name} of table {self._log.uri} is {'missing or ' if count < 0 else ''}null in "
+                    f"{path}. Nothing "
+                    "was committed; filter such rows out or fill them.",
+                    table=self._log.uri,
+                    version=self._handle.read_version,
+                )

@@ -1,0 +1,206 @@
+"""What the footers of Parquet files say of their columns: the schema, and how many nulls there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    SchemaMismatchException,
+    StagedFileException,
+)
+from airflow_delta.log.statistics.footers import leaf_paths
+from airflow_delta.staging.contract import Json, TransactionHandle
+from airflow_delta.staging.rules import TableRules
+from airflow_delta.staging.schema import Type, find_field, nullable, parse_struct, same_type, type_name
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.storage.base import FileStatus
+
+
+def readable_schema(footer: pq.FileMetaData, path: str, *, table: str) -> StructType:
+    """Return the schema of a Parquet file as Spark reads it.
+
+    :raises DeltaAnalysisException: a column has a type that Spark cannot read, or Delta not store; names file and column.
+    """
+    from airflow_delta.commands.files.parquet_schema import schema_of_footer
+
+    try:
+        return schema_of_footer(footer)
+    except DeltaAnalysisException as error:
+        raise DeltaAnalysisException(f"{path} of {table} cannot be part of a table: {error.message}", table=table) from error
+
+
+def schema_of_files(
+    log: DeltaLog,
+    files: Sequence[tuple[FileStatus, pq.FileMetaData]],
+    table_schema: str | None,
+    partition_columns: Sequence[str],
+) -> str:
+    """Return the schema of Parquet files and their partition columns, in Spark's JSON form; without a file, the table's.
+
+    :raises DeltaAnalysisException: a column has a type that Spark cannot read.
+    :raises SchemaMismatchException: two files disagree on the type of a column, or a column is spelled in another way.
+    :raises StagedFileException: there is no file to learn the schema from.
+    """
+    from airflow_delta.log.schema.types import type_to_json
+
+    table: Json = {"type": "struct", "fields": []} if table_schema is None else parse_struct(table_schema)
+    if not files:
+        if table_schema is None:
+            raise StagedFileException(
+                f"There are no Parquet files to create table {log.uri} from. Have the job write at least one, or give "
+                "the start task "
+                "the schema.",
+                table=log.uri,
+            )
+        return table_schema
+    partitions = {name.lower() for name in partition_columns}
+    merged: dict[str, Json] = {}
+    origin: dict[str, str] = {}
+    for status, footer in files:
+        schema: Any = type_to_json(readable_schema(footer, status.path, table=log.uri))
+        _check_spelling(schema, table, "", status.path, f"table {log.uri}")
+        for field in schema["fields"]:
+            key = field["name"].lower()
+            if key in partitions:
+                continue
+            known = merged.setdefault(key, field)
+            origin.setdefault(key, status.path)
+            one, first = ({"type": "struct", "fields": [f]} for f in (field, known))
+            _check_spelling(one, first, "", status.path, origin[key])
+            if not same_type(known["type"], field["type"]):
+                raise SchemaMismatchException(
+                    f"The staged files of table {log.uri} disagree on column {field['name']}: expected "
+                    f"{type_name(known['type'])} as in "
+                    f"{origin[key]}, got {type_name(field['type'])} in {status.path}.",
+                    table=log.uri,
+                )
+    fields = list(merged.values())
+    for name in partition_columns:
+        known_field = find_field(table, name)
+        data_type = "string" if known_field is None else known_field["type"]
+        fields.append({"name": name, "type": data_type, "nullable": True, "metadata": {}})
+    return json.dumps(nullable({"type": "struct", "fields": fields}), separators=(",", ":"), ensure_ascii=False)
+
+
+def mapped_schema_of_files(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    files: Sequence[tuple[FileStatus, pq.FileMetaData]],
+    table_schema: str | None,
+    partition_columns: Sequence[str],
+    rules: TableRules,
+) -> str:
+    """Return the schema, under logical names, of Parquet files that have the physical names of a table with column mapping.
+
+    :raises DeltaIllegalArgumentException: the files cannot have been written with names and ids that the table knows.
+    :raises SchemaMismatchException: a file has a column that is no physical name of the table.
+    """
+    if table_schema is None or rules.column_mapping != "name":
+        raise DeltaIllegalArgumentException(
+            f"Finished files cannot be staged into table {log.uri} version {handle.read_version}: with column mapping mode "
+            f"{rules.column_mapping!r}, names and ids of columns are given before files are written. Stage the rows with "
+            "@task.delta_stage or DeltaStageSparkSubmitOperator, which write them under those.",
+            table=log.uri,
+            version=handle.read_version,
+        )
+    from airflow_delta.log.features.column_mapping import physical_schema
+    from airflow_delta.log.features.schema_merge import write_casts
+    from airflow_delta.log.schema.types import StructType, merge_schema, parse_schema, to_json
+
+    logical = parse_schema(table_schema)
+    physical = physical_schema(logical, rules.column_mapping)
+    partitions = [field.physical_name for field in logical.select(partition_columns)]
+    found = parse_schema(schema_of_files(log, files, to_json(physical), partitions))
+    merge_schema(physical, found, merge=False, table=log.uri, version=handle.read_version)
+    if casts := write_casts(physical, found):
+        listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
+        raise SchemaMismatchException(
+            f"The staged files do not have the types of table {log.uri} version {handle.read_version}: {listed}. "
+            "Have the job cast them.",
+            table=log.uri,
+            version=handle.read_version,
+        )
+    return to_json(StructType(tuple(f for f in logical.fields if found.find(f.physical_name) is not None)))
+
+
+def bounds_of_column(footer: pq.FileMetaData, name: str) -> tuple[int, int] | None:
+    """Return lowest and highest value of a top-level column of whole numbers, ``None`` when the footer does not tell."""
+    index = next((i for i, path in enumerate(leaf_paths(footer)) if path == (name,)), None)
+    if index is None:
+        return None
+    low: list[int] = []
+    high: list[int] = []
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(index).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        low.append(int(statistics.min_raw))
+        high.append(int(statistics.max_raw))
+    return (min(low), max(high)) if low else None
+
+
+def null_counts(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, int]:
+    """Return the number of nulls in top-level columns: -1 for a column that the file does not have or does not tell of."""
+    counts: dict[str, int] = {}
+    leaves: dict[str, list[int]] = {}
+    paths = leaf_paths(footer)
+    for index, path in enumerate(paths):
+        leaves.setdefault(path[0].lower(), []).append(index)
+    for name in names:
+        indexes = leaves.get(name.lower())
+        if indexes is None:
+            counts[name] = -1
+        elif len(indexes) == 1 and len(paths[indexes[0]]) == 1:
+            counts[name] = _nulls_of_leaf(footer, indexes[0])
+    return counts
+
+
+def _nulls_of_leaf(footer: pq.FileMetaData, index: int) -> int:
+    if footer.schema.column(index).max_definition_level == 0:
+        return 0
+    total = 0
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(index).statistics
+        if statistics is None or not statistics.has_null_count:
+            return -1
+        total += statistics.null_count
+    return total
+
+
+def _check_spelling(data: Type, known: Type, path: str, file: str, where: str) -> None:
+    """Check that no name differs from a known one in nothing but its case: not every reader finds ``Id`` in a file with ``id``.
+
+    :raises SchemaMismatchException: one does, or the file has two such columns.
+    """
+    if isinstance(data, str):
+        return
+    same_kind = not isinstance(known, str) and known["type"] == data["type"]
+    if data["type"] != "struct":
+        for part, name in (("elementType", "element"), ("keyType", "key"), ("valueType", "value")):
+            if part in data:
+                _check_spelling(data[part], known[part] if same_kind else "", f"{path}[{name}]", file, where)
+        return
+    seen: dict[str, str] = {}
+    for field in data["fields"]:
+        name, prefix = field["name"], f"{path}." if path else ""
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SchemaMismatchException(
+                f"{file} has the columns {prefix}{other} and {prefix}{name}, which only differ in case."
+            )
+        same = find_field(known, name) if same_kind else None
+        if same is not None and same["name"] != name:
+            raise SchemaMismatchException(
+                f"{file} names a column {prefix}{name} that {where} names {prefix}{same['name']}: readers that tell upper from "
+                f"lower case would read nulls. Have the job write {prefix}{same['name']}."
+            )
+        _check_spelling(field["type"], "" if same is None else same["type"], f"{prefix}{name}", file, where)

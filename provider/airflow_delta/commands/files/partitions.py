@@ -1,0 +1,95 @@
+"""Partition values from the directories that a job wrote, and the paths of files as the log spells them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, StagedFileException
+from airflow_delta.log.schema.partition_values import (
+    is_zoneless,
+    parse_partition_directory,
+    parse_partition_value,
+    serialize_partition_value,
+)
+from airflow_delta.log.schema.types import TIMESTAMP, DataType
+
+# What java.net.URI leaves as it is in a path: ASCII letters and digits, these marks, and all that is not ASCII except
+# spaces and control characters.
+_PLAIN_MARKS = "_-!.~'()*,;:$&+=@/"
+_PLAIN = re.compile(r"[A-Za-z0-9/=._-]*")
+
+
+def url_encode(path: str) -> str:
+    """Return a storage key as the log has it: URL-encoded as Hadoop's ``Path.toUri`` does."""
+    if _PLAIN.fullmatch(path):
+        return path
+    encoded = []
+    for char in path:
+        if char in _PLAIN_MARKS or (char.isascii() and char.isalnum()) or (not char.isascii() and char.isprintable()):
+            encoded.append(char)
+        else:
+            encoded.extend(f"%{byte:02X}" for byte in char.encode())
+    return "".join(encoded)
+
+
+def time_zone_of(name: str) -> tzinfo:
+    """Return a time zone by name.
+
+    :raises DeltaIllegalArgumentException: there is none.
+    """
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise DeltaIllegalArgumentException(f"There is no time zone {name!r}") from error
+
+
+def partition_values(
+    directories: str, types: Mapping[str, DataType], zone: tzinfo | None, *, table: str
+) -> dict[str, str | None]:
+    """Return the partition values that the directories of a file say, as the log spells them.
+
+    :param directories: ``month=1/day=2``; parts without ``=`` are no partitions.
+    :param types: type of each partition column, in order, by name.
+    :param zone: time zone of timestamps in directory names; ``None``: those without one are kept as they are.
+    :raises StagedFileException: a partition column is missing, or its value is not of its type.
+    """
+    found = {name.lower(): text for name, text in parse_partition_directory(directories).items()}
+    values: dict[str, str | None] = {}
+    for name, data_type in types.items():
+        if name.lower() not in found:
+            raise StagedFileException(
+                f"The files under {directories or 'the staging directory'!r} for table {table} are in no directory of the "
+                f"partition column {name}. Write them partitioned by ({', '.join(types)}).",
+                table=table,
+            )
+        text = found[name.lower()]
+        try:
+            values[name] = _serialised(text, data_type, zone)
+        except (DeltaAnalysisException, ValueError) as error:
+            raise StagedFileException(
+                f"The directory {directories!r} for table {table} says {name}={text!r}, which is no {data_type}.", table=table
+            ) from error
+    return values
+
+
+def _serialised(text: str | None, data_type: DataType, zone: tzinfo | None) -> str | None:
+    value = parse_partition_value(text, data_type)
+    if text is not None and data_type == TIMESTAMP and is_zoneless(text):
+        if zone is None:
+            return text
+        value = value.replace(tzinfo=zone).astimezone(UTC)
+    return serialize_partition_value(value, data_type)
+
+
+def common_directory(paths: Sequence[str], depth: int) -> dict[str, list[str]]:
+    """Group paths by their first directories, ``depth`` of them at most."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        parts = path.split("/")[:-1]
+        groups.setdefault("/".join(parts[:depth]), []).append(path)
+    return groups

@@ -1,0 +1,110 @@
+"""What the features of a table ask of a staged write, found in the worker and handed to whoever writes the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.staging.lengths import length_problems
+from airflow_delta.staging.rules import IdentityRule, TableRules
+from airflow_delta.staging.schema import parse_struct
+
+
+def table_rules(handle: TransactionHandle, *, overwrite_schema: bool = False) -> TableRules:
+    """Return the rules for rows that are written into the table of a transaction.
+
+    Column metadata of a feature that the protocol lacks are no rule, as in Delta.
+
+    :param overwrite_schema: the data decide the columns; what the old ones asked for is gone with them.
+    """
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.features import column_mapping, constraints
+    from airflow_delta.log.features.generated_columns import generated_columns
+    from airflow_delta.log.features.identity_columns import identity_columns
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.schema.types import StructType, parse_schema
+
+    properties = TableProperties(dict(handle.configuration))
+    known = handle.schema_string is not None and not overwrite_schema
+    schema = parse_schema(handle.schema_string or "") if known else StructType()
+    metadata = Metadata(id=handle.table_id or "", schema_string="", configuration=dict(handle.configuration))
+    identities = identity_columns(schema) if _has(handle, "identityColumns") else []
+    checks = {
+        **constraints.check_constraints(metadata),
+        **{f"EXPRESSION({column})": text for column, text in constraints.invariants(schema).items()},
+    }
+    generated = generated_columns(schema) if _has(handle, "generatedColumns") else {}
+    defaults = constraints.column_defaults(schema) if _has(handle, "allowColumnDefaults") else {}
+    _refuse_unsafe(handle, {**checks, **generated, **defaults})
+    return TableRules(
+        column_mapping=column_mapping.mode(handle.configuration),
+        max_column_id=int(handle.configuration.get(column_mapping.MAX_COLUMN_ID, "0")),
+        checks=checks,
+        generated=generated,
+        defaults=defaults,
+        identities=tuple(
+            IdentityRule(column=c.name, first=c.next_value, step=c.step, explicit=c.allow_explicit_insert) for c in identities
+        ),
+        type_widening=handle.read_version >= 0 and bool(properties.get("enableTypeWidening")),
+        change_data=handle.read_version >= 0 and properties.enable_change_data_feed,
+    )
+
+
+def _refuse_unsafe(handle: TransactionHandle, expressions: dict[str, str]) -> None:
+    """Refuse rules that whoever may write the table's log could have put there to be run by Spark's driver."""
+    if not expressions:
+        return
+    from airflow_delta.log.expressions.functions import refused_function
+
+    for name, text in expressions.items():
+        if (problem := refused_function(text, assigned=True)) is not None:
+            raise DeltaIllegalArgumentException(
+                f"The rule {name} ({text}) of table {handle.table} version {handle.read_version} {problem}. Drop or change it.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+
+
+def check_finished_files(
+    handle: TransactionHandle, rules: TableRules, known: str | None, columns: Sequence[str], *, rows_checked: bool, table: str
+) -> None:
+    """Refuse files that another job has finished where only their rows could tell whether the table takes them.
+
+    :param known: schema of the table, ``None`` when the files decide it.
+    :param columns: columns of the files and their partitions.
+    :param rows_checked: the author of the job vouches for the rows.
+    :raises DeltaIllegalArgumentException: names the rules, and the ways out.
+    """
+    given = {name.lower() for name in columns}
+    identities = [i.column for i in rules.identities if i.column.lower() not in given or not i.explicit]
+    problems = []
+    if identities:
+        problems.append(f"only the table gives values to the identity columns {', '.join(identities)}")
+    absent = [name for name in (*rules.generated, *rules.defaults) if name.lower() not in given]
+    if absent:
+        problems.append(f"the files lack {', '.join(absent)}, which the table computes")
+    if not problems and not rows_checked:
+        problems += [f"CHECK constraint {name} ({text})" for name, text in rules.checks.items()]
+        problems += [f"generated column {name} ({text})" for name, text in rules.generated.items()]
+        schema = parse_struct(known) if known is not None else {"fields": []}
+        present = [f for f in schema["fields"] if f["name"].lower() in given]
+        # Footers count the nulls of leaves only.
+        problems += [
+            f"NOT NULL column {f['name']}" for f in present if not (f.get("nullable", True) or isinstance(f["type"], str))
+        ]
+        problems += [f"the length of {path} ({limit})" for f in present for path, _, limit in length_problems(f)]
+        if problems:
+            problems = [f"whether their rows keep the rules of the table does not show in the files: {'; '.join(problems)}"]
+    if problems:
+        way_out = "" if identities or absent else ", or set rows_checked=True if the job that wrote the files checks them itself"
+        raise DeltaIllegalArgumentException(
+            f"Finished files cannot be staged into table {table} version {handle.read_version}: {'; '.join(problems)}. Stage the "
+            f"rows with @task.delta_stage or DeltaStageSparkSubmitOperator, which check and compute them{way_out}.",
+            table=table,
+            version=handle.read_version,
+        )
+
+
+def _has(handle: TransactionHandle, feature: str) -> bool:
+    return handle.read_version < 0 or feature in handle.features

@@ -1,0 +1,116 @@
+"""Where the files that the log names are: keys below the table root, or somewhere else."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from airflow_delta.log.storage.base import LogStore
+
+_LOCAL = re.compile(r"^file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ONE_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
+
+
+def relative_key(store: LogStore, path: str) -> str | None:
+    """Return the storage key of a file below the table root, or ``None`` when it is outside (a shallow clone's).
+
+    :param path: raw path, as :func:`urllib.parse.unquote` gives it of the log's: relative, an absolute path or a URI.
+    """
+    local = _LOCAL.sub("", path)
+    if store.local_root is not None:
+        path = local
+    if not path.startswith("/") and not _SCHEME.match(path):
+        return None if local != path else _below(path)
+    if store.local_root is None:
+        root = _one_spelling(store.root)
+        if path.startswith("/"):  # of the same bucket
+            path = f"{root[: len(root) - len(_path_of(root))]}{path}"
+        return _after(root, _one_spelling(path))
+    if _SCHEME.match(path):
+        return None
+    key = _after(store.local_root, posixpath.normpath(path))
+    if key is not None:
+        return key
+    # The table, or the way to the file, may have another name through a symbolic link.
+    return _real_key(store.local_root, posixpath.normpath(path))
+
+
+def keys_to_keep(store: LogStore, path: str) -> set[str]:
+    """Return every storage key that a path of the log may mean: a file must not be deleted because of how somebody spelled it.
+
+    :param path: path as the log has it.
+    """
+    texts = {path}
+    if "%" in path:  # a writer that does not encode paths must not lose files either, nor one whose names are no UTF-8
+        texts |= {unquote(path), unquote(path, errors="surrogateescape")}
+    keys = set(texts)
+    for text in texts:
+        if (key := relative_key(store, text)) is not None:
+            keys.add(key)
+            if store.local_root is not None and "/" in key:  # a directory of the table may be a link to another one
+                keys.add(_real_key(store.local_root, f"{store.local_root}/{key}") or key)
+        elif (
+            store.local_root is None and _SCHEME.match(text) and (key := _after(_path_of(store.root), _path_of(text))) is not None
+        ):
+            keys.add(key)  # az:// and abfss:// name one container in two ways
+    return keys
+
+
+def forget_links() -> None:
+    """Look at symbolic links again: a process may live for long."""
+    _real.cache_clear()
+
+
+def exists(store: LogStore, path: str, *, encoded: bool = True) -> bool:
+    """Say whether a file is there, wherever it is.
+
+    :param path: path as the log has it.
+    :param encoded: it is URL-encoded.
+    """
+    raw = unquote(path) if encoded else path
+    key = relative_key(store, raw)
+    if key is not None:
+        return store.head(key) is not None
+    directory, _, name = _LOCAL.sub("", raw).rpartition("/")
+    if store.local_root is None and raw.startswith("/"):
+        directory = f"{store.root[: len(store.root) - len(_path_of(store.root))]}{directory}"
+    return store.sibling(directory or "/").head(name) is not None
+
+
+def _below(path: str) -> str | None:
+    key = posixpath.normpath(path)
+    return None if key == ".." or key.startswith("../") else key
+
+
+def _after(root: str, path: str) -> str | None:
+    prefix = f"{root.rstrip('/')}/"
+    return _below(path[len(prefix) :]) if path.startswith(prefix) else None
+
+
+def _real_key(root: str, path: str) -> str | None:
+    directory, _, name = path.rpartition("/")
+    return _after(_real(root), f"{_real(directory or '/')}/{name}")
+
+
+@lru_cache(maxsize=4096)
+def _real(directory: str) -> str:
+    return os.path.realpath(directory)
+
+
+def _path_of(uri: str) -> str:
+    """Return the part of a URI after the bucket, with the slash that begins it."""
+    _, slash, path = uri.partition("://")[2].partition("/")
+    return f"{slash}{path}"
+
+
+def _one_spelling(uri: str) -> str:
+    scheme, separator, rest = uri.partition("://")
+    scheme = scheme.lower()
+    authority, slash, path = rest.partition("/")
+    return f"{_ONE_STORE.get(scheme, scheme)}{separator}{authority}{slash}{path}"

@@ -1,0 +1,1 @@
+"""Looks at a table that change nothing, and its maintenance."""

@@ -1,0 +1,65 @@
+"""A MERGE after Spark: staged actions, and what Delta counts of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.outcome.find_commit import live_records
+from airflow_delta.commands.rewrite.collect_rewrite import Rewritten, collect_rewrite
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.merge import INSERTED, SCRATCH
+from airflow_delta.staging.report import StageReport, StageRequest
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+
+logger = logging.getLogger(__name__)
+
+
+def collect_merge(log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport) -> StagedWrite:
+    """Turn what one attempt of a MERGE has written into staged actions.
+
+    :raises StagingException: the report is of another attempt, or does not fit what was planned.
+    :raises StagedFileException: a file is no readable Parquet.
+    :raises InvariantViolationException: a NOT NULL column holds a null.
+    """
+    inserted_into = tuple(f"{request.directory}/{name}/" for name in report.directories if name.endswith(INSERTED))
+    staged = collect_rewrite(log, handle, request, report, metrics=partial(merge_metrics, inserted_into))
+    _clean_up(log, request)
+    copied = staged.metrics["numTargetRowsCopied"]
+    rows = staged.metrics["numOutputRows"] - copied
+    return replace(staged, num_records=rows, num_copied_records=copied)
+
+
+def merge_metrics(inserted_into: tuple[str, ...], rewritten: Rewritten, report: StageReport) -> Mapping[str, int]:
+    """Return the metrics of a MERGE; those of rows that change are in the report.
+
+    :param inserted_into: directories, relative to the table, that hold nothing but inserted rows.
+    """
+    inserted = sum(live_records(add) or 0 for add in rewritten.new.adds if add.path.startswith(inserted_into))
+    updated = report.metrics.get("numTargetRowsUpdated", 0)
+    copied = rewritten.new.rows + rewritten.copied.rows - inserted - updated
+    return {
+        "numTargetRowsInserted": inserted,
+        "numTargetRowsCopied": copied,
+        "numOutputRows": inserted + updated + copied,
+        "numTargetFilesAdded": len(rewritten.written),
+        "numTargetFilesRemoved": len(rewritten.gone),
+        "numTargetBytesAdded": sum(add.size for add in rewritten.written),
+        "numTargetBytesRemoved": sum(remove.size or 0 for remove in rewritten.gone),
+        "numTargetChangeFilesAdded": len(rewritten.changes),
+        "numTargetDeletionVectorsAdded": rewritten.marked.added,
+        "numTargetDeletionVectorsRemoved": rewritten.marked.removed,
+        "numTargetDeletionVectorsUpdated": rewritten.marked.updated,
+    }
+
+
+def _clean_up(log: DeltaLog, request: StageRequest) -> None:
+    try:
+        log.store.delete_tree(f"{request.directory}/{SCRATCH}")
+    except Exception as error:  # noqa: BLE001 - the rows are staged; maintenance deletes leftovers
+        logger.warning("Could not delete %s/%s of table %s: %s", request.directory, SCRATCH, log.uri, error)

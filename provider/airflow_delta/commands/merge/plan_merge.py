@@ -1,0 +1,182 @@
+"""MERGE: rows of a source change, delete and add rows of the table (Delta's ``MergeIntoCommand``)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.files.rules import table_rules
+from airflow_delta.commands.merge.merge_condition import MergeCondition, check_expression, refused
+from airflow_delta.commands.rewrite.rewrite_target import RewriteTarget, rewrite_target
+from airflow_delta.commands.write.repeatable import at_one_instant, of_table
+from airflow_delta.exceptions import IdentityInsertException
+from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
+from airflow_delta.staging.merge import INSERT, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeClause, parse_clauses
+from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.rules import TableRules
+from airflow_delta.staging.schema import find_field, parse_struct
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.schema.types import StructType
+
+OPERATION = "MERGE"
+
+
+def plan_merge(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    *,
+    task_id: str,
+    map_index: int = -1,
+    attempt: str,
+    condition: str,
+    clauses: Sequence[Mapping[str, Any] | MergeClause],
+    source: Mapping[str, Any] | None = None,
+    source_alias: str = "source",
+    target_alias: str = "target",
+    merge_schema: bool = False,
+    options: Mapping[str, str] | None = None,
+    spark_table_uri: str | None = None,
+    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
+) -> StageRequest:
+    """Plan a MERGE.
+
+    :param attempt: unique name of this execution (:func:`airflow_delta.staging.paths.new_attempt`).
+    :param condition: Spark SQL over a row of the table and one of the source: whether they match.
+    :param clauses: in order; made with :mod:`airflow_delta.staging.merge`, or in their JSON form.
+    :param source: what a submitted job reads the source rows from: ``sql``, or ``path`` with ``format`` and ``options``.
+    :param source_alias: name of the source in conditions and expressions.
+    :param target_alias: name of the table in them.
+    :param merge_schema: columns that only the source has are added to the table, as far as a clause has ``*``.
+    :param options: options of Spark's Parquet writer.
+    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
+    :param after: staged writes of earlier stages of the transaction, on top of which rows are merged.
+    :raises DeltaAnalysisException: a clause or an expression cannot be used, or a column is unknown or set twice.
+    :raises IdentityInsertException: an identity column would get a value.
+    :raises AppendOnlyException: the table only takes appends, and a clause updates or deletes.
+    :raises DeltaTableNotFoundException: there is no table.
+    """
+    parsed = parse_clauses(clauses, table=log.uri)
+    if source_alias.lower() == target_alias.lower():
+        raise refused(log.uri, f"table and source have the same alias {target_alias!r}")
+    insert_only = all(clause.kind == NOT_MATCHED for clause in parsed)
+    target = rewrite_target(
+        log,
+        handle,
+        OPERATION,
+        task_id=task_id,
+        map_index=map_index,
+        attempt=attempt,
+        after=after,
+        removes_rows=not insert_only,
+    )
+    from airflow_delta.log.schema.types import parse_schema
+
+    schema = parse_schema(target.handle.schema_string or "")
+    now = time.time_ns() // 1000
+    resolved = [_prepared(clause, schema, target_alias, now) for clause in _resolved(target, parsed, target_alias)]
+    on = MergeCondition(condition, schema, target_alias, source_alias, table=log.uri)
+    whole = any(clause.kind == NOT_MATCHED_BY_SOURCE for clause in parsed)
+    planned_for = None if whole else on.of_target(target.parse)
+    arguments: Json = {
+        "condition": at_one_instant(condition, now, schema),
+        "targetAlias": target_alias,
+        "sourceAlias": source_alias,
+        "clauses": [clause.to_dict() for clause in resolved],
+        "keys": on.compared(),
+    }
+    if source is not None:
+        arguments["source"] = dict(source)
+    return target.request(
+        target.files(planned_for),
+        planned_for,
+        arguments=arguments,
+        parameters=_parameters(condition, parsed),
+        deletion_vectors=target.deletion_vectors and not insert_only,
+        options=options,
+        spark_table_uri=spark_table_uri,
+        merge_schema=merge_schema,
+    )
+
+
+def _parameters(condition: str, clauses: Sequence[MergeClause]) -> Json:
+    def of(kind: str) -> list[Json]:
+        found = []
+        for clause in clauses:
+            if clause.kind == kind:
+                predicate = {} if clause.condition is None else {"predicate": clause.condition}
+                found.append({**predicate, "actionType": clause.action})
+        return found
+
+    return {
+        "predicate": [condition],
+        "matchedPredicates": of(MATCHED),
+        "notMatchedPredicates": of(NOT_MATCHED),
+        "notMatchedBySourcePredicates": of(NOT_MATCHED_BY_SOURCE),
+    }
+
+
+def _resolved(target: RewriteTarget, clauses: Sequence[MergeClause], target_alias: str) -> list[MergeClause]:
+    """Return the clauses with the columns that they set as the schema spells them, and defaults as expressions."""
+    schema = parse_struct(target.handle.schema_string or "")
+    rules = table_rules(target.handle)
+    found = []
+    for clause in clauses:
+        if clause.condition is not None:
+            check_expression(clause.condition, table=target.log.uri, repeatable=True)
+        values = None if clause.set is None else _values(target, schema, rules, clause, target_alias)
+        found.append(MergeClause(kind=clause.kind, action=clause.action, condition=clause.condition, set=values))
+    return found
+
+
+def _prepared(clause: MergeClause, schema: StructType, target_alias: str, now: int) -> MergeClause:
+    """Return the clause with expressions that mean the same wherever Spark evaluates them."""
+
+    def prepared(text: str) -> str:
+        text = at_one_instant(text, now, schema)
+        return of_table(text, schema, target_alias) if clause.kind == NOT_MATCHED_BY_SOURCE else text
+
+    condition = None if clause.condition is None else prepared(clause.condition)
+    values = None if clause.set is None else {name: prepared(text) for name, text in clause.set.items()}
+    return MergeClause(kind=clause.kind, action=clause.action, condition=condition, set=values)
+
+
+def _values(target: RewriteTarget, schema: Json, rules: TableRules, clause: MergeClause, target_alias: str) -> dict[str, str]:
+    defaults = {name.lower(): text for name, text in rules.defaults.items()}
+    values: dict[str, str] = {}
+    for name, expression in (clause.set or {}).items():
+        field = find_field(schema, name) or find_field(schema, _bare(name, target_alias))
+        if field is None:
+            known = ", ".join(f["name"] for f in schema["fields"])
+            hint = " Fields of a struct cannot be set alone: set all of it." if "." in name else ""
+            raise refused(target.log.uri, f"{clause} sets {name!r}, the table has {known}.{hint}")
+        if field["name"] in values:
+            raise refused(target.log.uri, f"{clause} sets {field['name']} twice")
+        _check_identity(target, rules, clause, field["name"])
+        text = str(expression)
+        if text.strip().upper() == "DEFAULT":
+            text = defaults.get(field["name"].lower(), "NULL")
+        check_expression(text, table=target.log.uri)
+        values[field["name"]] = text
+    return values
+
+
+def _check_identity(target: RewriteTarget, rules: TableRules, clause: MergeClause, column: str) -> None:
+    for identity in rules.identities:
+        if identity.column.lower() == column.lower() and (clause.action == UPDATE or not identity.explicit):
+            word = "its values never change" if clause.action != INSERT else "only the table gives its values"
+            raise IdentityInsertException(
+                f"MERGE into table {target.log.uri}: {clause} sets the identity column {column}; {word}. Leave it out.",
+                table=target.log.uri,
+                version=target.handle.read_version,
+            )
+
+
+def _bare(name: str, alias: str) -> str:
+    """Return the name of a column without the alias of the table and without backticks."""
+    quoted = "`" + alias.lower().replace("`", "``") + "`."
+    prefix = next((p for p in (f"{alias.lower()}.", quoted) if name.lower().startswith(p)), "")
+    rest = name[len(prefix) :]
+    return rest[1:-1].replace("``", "`") if len(rest) > 1 and rest[0] == rest[-1] == "`" else rest

@@ -1,0 +1,171 @@
+"""Which files OPTIMIZE and REORG rewrite, and which of them together (Delta's ``OptimizeExecutor`` and its strategies)."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_delta.commands.outcome.find_commit import num_records
+from airflow_delta.log.actions.actions import AddFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.schema.types import DataType, StructType
+
+DEFAULT_FILE_SIZE = 1 << 30
+"""Bytes: smaller files are compacted, and files of up to that size are written (``optimize.minFileSize``, ``maxFileSize``)."""
+
+MAX_DELETED_ROWS_RATIO = 0.05
+"""Share of deleted rows above which a file is rewritten whatever its size (``optimize.maxDeletedRowsRatio``)."""
+
+T = TypeVar("T")
+_LOCAL = re.compile(r"^file:/+")
+
+Bin = tuple[AddFile, ...]
+"""Files of one partition that are rewritten together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewrite:
+    """What an OPTIMIZE or a REORG is to rewrite.
+
+    :param operation: ``OPTIMIZE`` or ``REORG``.
+    :param parameters: as ``commitInfo`` records them.
+    :param predicate: text of the predicate on partition columns, ``None`` for the whole table.
+    :param bins: the files.
+    :param max_file_size: bytes; the size to write.
+    :param z_order_by: paths of the columns, for bins that are whole partitions.
+    :param num_considered: files that the predicate selects.
+    """
+
+    operation: str
+    parameters: Mapping[str, object]
+    predicate: str | None
+    bins: tuple[Bin, ...]
+    max_file_size: int
+    z_order_by: tuple[tuple[str, ...], ...] = ()
+    num_considered: int = 0
+
+    def num_outputs(self, files: Bin) -> int:
+        """Return how many files a bin becomes."""
+        return max(1, sum(file.size for file in files) // self.max_file_size) if self.z_order_by else 1
+
+
+def needs_compaction(file: AddFile, min_file_size: int, max_deleted_rows_ratio: float) -> bool:
+    """Tell whether a file is small, or has lost too many of its rows to its deletion vector."""
+    if file.size < min_file_size:
+        return True
+    if file.deletion_vector is None:
+        return False
+    rows = num_records(file.stats)
+    # Without statistics nobody knows the share; the rewritten file has them.
+    return rows is None or (rows > 0 and file.deletion_vector.cardinality / rows > max_deleted_rows_ratio)
+
+
+def has_deleted_rows(file: AddFile) -> bool:
+    """Tell whether a deletion vector marks rows of a file."""
+    return file.deletion_vector is not None and file.deletion_vector.cardinality > 0
+
+
+def bins_of(files: Sequence[AddFile], max_size: int | None, *, single: bool = False) -> tuple[Bin, ...]:
+    """Return the files in bins of one partition each, filled from the smallest file on.
+
+    :param max_size: bytes of a bin, ``None`` for one bin a partition.
+    :param single: bins of one file count as well.
+    """
+    partitions: dict[tuple[tuple[str, str | None], ...], list[AddFile]] = defaultdict(list)
+    for file in files:
+        partitions[tuple(sorted(file.partition_values.items()))].append(file)
+    bins: list[Bin] = []
+    for members in partitions.values():
+        bins += [tuple(members)] if max_size is None else pack(sorted(members, key=_size), _size, max_size)
+    return tuple(members for members in bins if single or len(members) > 1)
+
+
+def batches_of(bins: Sequence[Bin], batch_size: int | None) -> list[tuple[Bin, ...]]:
+    """Return the bins in batches that are committed one after the other.
+
+    :param batch_size: bytes of input in a batch, ``None`` for all in one; a larger bin is a batch of its own.
+    """
+
+    def size(files: Bin) -> int:
+        return sum(file.size for file in files)
+
+    return [tuple(bins)] if batch_size is None else pack(sorted(bins, key=size), size, batch_size)
+
+
+def pack(items: Sequence[T], size: Callable[[T], int], limit: int) -> list[tuple[T, ...]]:
+    """Return the items in groups, in order, the next group begun where one would exceed the limit."""
+    groups: list[list[T]] = []
+    total = 0
+    for item in items:
+        if not groups or total + size(item) > limit:
+            groups.append([])
+            total = 0
+        groups[-1].append(item)
+        total += size(item)
+    return [tuple(group) for group in groups]
+
+
+def _size(file: AddFile) -> int:
+    return file.size
+
+
+# -- columns that the table no longer has -------------------------------------------------------------------------------------
+
+
+def files_with_dropped_columns(
+    log: DeltaLog, files: Sequence[AddFile], schema: StructType, *, mapped: bool, known: Sequence[str] = ()
+) -> set[str]:
+    """Return the paths of files that hold columns, or fields of columns, that the table does not have, as their footers say.
+
+    :param schema: the table's.
+    :param mapped: files have physical names.
+    :param known: more columns that files may have: those that row ids are kept in.
+    :raises StagedFileException: a file is gone, or no Parquet file.
+    """
+    from urllib.parse import unquote
+
+    from airflow_delta.log.statistics.footers import read_footers
+    from airflow_delta.log.storage.base import FileStatus
+
+    statuses = [
+        FileStatus(path=_LOCAL.sub("/", unquote(file.path)), size=file.size, modification_time=file.modification_time)
+        for file in files
+    ]
+    allowed = {name.lower() for name in known}
+    found = set()
+    for file, footer in zip(files, read_footers(log.store, statuses, 16), strict=True):
+        fields = footer.schema.to_arrow_schema()
+        extra = [fields.field(i) for i in range(len(fields)) if fields.field(i).name.lower() not in allowed]
+        if _has_more(extra, schema, mapped=mapped):
+            found.add(file.path)
+    return found
+
+
+def _has_more(fields: Sequence[pa.Field], schema: StructType, *, mapped: bool) -> bool:
+    names = {(field.physical_name if mapped else field.name).lower(): field.data_type for field in schema.fields}
+    return any(
+        field.name.lower() not in names or _differs(field.type, names[field.name.lower()], mapped=mapped) for field in fields
+    )
+
+
+def _differs(stored: pa.DataType, data_type: DataType, *, mapped: bool) -> bool:
+    import pyarrow.types as types
+
+    from airflow_delta.log.schema.types import ArrayType, MapType, StructType
+
+    if isinstance(data_type, StructType) and types.is_struct(stored):
+        return _has_more([stored.field(i) for i in range(stored.num_fields)], data_type, mapped=mapped)
+    if isinstance(data_type, ArrayType) and (types.is_list(stored) or types.is_large_list(stored)):
+        return _differs(stored.value_type, data_type.element_type, mapped=mapped)
+    if isinstance(data_type, MapType) and types.is_map(stored):
+        return _differs(stored.key_type, data_type.key_type, mapped=mapped) or _differs(
+            stored.item_type, data_type.value_type, mapped=mapped
+        )
+    return False

@@ -1,0 +1,1 @@
+"""What became of a transaction: committed, aborted, open, or no longer known."""

@@ -1,0 +1,120 @@
+"""Whether the log holds a transaction: its commits, the state of its key, and the files that the table consists of.
+
+Each of the three has a horizon, or is missing where something was damaged. What was not found proves nothing by itself: files are
+deleted only where the log says that nothing was committed, never where it cannot tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from airflow_delta.commands.outcome.find_commit import commit_of_transaction
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.staging.paths import transaction_directory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.staging.contract import TransactionHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known about a transaction.
+
+    :param committed: the log holds it, or may hold it; ``None``: the log cannot tell.
+    :param version: version that holds it, where a commit or a marker tells.
+    :param reason: one sentence that says how it is known, or why it is not.
+    """
+
+    committed: bool | None
+    version: int | None = None
+    reason: str = ""
+
+
+NOT_COMMITTED = Evidence(False)
+
+
+def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) -> Evidence:
+    """Ask the log for a transaction.
+
+    :param files: ask for the state of the key and for the table's files as well, where no commit holds it.
+    """
+    snapshot = log.update()
+    if snapshot.version < handle.read_version:
+        there = f"is at version {snapshot.version}" if snapshot.version >= 0 else "is gone"
+        return Evidence(None, reason=f"It read version {handle.read_version}, and the table {there}.")
+    found = commit_of_transaction(log, handle.transaction_id, since=max(handle.read_version + 1, 0))
+    if found.version is not None:
+        return Evidence(True, found.version, "The log holds this transaction.")
+    if not files or snapshot.version < 0:
+        return NOT_COMMITTED
+    if (named := _named(snapshot, handle.transaction_id)) is not NOT_COMMITTED:
+        return named
+    if found.complete:
+        return NOT_COMMITTED
+    last = snapshot.transaction_version(handle.app_id)
+    if last is not None and last >= handle.txn_version:
+        return Evidence(
+            True, reason=f"The key {handle.app_id!r} is committed with version {last}, and the log no longer holds that commit."
+        )
+    return Evidence(
+        None,
+        reason=f"The log no longer holds every commit since version {handle.read_version}, which was read: one of those that are "
+        "gone may have been this transaction's.",
+    )
+
+
+def _named(snapshot: Snapshot, transaction_id: str) -> Evidence:
+    try:
+        if is_referenced(snapshot, transaction_id):
+            return Evidence(True, reason="Files of it are in the table.")
+    except DeltaError as error:
+        return Evidence(None, reason=f"The files of the table cannot be read: {error.message}")
+    return NOT_COMMITTED
+
+
+def is_referenced(snapshot: Snapshot, transaction_id: str) -> bool:
+    """Say whether the table names a file of a transaction: a live or a removed one, or a deletion vector.
+
+    Goes by columns: only paths that hold the transaction's id, or characters that are encoded, are looked at one by one.
+
+    :raises DeltaError: the files cannot be read, or not by this release.
+    """
+    if snapshot.version < 0:
+        return False
+    from airflow_delta.log.features import protocol
+
+    protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version)
+    return any(
+        _names(snapshot, paths, transaction_id)
+        for table in (snapshot.files(columns=["path", "deletion_vector"]), snapshot.tombstones())
+        for paths in _paths(table)
+    )
+
+
+def _paths(table: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    vectors = pc.struct_field(table.column("deletion_vector"), "path_or_inline_dv")
+    return table.column("path").cast(pa.string()), vectors.cast(pa.string())
+
+
+def _names(snapshot: Snapshot, paths: pa.ChunkedArray, transaction_id: str) -> bool:
+    import pyarrow.compute as pc
+
+    from airflow_delta.commands.files.table_paths import keys_to_keep
+
+    prefix = f"{transaction_directory(transaction_id)}/"
+    for mark in (transaction_id, "%"):
+        for path in paths.filter(pc.match_substring(paths, mark)).to_pylist():
+            text = unquote(path)
+            if transaction_id not in text:
+                continue
+            if prefix in text or any(key.startswith(prefix) for key in keys_to_keep(snapshot.log.store, path)):
+                return True
+    return False

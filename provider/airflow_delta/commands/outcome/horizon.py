@@ -1,0 +1,71 @@
+"""How far back a table remembers its transactions, and whether one that it does not know may have been committed.
+
+Keys expire (``delta.setTransactionRetentionDuration``), commits do (``delta.logRetentionDuration``). A transaction that may be
+older than the keys is looked up in the commits; where these do not go back far enough either, nobody knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.outcome.find_commit import holds_app_id, newest_first
+from airflow_delta.exceptions import TransactionExpiredException
+from airflow_delta.log.actions.decode import Commit, decode_commit
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log.actions.decode import CommitFile
+
+PossibleSince = Callable[[], int | None]
+"""Returns when an identity may have been committed for the first time, in milliseconds; ``None``: not that long ago."""
+
+
+def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_since: PossibleSince | None) -> int | None:
+    """Return the last ``txnVersion`` that an application committed, ``None`` when it has committed none.
+
+    :param possible_since: asked where keys expire and the table does not know this one; without it, an unknown key is new.
+    :raises TransactionExpiredException: neither keys nor commits go back as far as that.
+    """
+    txn = snapshot.set_transaction(app_id)
+    if txn is not None:
+        return txn.version
+    retention = snapshot.properties.set_transaction_retention
+    if retention is None or possible_since is None:
+        return None
+    since = possible_since()
+    expired_before = int(time.time() * 1000) - retention
+    if since is None or since > expired_before:
+        return None
+    txn = snapshot.set_transaction(app_id, expired=True)
+    if txn is not None:
+        return txn.version
+    oldest: CommitFile | None = None
+    for oldest in newest_first(log):
+        commit = holds_app_id(log, oldest, app_id)
+        if commit is not None:
+            return next(txn.version for txn in commit.txns if txn.app_id == app_id)
+    reaches = None if oldest is None else _timestamp(decode_commit(oldest.version, oldest.data, table=log.uri))
+    if oldest is not None and (oldest.version == 0 or (reaches is not None and reaches <= since)):
+        return None
+    raise TransactionExpiredException(
+        f"Whether transaction {app_id!r} is in table {log.uri} can no longer be told: it may have been committed since "
+        f"{_text(since)}, keys from before {_text(expired_before)} have expired (delta.setTransactionRetentionDuration), and the "
+        f"log goes back to {'nowhere' if oldest is None else f'version {oldest.version}'}"
+        f"{'' if reaches is None else f' of {_text(reaches)}'} only. Nothing is committed. Look at the table: if it has the "
+        "rows, there is nothing to do (mark the task as success); if not, run it once with rerun_policy='append'.",
+        table=log.uri,
+        version=snapshot.version,
+    )
+
+
+def _timestamp(commit: Commit) -> int | None:
+    info = commit.commit_info or {}
+    value = info.get("inCommitTimestamp", info.get("timestamp"))
+    return value if isinstance(value, int) else None
+
+
+def _text(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).isoformat(timespec="seconds")

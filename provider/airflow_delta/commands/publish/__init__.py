@@ -1,0 +1,1 @@
+"""Commit or abort of what the stages of a transaction have left."""

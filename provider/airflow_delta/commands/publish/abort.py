@@ -1,0 +1,154 @@
+"""Give up a transaction: fence off its commit, and delete only what no live attempt can still publish."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.outcome.evidence import Evidence, evidence, is_referenced
+from airflow_delta.commands.outcome.find_commit import committed_earlier
+from airflow_delta.commands.outcome.markers import put_abort_marker, read_markers
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, HandleMismatchException
+from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, transaction_directory
+from airflow_delta.staging.report import AbortResult
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+
+
+def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:
+    """Abort a transaction unless it is committed; safe to call again, and in any order with a commit that is running.
+
+    Puts the abort marker first and looks for attempts of the commit then; a commit puts its own marker first and looks for the
+    abort marker then (:mod:`airflow_delta.commands.outcome.markers`). The marker stays: it is what keeps a commit that comes later from
+    publishing files that are gone.
+
+    Files are deleted only when nothing says that the transaction is committed - neither its marker, nor a commit, nor the state
+    of its key, nor the files of the table - and the log can tell.
+    """
+    if handle.committed is not None:
+        with contextlib.suppress(HandleMismatchException):  # what is claimed of the log decides nothing
+            earlier = Evidence(True, committed_earlier(log, handle).version, "An earlier run had committed this key.")
+            return _committed(handle.table, handle.transaction_id, earlier)
+    first = evidence(log, handle, files=False)
+    if first.committed:
+        return _committed(handle.table, handle.transaction_id, first)
+    # Again: a commit may end between the first look and the marker.
+    return _give_up(log, handle.transaction_id, partial(evidence, log, handle), table=handle.table)
+
+
+def abort_transaction(
+    log: DeltaLog, transaction_id: str, *, force: bool = False, abandoned_after: timedelta | None = None
+) -> AbortResult:
+    """Abort a transaction of which only the id is known.
+
+    Fences it off as :func:`abort` does. Files of a transaction that the log holds are never deleted, nor, whatever ``force``
+    says, those that an attempt of its commit which may be alive could publish, or of which the log cannot tell: then it is
+    marked as aborted, and VACUUM deletes the files after the grace time.
+
+    :param force: also one that may still be at work. Its commit is refused then.
+    :param abandoned_after: how long nothing of it may change until it counts as given up; default: 7 days.
+    :raises DeltaIllegalArgumentException: nothing of it is under ``staged/``.
+    :raises DeltaIllegalStateException: it may still be at work, and ``force`` is not given.
+    :raises StagingException: the id cannot be one.
+    """
+    from airflow_delta.commands.outcome.open_transactions import ABANDONED_AFTER, search_commits, transaction_state
+
+    grace = abandoned_after if abandoned_after is not None else ABANDONED_AFTER
+    found = transaction_state(log, transaction_id, abandoned_after=grace)
+    if found is None:
+        raise DeltaIllegalArgumentException(
+            f"Nothing of a transaction {transaction_id!r} is under {log.uri}/{STAGING_DIRECTORY}. Its files may be deleted "
+            "already; list the table's transactions to see which there are.",
+            table=log.uri,
+        )
+    if found.state == "open" and not force:
+        raise DeltaIllegalStateException(
+            f"Transaction {transaction_id} on table {log.uri} may still be at work: {found.reason} Nothing was deleted. Fail its "
+            "Dag run, whose abort task cleans up, or force the abort: its commit is refused then.",
+            table=log.uri,
+        )
+    if found.state == "committed":
+        return _committed(log.uri, transaction_id, Evidence(True, found.version, found.reason))
+    dead_before = int(time.time() * 1000) - grace // timedelta(milliseconds=1)
+    oldest = found.first_modified or 0
+
+    def look() -> Evidence:
+        commits, complete = search_commits(log, {transaction_id: oldest})
+        if (commit := commits.get(transaction_id)) is not None:
+            return Evidence(True, commit.version, "The log holds this transaction.")
+        if is_referenced(log.snapshot, transaction_id):
+            return Evidence(True, reason="Files of it are in the table.")
+        # Of what nobody has touched for the grace time, the files of the table say enough, as they do for VACUUM.
+        if complete or (found.last_modified or 0) < dead_before:
+            return Evidence(False)
+        return Evidence(None, reason="The log no longer holds every commit since its oldest file was written.")
+
+    return _give_up(log, transaction_id, look, table=log.uri, dead_before=dead_before)
+
+
+def _give_up(
+    log: DeltaLog, transaction_id: str, look: Callable[[], Evidence], *, table: str, dead_before: int | None = None
+) -> AbortResult:
+    """Put the abort marker and delete the staged files, unless it is committed, or that is not certain.
+
+    :param dead_before: milliseconds since the epoch; a commit that began earlier is not alive. ``None``: it may be.
+    """
+    marker = put_abort_marker(log.store, transaction_id)
+    markers = read_markers(log.store, transaction_id, dead_before=dead_before)
+    found = look()
+    if found.committed is not True and markers.committed:
+        found = Evidence(True, markers.version, "Its marker says that it is committed.")
+    if found.committed:
+        log.store.delete([marker])
+        return _committed(table, transaction_id, found)
+    if markers.alive or found.committed is None:
+        reason = (
+            f"{len(markers.alive)} attempts of the commit may still be alive or ended in an unknown state "
+            f"({', '.join(markers.alive[:5])})"
+            if markers.alive
+            else f"Whether it is committed is not certain. {found.reason.removesuffix('.')}"
+        )
+        return AbortResult(
+            transaction_id=transaction_id,
+            table=table,
+            outcome="marked",
+            reason=f"{reason}: the transaction is marked as aborted and its staged files stay until maintenance deletes those "
+            "that the table does not name, after the grace time.",
+        )
+    return AbortResult(
+        transaction_id=transaction_id,
+        table=table,
+        outcome="deleted",
+        num_deleted_files=_delete_staged(log, transaction_directory(transaction_id)),
+        reason="No attempt of the commit is alive and the log does not hold the transaction: its staged files were deleted.",
+    )
+
+
+def _delete_staged(log: DeltaLog, directory: str) -> int:
+    """Delete everything of the transaction but the abort marker; return the number of files."""
+    files: list[str] = []
+    children: set[str] = set()
+    for status in log.store.list_recursive(directory):
+        child, nested, _ = status.path.removeprefix(f"{directory}/").partition("/")
+        if nested:
+            children.add(child)
+        elif child != ABORT_MARKER:
+            files.append(status.path)
+    log.store.delete(files)
+    return len(files) + sum(log.store.delete_tree(f"{directory}/{child}") for child in sorted(children))
+
+
+def _committed(table: str, transaction_id: str, found: Evidence) -> AbortResult:
+    return AbortResult(
+        transaction_id=transaction_id,
+        table=table,
+        outcome="committed",
+        version=found.version,
+        reason=f"{found.reason} Nothing was deleted.",
+    )

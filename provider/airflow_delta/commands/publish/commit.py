@@ -1,0 +1,207 @@
+"""The commit of staged writes as one optimistic transaction: what it makes of the table, what it read, its actions."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_delta.commands.begin.read_snapshot import read_snapshot
+from airflow_delta.commands.definition.altered_table import AlteredTable, is_alter
+from airflow_delta.commands.definition.create import clustering_domain, definition_of
+from airflow_delta.commands.definition.evolve import new_metadata
+from airflow_delta.commands.outcome.find_commit import touched_partitions
+from airflow_delta.commands.publish.alter import adopt_altered, altered_table, operation_tags, operation_with, with_altered_reads
+from airflow_delta.commands.publish.compaction_request import request_as_json
+from airflow_delta.commands.publish.created_meanwhile import adopt_created_table, check_nothing_replaced
+from airflow_delta.commands.publish.feature_actions import changes_to_commit, feature_tags, identity_marks
+from airflow_delta.commands.publish.operation import operation_of
+from airflow_delta.commands.stage.load import StageActions
+from airflow_delta.commands.stage.net_effect import find_replaced
+from airflow_delta.exceptions import CommitStateUnknownException, MetadataChangedException, ProtocolChangedException
+from airflow_delta.log.actions.actions import Action, AddFile, Metadata, SetTransaction
+from airflow_delta.staging.contract import CommitResult, TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.staging.contract import Json
+    from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOptions:
+    """What the caller of a commit decides; see :func:`airflow_delta.commands.publish.publish.publish`."""
+
+    policy: CommitPolicy | None = None
+    tags: Mapping[str, str] | None = None
+    user_metadata: str | None = None
+    hooks: Sequence[PostCommitHook] = ()
+
+
+def commit_stages(
+    log: DeltaLog, handle: TransactionHandle, stages: Sequence[StageActions], options: CommitOptions
+) -> CommitResult:
+    """Commit stages as one version on top of the one that the transaction reads.
+
+    :param stages: in the order of :func:`airflow_delta.commands.stage.after.in_order`, checked against each other and storage.
+    :raises MetadataChangedException: another table is at the location now, or one was created there that this one is not.
+    :raises DeltaConcurrentModificationException: another commit conflicts.
+    :raises CommitStateUnknownException: the store did not say whether the entry was written.
+    """
+    snapshot = read_snapshot(log, handle)
+    _check_same_table(handle, snapshot)
+    altered = altered_table(handle, snapshot, stages)
+    if altered is not None:
+        stages = with_altered_reads(handle, altered, stages)
+        return _attempt(log, handle, snapshot, stages, options, altered=altered)
+    metadata = new_metadata(handle, snapshot, [stage.write for stage in stages])
+    try:
+        return _attempt(log, handle, snapshot, stages, options, metadata=metadata)
+    except (ProtocolChangedException, MetadataChangedException) as error:
+        if handle.read_version >= 0 or metadata is None:
+            raise
+        definition = definition_of(handle, [stage.write for stage in stages])
+        if definition is not None and definition["mode"] != "create_if_not_exists":
+            raise
+        created = adopt_created_table(log, handle, metadata)
+        if created is None:
+            raise _created_otherwise(error, log) from error
+    snapshot, rebased = created
+    logger.info("Table %s was created by another transaction; going on from its version 0.", log.uri)
+    stages = [stage for stage in stages if not stage.write.definition]
+    return _attempt(log, rebased, snapshot, stages, options, created=True)
+
+
+def _attempt(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    snapshot: Snapshot,
+    stages: Sequence[StageActions],
+    options: CommitOptions,
+    *,
+    metadata: Metadata | None = None,
+    altered: AlteredTable | None = None,
+    created: bool = False,
+) -> CommitResult:
+    """Commit with the table as the stages make it.
+
+    :param metadata: of stages that bring columns, or create or replace the table; ``None``: the table's own.
+    :param altered: of stages that alter the table.
+    :param created: the table is the one that another transaction has created since this one began.
+    """
+    from airflow_delta.transaction import OptimisticTransaction
+
+    txn = OptimisticTransaction(
+        log, snapshot, txn_id=handle.transaction_id, policy=options.policy, isolation_level=handle.isolation_level
+    )
+    for hook in options.hooks:
+        txn.register_post_commit_hook(hook)
+    # The key was looked up by start: a concurrent commit of the same key is a conflict.
+    txn.txn_version(handle.app_id)
+    if altered is not None:
+        adopt_altered(txn, altered)
+    else:
+        _set_metadata(txn, handle, metadata, stages)
+    data = [stage for stage in stages if not is_alter(stage.write)]
+    txn.update_identity_high_water_marks(identity_marks(handle, data))
+    if created:
+        check_nothing_replaced(txn, handle, data)
+    replaced = find_replaced(log, txn, handle, stages)
+    now = int(time.time() * 1000)
+    removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
+    key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
+    actions: list[Action] = [key, *replaced.adds, *removes, *changes_to_commit(handle, data, replaced)]
+    tags = {**(options.tags or {}), **feature_tags(txn, data), "airflow.appId": handle.app_id}
+    if altered is None:
+        operation = operation_of(txn.metadata, data, replaced)
+    else:
+        written = operation_of(txn.metadata, data, replaced) if data else None
+        operation = operation_with(altered, written, snapshot.metadata.partition_columns)
+        tags |= operation_tags(altered, written)
+    txn.commit(actions, operation, tags=tags, user_metadata=options.user_metadata)
+    return _result(log, handle, txn, data, replaced.adds, len(removes), operation)
+
+
+def _set_metadata(
+    txn: OptimisticTransaction, handle: TransactionHandle, metadata: Metadata | None, stages: Sequence[StageActions]
+) -> None:
+    """Set the metadata that stages of rows, CREATE and REPLACE TABLE give the table, and the clustering of a new one."""
+    if metadata is None:
+        return
+    definition: Json | None = definition_of(handle, [stage.write for stage in stages])
+    if txn.read_version < 0:
+        txn.update_metadata_for_new_table(metadata)
+    elif definition is not None:
+        txn.update_metadata_for_new_table_in_replace(metadata)
+    elif any(stage.write.overwrite_schema for stage in stages):
+        txn.update_metadata_for_table_overwrite(metadata)
+    else:
+        txn.update_metadata(metadata)
+    if definition is not None and (definition["clusterBy"] or "clustering" in handle.features):
+        txn.cluster_new_table(clustering_domain(definition, txn.metadata))
+
+
+def _created_otherwise(
+    error: ProtocolChangedException | MetadataChangedException, log: DeltaLog
+) -> ProtocolChangedException | MetadataChangedException:
+    return type(error)(
+        f"{error.message} The table did not exist when this transaction began, and was created with another schema, partitioning "
+        "or other properties than this one would give it. Clear the start task.",
+        table=log.uri,
+        winning_version=error.winning_version,
+        winning_commit=error.winning_commit,
+        partition=error.partition,
+    )
+
+
+def _check_same_table(handle: TransactionHandle, snapshot: Snapshot) -> None:
+    if snapshot.version >= 0 and handle.table_id is not None and snapshot.metadata.id != handle.table_id:
+        raise MetadataChangedException(
+            f"Table {handle.table} has the id {snapshot.metadata.id} at version {snapshot.version}, the transaction read "
+            "a table with "
+            f"the id {handle.table_id}: it was deleted and created again. Clear the start task.",
+            table=handle.table,
+            winning_version=snapshot.version,
+        )
+
+
+def _result(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    txn: OptimisticTransaction,
+    stages: Sequence[StageActions],
+    adds: Sequence[AddFile],
+    num_removed: int,
+    operation: Operation,
+) -> CommitResult:
+    outcome = txn.outcome
+    if outcome is None:
+        raise CommitStateUnknownException(f"The commit to table {log.uri} returned without an outcome", table=log.uri)
+    counts = [stage.write.num_records for stage in stages]
+    return CommitResult(
+        table=log.uri,
+        table_id=txn.metadata.id,
+        version=outcome.version,
+        read_version=handle.read_version,
+        transaction_id=handle.transaction_id,
+        app_id=handle.app_id,
+        txn_version=handle.txn_version,
+        operation=operation.name,
+        attempts=outcome.attempts,
+        versions_checked=outcome.versions_checked,
+        isolation_level=outcome.commit_info.isolation_level,
+        is_blind_append=outcome.commit_info.is_blind_append,
+        timestamp=outcome.timestamp,
+        num_files=len(adds),
+        num_removed_files=num_removed,
+        num_records=None if any(count is None for count in counts) else sum(count or 0 for count in counts),
+        num_bytes=sum(add.size for add in adds),
+        partitions=touched_partitions(adds),
+        auto_compaction=None if outcome.auto_compaction is None else request_as_json(outcome.auto_compaction),
+    )

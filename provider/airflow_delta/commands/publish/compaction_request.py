@@ -1,0 +1,49 @@
+"""What an OPTIMIZE or a REORG of its own did, as it travels in XCom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.staging.contract import CONTRACT, CommitResult, Payload
+
+if TYPE_CHECKING:
+    from airflow_delta.transaction.policy.policy import AutoCompactionRequest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizeResult(Payload):
+    """What an OPTIMIZE or a REORG did.
+
+    :param version: version of the last commit, ``None`` when there was nothing to rewrite and nothing was committed.
+    :param commits: one for each batch.
+    :param metrics: Delta's ``operationMetrics`` over all commits; sizes in bytes.
+    :param num_bins: groups of files that were rewritten together.
+    :param num_considered: files that the predicate selects.
+    :param num_skipped: those of them that stay as they are.
+    """
+
+    contract: int = CONTRACT
+    table: str
+    operation: str
+    read_version: int
+    version: int | None = None
+    commits: tuple[CommitResult, ...] = ()
+    metrics: dict[str, int] = field(default_factory=dict)
+    num_partitions: int = 0
+    num_bins: int = 0
+    num_batches: int = 0
+    num_considered: int = 0
+    num_skipped: int = 0
+
+
+def request_as_json(request: AutoCompactionRequest) -> dict[str, Any]:
+    """Return a request as it travels in ``CommitResult.autoCompaction``."""
+    return {
+        "version": request.version,
+        "partitions": [dict(values) for values in request.partitions],
+        "numSmallFiles": request.num_small_files,
+        "smallFileBytes": request.small_file_bytes,
+        "minFileSize": request.min_file_size,
+        "maxFileSize": request.max_file_size,
+    }

@@ -1,0 +1,130 @@
+"""Publish what the stages of a transaction wrote: one commit or nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.definition.altered_table import is_alter
+from airflow_delta.commands.outcome.find_commit import committed_earlier, find_commit, result_without_commit
+from airflow_delta.commands.outcome.markers import delete_quietly, fence, mark_committed
+from airflow_delta.commands.publish.commit import CommitOptions, commit_stages
+from airflow_delta.commands.stage.after import load_stages
+from airflow_delta.commands.stage.load import check_files, parse_staged
+from airflow_delta.commands.stage.stage_conflicts import check_stages
+from airflow_delta.exceptions import TransactionAlreadyCommittedException
+from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.staging.paths import (
+    REPORT_DIRECTORY,
+    REQUEST_NAME,
+    SCAN_DIRECTORY,
+    attempt_directory,
+    transaction_directory,
+)
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.transaction import CommitPolicy, PostCommitHook
+
+logger = logging.getLogger(__name__)
+
+
+def publish(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    staged: Sequence[StagedWrite | Mapping[str, Any]],
+    *,
+    attempt: str,
+    expected: Mapping[str, int] | int | None = None,
+    policy: CommitPolicy | None = None,
+    tags: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+    hooks: Sequence[PostCommitHook] = (),
+) -> CommitResult:
+    """Check the staged writes, check for conflicts, and commit them as one version.
+
+    A transaction that the log already holds is returned as it was committed (``committed_before``).
+
+    :param staged: results of the stages, in any order.
+    :param attempt: unique name of this execution of the commit (:func:`airflow_delta.staging.paths.new_attempt`).
+    :param expected: how many stages must have reported: by task id, or in total.
+    :param tags: ``commitInfo.tags``: who commits (Dag, run, task, try).
+    :param hooks: run after the commit, beside those of the table.
+    :raises HandleMismatchException: the handle says that the key was committed before, and the log does not.
+    :raises ForeignTransactionException: a staged write belongs to another execution of start.
+    :raises MissingStageException: a stage did not report.
+    :raises ManifestException: a manifest is missing, truncated or altered.
+    :raises StagedFileException: a listed file is gone or has another size.
+    :raises StageConflictException: two stages contradict each other.
+    :raises NonEmptyLocationException: if the commit would create the table, and other files lie there by now.
+    :raises TransactionAbortedException: the transaction was aborted.
+    :raises VersionNotFoundException: the log no longer holds the version that was read.
+    :raises DeltaConcurrentModificationException: another commit conflicts; final for this transaction.
+    :raises CommitStateUnknownException: the store did not say whether the entry was written. Nothing is cleaned up.
+    """
+    if handle.committed is not None:
+        return committed_earlier(log, handle)
+    if (before := committed_before(log, handle)) is not None:
+        if before.transaction_id == handle.transaction_id:  # the attempt that committed it may not have come this far
+            mark_committed(log, handle.transaction_id, before.version)
+        _clean_up(log, handle, [])
+        return before
+    writes = parse_staged(handle, staged, expected)
+    with fence(log, handle, attempt) as held:
+        options = CommitOptions(policy=held.policy(policy), tags=tags, user_metadata=user_metadata, hooks=hooks)
+        stages = load_stages(log, handle, writes)
+        check_stages(handle, stages)
+        check_files(log.store, handle, stages)
+        if handle.read_version < 0 and log.update().version < 0:
+            from airflow_delta.commands.begin.location import check_location
+
+            check_location(log)
+        result = commit_stages(log, handle, stages, options)
+        held.version = result.version
+    _clean_up(log, handle, writes)
+    return result
+
+
+def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:
+    """Return the result of this transaction when the log holds it: an earlier attempt committed it and could not say so.
+
+    Under ``skip`` a commit of the same key by another execution of start counts as well.
+
+    :raises TransactionAlreadyCommittedException: another execution committed the key, and the policy is ``fail``.
+    """
+    snapshot = log.update()
+    last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
+    if last is None or last < handle.txn_version:
+        return None
+    since = max(handle.read_version + 1, 0)
+    own = find_commit(log, app_id=handle.app_id, transaction_id=handle.transaction_id, since=since)
+    if own is not None or handle.rerun_policy in ("append", "replace"):
+        return own
+    other = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
+    if handle.rerun_policy == "fail":
+        raise TransactionAlreadyCommittedException(
+            f"Another execution of transaction {handle.app_id!r} committed it to table {log.uri} in version "
+            f"{other.version}, after this "
+            f"one read version {handle.read_version}. Nothing more is committed.",
+            table=log.uri,
+            version=other.version,
+        )
+    return other
+
+
+def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
+    """Delete what only the way to the commit needed; what is left of it harms nobody, and the commit stands."""
+    try:
+        paths = [write.manifest.path for write in writes if write.manifest is not None]
+        for write in writes:
+            directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
+            if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:
+                paths.append(f"{directory}/{REQUEST_NAME}")
+                log.store.delete_tree(f"{directory}/{REPORT_DIRECTORY}")
+        changes_table = any(is_alter(write) or write.definition for write in writes)
+        if changes_table or "deletionVectors" in handle.features:  # hidden, so that no VACUUM would collect it
+            log.store.delete_tree(f"{transaction_directory(handle.transaction_id)}/{SCAN_DIRECTORY}")
+        delete_quietly(log, paths)
+    except Exception as error:  # noqa: BLE001 - as there
+        logger.warning("Could not clean up after transaction %s on table %s: %s", handle.transaction_id, log.uri, error)

@@ -1,0 +1,80 @@
+"""Begin, stage and commit in one call: an operation that is a transaction of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.begin.begin import begin
+from airflow_delta.commands.outcome.find_commit import commit_of_chain
+from airflow_delta.commands.publish.abort import abort
+from airflow_delta.commands.publish.publish import publish
+from airflow_delta.exceptions import CommitStateUnknownException, DeltaConcurrentModificationException
+from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
+
+if TYPE_CHECKING:
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.transaction import CommitPolicy, PostCommitHook
+
+logger = logging.getLogger(__name__)
+
+
+def run_transaction(
+    log: DeltaLog,
+    stage: Callable[[TransactionHandle], Sequence[StagedWrite]],
+    *,
+    attempt: str,
+    max_restarts: int = 0,
+    policy: CommitPolicy | None = None,
+    tags: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+    hooks: Sequence[PostCommitHook] = (),
+    **start: Any,
+) -> CommitResult:
+    """Run an operation as a transaction of its own and return its commit.
+
+    An identity that the log already holds is not run again (``rerun_policy``). What was staged is deleted when it cannot be
+    committed any more.
+
+    :param stage: stages the operation for a transaction; runs once, and again for every restart.
+    :param attempt: unique name of this execution (:func:`airflow_delta.staging.paths.new_attempt`).
+    :param max_restarts: how often the operation is begun anew, on the newest version, after a logical conflict.
+    :param start: parameters of :func:`airflow_delta.commands.begin.begin.begin`: the identity, the rerun policy, ...
+    :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+    """
+    restarts = 0
+    while True:
+        handle = begin(log, **start)
+        try:
+            staged = [] if handle.committed is not None else stage(handle)
+            return publish(
+                log, handle, staged, attempt=attempt, policy=policy, tags=tags, user_metadata=user_metadata, hooks=hooks
+            )
+        except CommitStateUnknownException:
+            raise
+        except DeltaConcurrentModificationException as conflict:
+            _give_up(log, handle)
+            if restarts >= max_restarts:
+                log.update()
+                if (own := commit_of_chain(log, handle.app_id, start.get("tries"))) is not None:
+                    return own  # of a try that Airflow had given up, and that was still at work
+                raise
+            restarts += 1
+            logger.warning(
+                "Transaction %s: given up after a conflict; a new one begins on the newest version of %s (%s of %s): %s",
+                handle.transaction_id,
+                log.uri,
+                restarts,
+                max_restarts,
+                conflict.message,
+            )
+        except BaseException:
+            _give_up(log, handle)
+            raise
+
+
+def _give_up(log: DeltaLog, handle: TransactionHandle) -> None:
+    with contextlib.suppress(Exception):  # the error that led here says more; maintenance deletes what is left
+        abort(log, handle)

@@ -1,0 +1,1 @@
+"""What stages have left: loaded, checked, one on top of another, compared."""

@@ -1,0 +1,132 @@
+"""Staged files that VACUUM may collect: never those of a transaction that may still be published."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.outcome.find_commit import newest_first
+from airflow_delta.commands.outcome.markers import NO_MARKERS, read_markers
+from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_marker
+
+if TYPE_CHECKING:
+    from airflow_delta.commands.vacuum.listing import Listing
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.storage.base import FileStatus
+
+_CLOCKS_DIFFER_BY = 24 * 3_600_000
+
+
+@dataclass
+class _Staged:
+    """What lies below ``staged/<transactionId>``."""
+
+    files: list[FileStatus] = field(default_factory=list)
+    directories: list[int] = field(default_factory=list)  # modification times
+
+    def markers(self, transaction: str) -> set[str]:
+        """Return the names of the markers that the listing shows."""
+        prefix = f"{STAGING_DIRECTORY}/{transaction}/"
+        return {name for status in self.files if is_marker(name := status.path.removeprefix(prefix))}
+
+    def times(self) -> list[int]:
+        return [status.modification_time for status in self.files] or self.directories
+
+
+@dataclass(frozen=True)
+class StagedTransactions:
+    """Which staged transactions are over.
+
+    :ivar live: ids of those that may still be published; nothing of them may be touched.
+    :ivar aborted: ids of those whose abort marker must stay: it is what a commit that comes late reads.
+    :ivar in_table: ids of those whose files the table names: their markers stay as long as these do.
+    :ivar committed: ids of those that the log, or their own marker, says are committed.
+    """
+
+    live: frozenset[str] = frozenset()
+    aborted: frozenset[str] = frozenset()
+    in_table: frozenset[str] = frozenset()
+    committed: frozenset[str] = frozenset()
+
+    def protects(self, path: str) -> bool:
+        """Say whether a file or directory must stay, however old it is."""
+        transaction, name = _split(path)
+        if transaction is None:
+            return path == STAGING_DIRECTORY and bool(self.live)
+        return (
+            transaction in self.live
+            or (transaction in self.aborted and name in ("", ABORT_MARKER))
+            or (transaction in self.in_table and is_marker(name))
+        )
+
+
+def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *, dead_before: int) -> StagedTransactions:
+    """Find out which staged transactions of a listing are over.
+
+    One is over when the log holds it (by its id, or by files of it), when it was aborted and no attempt of its commit may be
+    alive, or when everything of it is older than any transaction may get. ``log.snapshot`` must be newer than the listing: a
+    transaction that is committed later counts as live.
+
+    :param valid: files that the table's present version or a retained tombstone names.
+    :param dead_before: milliseconds since the epoch; what was written before belongs to no live transaction.
+    """
+    staged: dict[str, _Staged] = defaultdict(_Staged)
+    for status in listing.files:
+        transaction, name = _split(status.path)
+        if transaction is not None and name:
+            staged[transaction].files.append(status)
+    for path, time in listing.directories.items():
+        transaction, _ = _split(path)
+        if transaction is not None:
+            staged[transaction].directories.append(time)
+    in_table = {transaction for path in valid if (transaction := _split(path)[0]) is not None}
+    dead = {transaction for transaction, found in staged.items() if all(time < dead_before for time in found.times())}
+    asked = {transaction: found for transaction, found in staged.items() if transaction not in in_table | dead}
+    unknown = _not_in_log(log, asked)
+    committed = in_table | (asked.keys() - unknown.keys())
+    aborted: set[str] = set()
+    live: set[str] = set()
+    for transaction, found in unknown.items():
+        names = found.markers(transaction)
+        markers = read_markers(log.store, transaction) if names - {ABORT_MARKER} else NO_MARKERS
+        if markers.committed:
+            committed.add(transaction)
+            continue
+        (aborted if ABORT_MARKER in names and not markers.alive else live).add(transaction)
+    return StagedTransactions(frozenset(live), frozenset(aborted), frozenset(in_table), frozenset(committed))
+
+
+def transaction_of(path: str) -> str | None:
+    """Return the transaction that a file is staged for, ``None`` where it is not."""
+    transaction, name = _split(path)
+    return transaction if name else None
+
+
+def _not_in_log(log: DeltaLog, staged: Mapping[str, _Staged]) -> dict[str, _Staged]:
+    """Return those whose id no commit carries that is as new as their oldest file."""
+    remaining = dict(staged)
+    if not remaining:
+        return remaining
+    from airflow_delta.log.actions.decode import read_commit_info
+
+    for commit in newest_first(log):
+        info: Mapping[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
+        remaining.pop(str(info.get("txnId")), None)
+        if not remaining:
+            break
+        oldest = min(min(found.times(), default=0) for found in remaining.values())
+        time = info.get("timestamp")
+        if isinstance(time, int) and time < oldest - _CLOCKS_DIFFER_BY:
+            break
+    return remaining
+
+
+def _split(path: str) -> tuple[str | None, str]:
+    """Return the transaction of a path and what comes below it; ``None`` when it is not below one."""
+    first, _, rest = path.partition("/")
+    if first != STAGING_DIRECTORY or not rest:
+        return None, ""
+    transaction, _, name = rest.partition("/")
+    return transaction, name

@@ -1,0 +1,1 @@
+"""Append and overwrite: planned for Spark, collected from its files."""

@@ -1,0 +1,1 @@
+"""The actions of a commit, as they are encoded, decoded and reconciled."""

@@ -1,0 +1,338 @@
+"""Decoding commit files: whole commits, or just the small state that a transaction start needs.
+
+A commit that holds none of the bytes ``"metaData"``, ``"protocol"``, ``"txn"`` or ``"domainMetadata"`` cannot change that
+state, so it is not decoded at all; the others are joined and decoded in one call into structs that declare only what is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.actions.actions import (
+    AddCDCFile,
+    AddFile,
+    DeletionVectorDescriptor,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    SetTransaction,
+)
+from airflow_delta.log.storage.file_names import commit_file
+
+METADATA_KEY = b'"metaData"'
+PROTOCOL_KEY = b'"protocol"'
+TXN_KEY = b'"txn"'
+DOMAIN_KEY = b'"domainMetadata"'
+ADD_KEY = b'"add"'
+REMOVE_KEY = b'"remove"'
+CDC_KEY = b'"cdc"'
+SMALL_STATE_KEYS = (METADATA_KEY, PROTOCOL_KEY, TXN_KEY, DOMAIN_KEY)
+
+
+class CommitFile(NamedTuple):
+    """A commit as it stands on storage.
+
+    :param modification_time: milliseconds since the epoch, when the store told it along the way.
+    """
+
+    version: int
+    data: bytes
+    modification_time: int | None = None
+
+
+class _Line(msgspec.Struct, kw_only=True, rename="camel"):
+    add: AddFile | None = None
+    remove: RemoveFile | None = None
+    meta_data: Metadata | None = None
+    txn: SetTransaction | None = None
+    protocol: Protocol | None = None
+    cdc: AddCDCFile | None = None
+    domain_metadata: DomainMetadata | None = None
+    commit_info: dict[str, Any] | None = None
+
+
+class _Present(msgspec.Struct):
+    """Something whose content does not matter."""
+
+
+class _SmallLine(msgspec.Struct, kw_only=True, rename="camel"):
+    add: _Present | None = None
+    remove: _Present | None = None
+    meta_data: Metadata | None = None
+    txn: SetTransaction | None = None
+    protocol: Protocol | None = None
+    cdc: _Present | None = None
+    domain_metadata: DomainMetadata | None = None
+
+
+class _InfoLine(msgspec.Struct, kw_only=True, rename="camel"):
+    commit_info: dict[str, Any] | None = None
+
+
+class _Operation(msgspec.Struct, kw_only=True, rename="camel"):
+    operation: Any = None
+    txn_id: Any = None
+    in_commit_timestamp: Any = None
+
+
+class SizedFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A file action without what totals do not need."""
+
+    path: str
+    size: int
+    data_change: bool = True
+    deletion_vector: DeletionVectorDescriptor | None = None
+
+
+class _FileLine(msgspec.Struct, kw_only=True, rename="camel"):
+    add: AddFile | None = None
+    remove: RemoveFile | None = None
+    commit_info: _Operation | None = None
+
+
+class _SizeLine(msgspec.Struct, kw_only=True, rename="camel"):
+    add: SizedFile | None = None
+    remove: RemoveFile | None = None
+    commit_info: _Operation | None = None
+
+
+_lines = msgspec.json.Decoder(_Line)
+_small_lines = msgspec.json.Decoder(_SmallLine)
+_info_lines = msgspec.json.Decoder(_InfoLine)
+_file_lines = msgspec.json.Decoder(_FileLine)
+_size_lines = msgspec.json.Decoder(_SizeLine)
+_first_line = msgspec.json.Decoder(_InfoLine)
+_LINE_OF_THE_INFO = b'{"commitInfo":'
+_LINE_OF_AN_ADD = b'{"add":'
+
+
+class CommitHead(NamedTuple):
+    """What a commit says about itself, as far as a checksum needs it; ``None`` where it says nothing."""
+
+    operation: str | None = None
+    txn_id: str | None = None
+    in_commit_timestamp: int | None = None
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any] | None) -> CommitHead:
+        """Take it from a ``commitInfo``; values of another type than Delta's count as absent."""
+        info = info or {}
+        return _head(info.get("operation"), info.get("txnId"), info.get("inCommitTimestamp"))
+
+
+class FileChanges(NamedTuple):
+    """The file actions of a commit.
+
+    :param whole: ``adds`` are whole actions; else they have only what :class:`SizedFile` has.
+    """
+
+    head: CommitHead
+    adds: list[AddFile]
+    removes: list[RemoveFile]
+    whole: bool
+
+
+@dataclass(slots=True)
+class Commit:
+    """A decoded commit; each list keeps the order of the file."""
+
+    version: int
+    commit_info: dict[str, Any] | None = None
+    metadata: list[Metadata] = field(default_factory=list)
+    protocol: list[Protocol] = field(default_factory=list)
+    adds: list[AddFile] = field(default_factory=list)
+    removes: list[RemoveFile] = field(default_factory=list)
+    cdcs: list[AddCDCFile] = field(default_factory=list)
+    txns: list[SetTransaction] = field(default_factory=list)
+    domains: list[DomainMetadata] = field(default_factory=list)
+
+
+def decode_commit(version: int, data: bytes, *, table: str) -> Commit:
+    """Decode all actions of a commit.
+
+    A line that holds several actions counts as the first of them in Delta's order (``SingleAction.unwrap``).
+
+    :raises DeltaLogCorruptedException: the file is empty, truncated, or a line is not an action.
+    """
+    check_complete(version, data, table=table)
+    commit = Commit(version)
+    for line in _decode(_lines, version, data, table=table):
+        _add_line(commit, line)
+    return commit
+
+
+def decode_commits(files: Sequence[CommitFile], *, table: str) -> list[Commit]:
+    """Decode several commits in the order given."""
+    return [decode_commit(file.version, file.data, table=table) for file in files]
+
+
+def _add_line(commit: Commit, line: _Line) -> None:
+    if line.add is not None:
+        commit.adds.append(line.add)
+    elif line.remove is not None:
+        commit.removes.append(line.remove)
+    elif line.meta_data is not None:
+        commit.metadata.append(line.meta_data)
+    elif line.txn is not None:
+        commit.txns.append(line.txn)
+    elif line.protocol is not None:
+        commit.protocol.append(line.protocol)
+    elif line.cdc is not None:
+        commit.cdcs.append(line.cdc)
+    elif line.domain_metadata is not None:
+        commit.domains.append(line.domain_metadata)
+    elif line.commit_info is not None and commit.commit_info is None:
+        commit.commit_info = line.commit_info
+
+
+def has_small_state(data: bytes) -> bool:
+    """Tell whether a commit may hold metadata, protocol, transactions or domains (a byte search; may say yes wrongly)."""
+    return any(key in data for key in SMALL_STATE_KEYS)
+
+
+def has_file_actions(data: bytes) -> bool:
+    """Tell whether a commit may hold file actions (a byte search; may say yes wrongly)."""
+    return ADD_KEY in data or REMOVE_KEY in data or CDC_KEY in data
+
+
+@dataclass(slots=True)
+class SmallState:
+    """What a run of commits says beside files: the last metadata and protocol, transactions and domains by key."""
+
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    transactions: dict[str, SetTransaction] = field(default_factory=dict)
+    domains: dict[str, DomainMetadata] = field(default_factory=dict)
+
+    def apply(self, later: SmallState) -> SmallState:
+        """Return this state followed by a later one. A removed domain stays, marked as removed."""
+        return SmallState(
+            later.metadata or self.metadata,
+            later.protocol or self.protocol,
+            {**self.transactions, **later.transactions} if later.transactions else self.transactions,
+            {**self.domains, **later.domains} if later.domains else self.domains,
+        )
+
+
+def read_small_state(files: Iterable[CommitFile], *, table: str) -> SmallState:
+    """Return what a run of commits, oldest first, says beside files.
+
+    :raises DeltaLogCorruptedException: a commit is empty or truncated, or a line that had to be decoded is malformed.
+    """
+    relevant: list[CommitFile] = []
+    for file in files:
+        check_complete(file.version, file.data, table=table)
+        if has_small_state(file.data):
+            relevant.append(file)
+    state = SmallState()
+    for line in _decode_joined(_small_lines, relevant, table=table):
+        if line.add is not None or line.remove is not None:
+            continue
+        if line.meta_data is not None:
+            state.metadata = line.meta_data
+        elif line.txn is not None:
+            state.transactions[line.txn.app_id] = line.txn
+        elif line.protocol is not None:
+            state.protocol = line.protocol
+        elif line.domain_metadata is not None and line.cdc is None:
+            state.domains[line.domain_metadata.domain] = line.domain_metadata
+    return state
+
+
+def read_commit_info(version: int, data: bytes, *, table: str) -> dict[str, Any] | None:
+    """Return a commit's ``commitInfo`` without decoding its other actions.
+
+    It is the first line where Delta or we wrote it, and must be on a table with in-commit timestamps; then no other line is read.
+    """
+    check_complete(version, data, table=table)
+    first = data[: data.find(b"\n")] if data.startswith(_LINE_OF_THE_INFO) else b""
+    if first.endswith((b"}", b"}\r")):
+        try:
+            info: dict[str, Any] | None = _first_line.decode(first).commit_info
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            info = None  # decoded again below, which says what is wrong with it
+        if info is not None:
+            return info
+    for line in _decode(_info_lines, version, data, table=table):
+        if line.commit_info is not None:
+            return dict(line.commit_info)
+    return None
+
+
+def decode_file_changes(file: CommitFile, *, table: str, whole_adds_up_to: int) -> FileChanges:
+    """Decode a commit's file actions, change data files left out.
+
+    :param whole_adds_up_to: when the commit has more adds, only what totals need is decoded of them.
+    :raises DeltaLogCorruptedException: the file is damaged.
+    """
+    few = whole_adds_up_to > 0 and file.data.count(_LINE_OF_AN_ADD) <= whole_adds_up_to
+    check_complete(file.version, file.data, table=table)
+    changes = FileChanges(CommitHead(), [], [], few)
+    head = changes.head
+    for line in _decode(_file_lines if few else _size_lines, file.version, file.data, table=table):
+        if line.add is not None:
+            changes.adds.append(line.add)
+        elif line.remove is not None:
+            changes.removes.append(line.remove)
+        elif line.commit_info is not None and head is changes.head:
+            head = _head(line.commit_info.operation, line.commit_info.txn_id, line.commit_info.in_commit_timestamp)
+    return changes._replace(head=head)
+
+
+def _head(operation: Any, txn_id: Any, in_commit_timestamp: Any) -> CommitHead:
+    return CommitHead(
+        operation if isinstance(operation, str) else None,
+        txn_id if isinstance(txn_id, str) else None,
+        in_commit_timestamp if isinstance(in_commit_timestamp, int) and not isinstance(in_commit_timestamp, bool) else None,
+    )
+
+
+def check_complete(version: int, data: bytes, *, table: str) -> None:
+    """Raise when a commit file is empty or does not end with a complete line."""
+    if data[-2:] in (b"}\n", b"}\r") or data[-1:] == b"}":
+        return
+    if not data.strip():
+        raise _corrupted(version, "is empty", table=table)
+    if not data.rstrip().endswith(b"}"):
+        line = data.rstrip().count(b"\n") + 1
+        raise _corrupted(version, f"is truncated in line {line}", table=table)
+
+
+def _decode_joined(decoder: msgspec.json.Decoder[Any], files: Sequence[CommitFile], *, table: str) -> list[Any]:
+    if len(files) == 1:
+        return _decode(decoder, files[0].version, files[0].data, table=table)
+    try:
+        return decoder.decode_lines(b"\n".join([file.data for file in files]))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Decoding one by one finds the commit and the line.
+        return [line for file in files for line in _decode(decoder, file.version, file.data, table=table)]
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], version: int, data: bytes, *, table: str) -> list[Any]:
+    try:
+        return decoder.decode_lines(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        for number, line in enumerate(data.split(b"\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                decoder.decode_lines(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as line_error:
+                reason = str(line_error).replace("$[0]", "$")
+                raise _corrupted(version, f"is malformed in line {number}: {reason}", table=table) from line_error
+        raise _corrupted(version, f"is malformed: {error}", table=table) from error
+
+
+def _corrupted(version: int, what: str, *, table: str) -> DeltaLogCorruptedException:
+    return DeltaLogCorruptedException(
+        f"Commit {version} of table {table} {what} ({commit_file(version)}). Restore the file from a backup or a replica of the "
+        "storage; nothing may be committed after it until then. Deleting it would lose what it committed.",
+        table=table,
+        version=version,
+    )

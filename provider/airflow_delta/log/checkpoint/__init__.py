@@ -1,0 +1,1 @@
+"""Checkpoints as they are read: parts, sidecars, manifests, columns."""

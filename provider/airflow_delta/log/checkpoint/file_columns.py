@@ -1,0 +1,158 @@
+"""The columns of a table of files: Delta's fields of ``add`` in snake_case, and how checkpoint rows and actions become them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+
+STRING_MAP = pa.map_(pa.string(), pa.string())
+
+DELETION_VECTOR = pa.struct(
+    [
+        ("storage_type", pa.string()),
+        ("path_or_inline_dv", pa.string()),
+        ("offset", pa.int32()),
+        ("size_in_bytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+
+FILE_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("partition_values", STRING_MAP),
+        ("size", pa.int64()),
+        ("modification_time", pa.int64()),
+        ("data_change", pa.bool_()),
+        ("stats", pa.string()),
+        ("tags", STRING_MAP),
+        ("deletion_vector", DELETION_VECTOR),
+        ("base_row_id", pa.int64()),
+        ("default_row_commit_version", pa.int64()),
+        ("clustering_provider", pa.string()),
+    ]
+)
+"""All columns of a table of live files. ``data_change`` is always ``False``, as in Delta's replay."""
+
+TOMBSTONE_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("deletion_timestamp", pa.int64()),
+        ("data_change", pa.bool_()),
+        ("extended_file_metadata", pa.bool_()),
+        ("partition_values", STRING_MAP),
+        ("size", pa.int64()),
+        ("deletion_vector", DELETION_VECTOR),
+        ("base_row_id", pa.int64()),
+        ("default_row_commit_version", pa.int64()),
+    ]
+)
+"""All columns of a table of tombstones."""
+
+
+def camel(name: str) -> str:
+    """Return Delta's spelling of a column: ``modificationTime`` for ``modification_time``."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def projected(columns: Sequence[str] | None) -> pa.Schema:
+    """Return the schema of a selection of columns, in the order asked; all of them for ``None``.
+
+    :raises DeltaIllegalArgumentException: there is no such column.
+    """
+    if columns is None:
+        return FILE_SCHEMA
+    unknown = [name for name in columns if name not in FILE_SCHEMA.names]
+    if unknown:
+        raise DeltaIllegalArgumentException(
+            f"A table of files has no column {', '.join(unknown)}; the columns are {', '.join(FILE_SCHEMA.names)}"
+        )
+    return pa.schema([FILE_SCHEMA.field(name) for name in columns])
+
+
+def to_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return checkpoint rows (Delta's names, any writer's types) as a batch of ``schema``; what is absent becomes null."""
+    arrays = []
+    for field in schema:
+        source = camel(field.name)
+        if field.name == "data_change":
+            arrays.append(pa.repeat(pa.scalar(False), rows.num_rows))
+        elif field.name == "stats" and "stats_parsed" in rows.schema.names and _absent(rows, "stats"):
+            from airflow_delta.log.checkpoint.stats import format_stats
+
+            arrays.append(format_stats(rows.column("stats_parsed")))
+        elif source not in rows.schema.names:
+            arrays.append(pa.nulls(rows.num_rows, field.type))
+        elif field.name == "deletion_vector":
+            arrays.append(_deletion_vectors(rows.column(source)))
+        else:
+            array = rows.column(source)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _absent(rows: pa.RecordBatch, name: str) -> bool:
+    return name not in rows.schema.names or rows.column(name).null_count == rows.num_rows
+
+
+def _deletion_vectors(array: pa.StructArray) -> pa.StructArray:
+    if array.null_count == len(array):
+        return pa.nulls(len(array), DELETION_VECTOR)
+    fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+    children = [
+        fields[name].cast(field.type) if (name := camel(field.name)) in fields else pa.nulls(len(array), field.type)
+        for field in DELETION_VECTOR
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=array.is_null())
+
+
+def from_actions(actions: Iterable[AddFile] | Iterable[RemoveFile], schema: pa.Schema) -> pa.RecordBatch:
+    """Return actions as a batch of ``schema``."""
+    rows = list(actions)
+    return pa.RecordBatch.from_arrays([_column(rows, field) for field in schema], schema=schema)
+
+
+def _column(rows: list[Any], field: pa.Field) -> pa.Array:
+    name = field.name
+    if name == "data_change":
+        return pa.repeat(pa.scalar(False), len(rows))
+    values = [getattr(row, name) for row in rows]
+    if field.type == STRING_MAP:
+        values = [None if value is None else list(value.items()) for value in values]
+    elif name == "deletion_vector":
+        values = [None if value is None else msgspec.structs.asdict(value) for value in values]
+    return pa.array(values, field.type)
+
+
+def to_add_files(files: pa.Table) -> list[AddFile]:
+    """Return a table of files as actions; for the few files that a commit names, not for whole tables.
+
+    Columns that the table lacks take their default; the first four of :data:`FILE_SCHEMA` are needed.
+    """
+    adds = []
+    for row in files.to_pylist():
+        vector = row.get("deletion_vector")
+        tags = row.get("tags")
+        adds.append(
+            AddFile(
+                path=row["path"],
+                partition_values=dict(row["partition_values"]),
+                size=row["size"],
+                modification_time=row["modification_time"],
+                data_change=False,
+                stats=row.get("stats"),
+                tags=None if tags is None else dict(tags),
+                deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
+                base_row_id=row.get("base_row_id"),
+                default_row_commit_version=row.get("default_row_commit_version"),
+                clustering_provider=row.get("clustering_provider"),
+            )
+        )
+    return adds

@@ -1,0 +1,140 @@
+"""``_last_checkpoint``: a hint where to start listing (protocol, "Last Checkpoint File"; Delta's LastCheckpointInfo).
+
+Only ever a hint: a stale, corrupt or missing one costs a longer listing and never changes what is read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
+from airflow_delta.log.storage.base import LogStore
+from airflow_delta.log.storage.file_names import LAST_CHECKPOINT
+
+logger = logging.getLogger(__name__)
+
+CHECKSUM = "checksum"
+SCHEMA_LENGTH = 20_000
+"""Characters of JSON above which the schema of a checkpoint is left out (``checkpointSchema.writeThresholdLength``)."""
+ACTIONS_LISTED = 30
+"""Most sidecars, and most actions that are no files, that are repeated in the hint (``lastCheckpoint.*.threshold``)."""
+
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+class LastCheckpointV2(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the hint says of a V2 checkpoint.
+
+    :param path: bare name of the manifest.
+    :param non_file_actions: all that the checkpoint holds beside files, unless these are many.
+    :param sidecar_files: its sidecars, unless these are many.
+    """
+
+    path: str
+    size_in_bytes: int
+    modification_time: int
+    non_file_actions: list[dict[str, Any]] | None = None
+    sidecar_files: list[dict[str, Any]] | None = None
+
+
+class LastCheckpointInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The newest checkpoint; only ``version`` is relied on when it is read.
+
+    :param size: number of actions, -1 when it is not known.
+    :param parts: number of files of a multi-part checkpoint.
+    :param size_in_bytes: of all files.
+    :param checkpoint_schema: schema of the Parquet file, in Spark's JSON form.
+    :param checksum: MD5 of the canonical form of the rest.
+    """
+
+    version: int
+    size: int = -1
+    parts: int | None = None
+    size_in_bytes: int | None = None
+    num_of_add_files: int | None = None
+    checkpoint_schema: dict[str, Any] | None = None
+    v2_checkpoint: LastCheckpointV2 | None = None
+    checksum: str | None = None
+
+
+_decoder = msgspec.json.Decoder(LastCheckpointInfo)
+
+
+def short_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a schema in Spark's JSON form, or ``None`` when it is too long to be repeated beside the file."""
+    return schema if len(msgspec.json.encode(schema).decode()) <= SCHEMA_LENGTH else None
+
+
+def encode_last_checkpoint(info: LastCheckpointInfo) -> bytes:
+    """Return the content of ``_last_checkpoint``, with its checksum."""
+    # "size" is always written: old readers expect it beside the version.
+    content = {"version": info.version, "size": info.size, **msgspec.to_builtins(info)}
+    content.pop(CHECKSUM, None)
+    return msgspec.json.encode({**content, CHECKSUM: canonical_checksum(content)})
+
+
+def canonical_checksum(content: Any) -> str:
+    """Return the MD5 of a JSON document's canonical form (protocol, "JSON checksum").
+
+    Every leaf becomes ``key=value``, with ``+`` between the keys (or positions) that lead to it and strings percent-encoded in
+    quotes; these are sorted and joined by commas. The document's own ``checksum`` does not count.
+    """
+    import hashlib
+
+    own = _quoted(CHECKSUM)
+    entries = sorted(f"{key}={value}" for key, value in _entries(content, "") if key != own)
+    return hashlib.md5(",".join(entries).encode(), usedforsecurity=False).hexdigest()
+
+
+def _entries(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        children = [(_quoted(name), value) for name, value in node.items()]
+    elif isinstance(node, list):
+        children = [(str(position), value) for position, value in enumerate(node)]
+    else:
+        yield prefix, _quoted(node) if isinstance(node, str) else json.dumps(node)
+        return
+    for key, value in children:
+        yield from _entries(value, f"{prefix}+{key}" if prefix else key)
+
+
+def _quoted(text: str) -> str:
+    encoded = "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
+    return f'"{encoded}"'
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+def read_last_checkpoint(store: LogStore) -> LastCheckpointInfo | None:
+    """Return the hint, or ``None`` when it is absent, cannot be understood or contradicts its checksum (logged)."""
+    try:
+        data = store.read(LAST_CHECKPOINT)
+    except FileNotFoundError:
+        return None
+    except (DeltaLogCorruptedException, PathOutsideTableException) as error:
+        logger.warning("Table %s: %s is ignored: %s", store.root, LAST_CHECKPOINT, error.message)
+        return None
+    try:
+        info = _decoder.decode(data)
+        _verify(data, info.checksum)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        logger.warning("Table %s: %s cannot be understood and is ignored: %s", store.root, LAST_CHECKPOINT, error)
+        return None
+    return info if info.version >= 0 else None
+
+
+def _verify(data: bytes, stored: str | None) -> None:
+    """Raise when the content is not what its checksum was taken of: it may be half of one file and half of the next."""
+    content = json.loads(data, object_pairs_hook=_unique)
+    if stored is not None and stored != (actual := canonical_checksum(content)):
+        raise ValueError(f"its checksum is {actual}, but should be {stored}")

@@ -1,0 +1,208 @@
+"""One Parquet file of a checkpoint: its footer, its row groups, and batches of the columns that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+from typing import Protocol as TypingProtocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.schema.walk import Path
+from airflow_delta.log.statistics.footers import leaf_paths
+
+BATCH_ROWS = 32_768
+
+# The leaf of each kind that is never null where the kind is present.
+MARKERS = {
+    "add": "add.path",
+    "remove": "remove.path",
+    "metaData": "metaData.id",
+    "protocol": "protocol.minReaderVersion",
+    "txn": "txn.appId",
+    "domainMetadata": "domainMetadata.domain",
+    "sidecar": "sidecar.path",
+    "checkpointMetadata": "checkpointMetadata.version",
+}
+
+
+class PartStatus(TypingProtocol):
+    """What the reader needs to know of a part: where it is and how long."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+class InputStore(TypingProtocol):
+    """What the reader needs of a log store."""
+
+    def open_input(self, path: str) -> Any: ...
+
+    def read(self, path: str) -> bytes: ...
+
+
+class RowGroup:
+    """One row group of a part, seen through its footer.
+
+    :param part: the part that holds it.
+    :param index: its position in the part.
+    """
+
+    def __init__(self, part: CheckpointPart, index: int) -> None:
+        self.part = part
+        self.index = index
+        self._meta = part.metadata.row_group(index)
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows, of all kinds."""
+        return int(self._meta.num_rows)
+
+    def null_count(self, leaf: Path) -> int | None:
+        """Return how many rows have no value in a leaf outside lists and maps, or ``None`` when the footer does not say."""
+        position = self.part.leaves.get(leaf)
+        if position is None:
+            return self.num_rows
+        statistics = self._meta.column(position).statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        return int(statistics.null_count)
+
+    def bounds(self, leaf: Path) -> tuple[Any, Any] | None:
+        """Return the least and the greatest value of a leaf, or ``None`` when the footer does not say."""
+        position = self.part.leaves.get(leaf)
+        if position is None:
+            return None
+        statistics = self._meta.column(position).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        return statistics.min, statistics.max
+
+    def may_hold(self, kind: str) -> bool:
+        """Return whether a row of that kind (``add``, ``txn``, ...) can be here."""
+        return self.null_count(tuple(MARKERS[kind].split("."))) != self.num_rows
+
+
+class CheckpointPart:
+    """One Parquet file of a checkpoint; the footer is read once.
+
+    :param store: where the file is.
+    :param status: its path and size.
+    :param table: URI of the table, for messages.
+    :param version: version of the checkpoint, for messages.
+    """
+
+    def __init__(self, store: InputStore, status: PartStatus, *, table: str, version: int) -> None:
+        self.path = status.path
+        self._store = store
+        self._size = status.size
+        self._table = table
+        self._version = version
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self.corrupted("is missing") from error
+        except (pa.ArrowException, EOFError, UnicodeDecodeError) as error:
+            raise self.corrupted(f"is damaged: {error}") from error
+        except OSError as error:
+            # Arrow reports a damaged file as a bare OSError; one with a code or of a subclass is the storage's own.
+            if type(error) is not OSError or error.errno is not None:
+                raise
+            raise self.corrupted(f"is damaged: {error}") from error
+
+    def corrupted(self, what: str) -> DeltaLogCorruptedException:
+        """Return the error that says what is wrong with this file."""
+        return DeltaLogCorruptedException(
+            f"Checkpoint file {self.path} of version {self._version} of table {self._table} {what}. "
+            "An older checkpoint or the JSON commits are used instead while the log holds them; delete the file to avoid this.",
+            table=self._table,
+            version=self._version,
+        )
+
+    def read(self) -> bytes:
+        """Return the whole file, which need not be Parquet."""
+        return self._store.read(self.path)
+
+    def _open(self, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+        source = self._store.open_input(self.path)
+        local = getattr(self._store, "local_root", None) is not None
+        return pq.ParquetFile(
+            source,
+            metadata=metadata,
+            pre_buffer=not local,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit="us",  # in nanoseconds the year 9999 would be another one
+        )
+
+    @cached_property
+    def metadata(self) -> pq.FileMetaData:
+        """Return the footer."""
+        if self._size == 0:
+            raise self.corrupted("is empty")
+        with self._readable(), self._open() as file:
+            return file.metadata
+
+    @cached_property
+    def leaves(self) -> dict[Path, int]:
+        """Return the position of every leaf column by its path (:func:`airflow_delta.log.statistics.footers.leaf_paths`)."""
+        return {path: i for i, path in enumerate(leaf_paths(self.metadata))}
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Return the Arrow schema."""
+        with self._readable():
+            return self._with_moments(self.metadata.schema.to_arrow_schema())
+
+    @cached_property
+    def _int96(self) -> frozenset[Path]:
+        schema = self.metadata.schema
+        return frozenset(path for path, i in self.leaves.items() if schema.column(i).physical_type == "INT96")
+
+    def _with_moments(self, schema: pa.Schema) -> pa.Schema:
+        """Return a schema with timestamps in place of INT96, in which Spark writes them and which knows no time zone."""
+        return pa.schema([field.with_type(_with_moments(field.type, (field.name,), self._int96)) for field in schema])
+
+    @cached_property
+    def row_groups(self) -> list[RowGroup]:
+        """Return the row groups in order."""
+        return [RowGroup(self, index) for index in range(self.metadata.num_row_groups)]
+
+    def batches(self, row_groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of the given row groups and (nested) columns; columns that the file lacks are left out.
+
+        :param columns: dotted paths; a prefix stands for everything below it.
+        """
+        present = [name for name in columns if self.has_text(name)]
+        if not row_groups or not present:
+            return
+        with self._readable(), self._open(self.metadata) as file:
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group.index for group in row_groups], columns=present):
+                yield batch.cast(self._with_moments(batch.schema)) if self._int96 else batch
+
+    def has(self, path: Path) -> bool:
+        """Return whether the file has that column, or columns below it."""
+        return path in self.leaves or any(leaf[: len(path)] == path for leaf in self.leaves)
+
+    def has_text(self, column: str) -> bool:
+        """Return whether the file has a column for a text that :meth:`batches` takes."""
+        return column in self._texts or any(text.startswith(f"{column}.") for text in self._texts)
+
+    @cached_property
+    def _texts(self) -> frozenset[str]:
+        return frozenset(map(".".join, self.leaves))
+
+
+def _with_moments(data_type: pa.DataType, path: Path, int96: frozenset[Path]) -> pa.DataType:
+    if pa.types.is_struct(data_type):
+        return pa.struct([f.with_type(_with_moments(f.type, (*path, f.name), int96)) for f in data_type])
+    return pa.timestamp("us", "UTC") if path in int96 else data_type

@@ -1,0 +1,278 @@
+"""Reading of checkpoints, classic and V2: projected leaf columns, streamed in batches, row groups chosen by their footer.
+
+A checkpoint holds one action a row, in the column of its kind; all other columns of the row are null (protocol, "Checkpoint
+Specs"). A row group whose footer says that a required leaf is null throughout holds no action of that kind and is not read;
+where a writer left the statistics out, it is. A V2 checkpoint keeps its files in sidecars, which are opened only for files; a
+checkpoint with a classic name may have V2 content (compatibility checkpoints).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, Manifest, SidecarFile, check_manifest, decode_manifest
+from airflow_delta.log.checkpoint.part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
+from airflow_delta.log.schema.walk import Path
+from airflow_delta.log.storage.file_names import SIDECAR_DIRECTORY, is_uuid_checkpoint, split_version
+
+Action = TypeVar("Action", Metadata, Protocol, SetTransaction, DomainMetadata, SidecarFile, CheckpointMetadata)
+
+_FOOTERS_AT_ONCE = 8
+
+
+class CheckpointReader:
+    """The actions of one checkpoint: single, multi-part or V2.
+
+    :param store: where the log is.
+    :param parts: its files in ``_delta_log`` itself, in order.
+    :param version: version of the checkpoint.
+    :param table: URI of the table, for messages.
+    :raises DeltaLogCorruptedException: from every method, when a file is missing, empty, truncated or otherwise damaged.
+    """
+
+    def __init__(self, store: InputStore, parts: Sequence[PartStatus], *, version: int, table: str) -> None:
+        self.version = version
+        self.table = table
+        self._store = store
+        self._top = [CheckpointPart(store, part, table=table, version=version) for part in parts]
+        self._is_json = self._top[0].path.endswith(".json")
+        self._is_manifest = is_uuid_checkpoint((split_version(self._top[0].path.rpartition("/")[2]) or (0, ""))[1])
+
+    # -- where the actions are -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """Return the manifest of a V2 checkpoint in JSON, ``None`` for all other checkpoints."""
+        if not self._is_json:
+            return None
+        (top,) = self._top
+        try:
+            data = top.read()
+        except FileNotFoundError as error:
+            raise top.corrupted("is missing") from error
+        manifest = decode_manifest(data, top.corrupted)
+        complete = manifest.protocol is not None and manifest.metadata is not None
+        check_manifest(self.version, manifest.checkpoint_metadata, manifest.sidecars, complete=complete, corrupted=top.corrupted)
+        return manifest
+
+    @property
+    def _state_parts(self) -> list[CheckpointPart]:
+        """Return the Parquet files that hold what is no file."""
+        return [] if self._is_json else self._top
+
+    @cached_property
+    def sidecars(self) -> list[SidecarFile]:
+        """Return the sidecars that the checkpoint names; none for one with classic content."""
+        found = self.manifest.sidecars if self.manifest is not None else list(self._actions("sidecar", SidecarFile))
+        outside = next((sidecar for sidecar in found if "/" in sidecar.name or sidecar.name in ("", ".", "..")), None)
+        if outside is not None:
+            raise self._top[0].corrupted(f"names the sidecar {outside.path}, which is not a file of {SIDECAR_DIRECTORY}")
+        if self.manifest is not None:
+            return found
+        if self._is_manifest:
+            about = None
+            for about in self._actions("checkpointMetadata", CheckpointMetadata):  # noqa: B007 - the last one counts
+                pass
+            (top,) = self._top
+            complete = None not in self.protocol_and_metadata()
+            check_manifest(self.version, about, found, complete=complete, corrupted=top.corrupted)
+        return found
+
+    @cached_property
+    def parts(self) -> list[CheckpointPart]:
+        """Return the Parquet files that may hold files and tombstones, sidecars included."""
+        parts = list(self._state_parts)
+        manifest = self.manifest
+        if manifest is not None and (manifest.adds or manifest.removes):
+            from airflow_delta.log.checkpoint.inline import inline_part
+
+            path = self._top[0].path
+            parts.append(inline_part(path, manifest.adds, manifest.removes, table=self.table, version=self.version))
+        parts += [CheckpointPart(self._store, s.status, table=self.table, version=self.version) for s in self.sidecars]
+        if len(parts) > 1 and getattr(self._store, "local_root", None) is None:
+            # Each footer is a round trip.
+            with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="delta-checkpoint") as pool:
+                list(pool.map(lambda part: part.metadata, parts))
+        return parts
+
+    # -- the few rows that are not files ----------------------------------------------------------------------------------
+
+    def protocol_and_metadata(self) -> tuple[Protocol | None, Metadata | None]:
+        """Return the protocol and the metadata; ``None`` where the checkpoint holds none."""
+        if self.manifest is not None:
+            return self.manifest.protocol, self.manifest.metadata
+        protocol: Protocol | None = None
+        metadata: Metadata | None = None
+        for part in self._state_parts:
+            groups = [g for g in part.row_groups if g.may_hold("protocol") or g.may_hold("metaData")]
+            for batch in part.batches(groups, ["protocol", "metaData"]):
+                protocol = self._last(part, batch, "protocol", Protocol) or protocol
+                metadata = self._last(part, batch, "metaData", Metadata) or metadata
+        return protocol, metadata
+
+    def set_transactions(self) -> dict[str, SetTransaction]:
+        """Return the last transaction of every application, by its id."""
+        return {txn.app_id: txn for txn in self._actions("txn", SetTransaction)}
+
+    def transactions(self) -> dict[str, int]:
+        """Return the last version of every application, by its id."""
+        if self.manifest is not None:
+            return {txn.app_id: txn.version for txn in self.manifest.transactions}
+        found: dict[str, int] = {}
+        for batch in self._batches(self._state_parts, "txn", ["appId", "version"]):
+            found.update(zip(batch.column("appId").to_pylist(), batch.column("version").to_pylist(), strict=True))
+        return found
+
+    def set_transaction(self, app_id: str) -> SetTransaction | None:
+        """Return the last transaction of one application, or ``None``; reads nothing but the ``txn`` rows."""
+        found: SetTransaction | None = None
+        if self.manifest is not None:
+            return {txn.app_id: txn for txn in self.manifest.transactions}.get(app_id)
+        for batch in self._batches(self._state_parts, "txn", ["appId", "version", "lastUpdated"]):
+            for row in batch.filter(pc.equal(batch.column("appId"), app_id)).to_pylist():
+                found = SetTransaction(app_id=app_id, version=row["version"], last_updated=row.get("lastUpdated"))
+        return found
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Return the last version of one application, or ``None``; reads nothing but the ``txn`` rows."""
+        found = self.set_transaction(app_id)
+        return None if found is None else found.version
+
+    def domain_metadata(self) -> dict[str, DomainMetadata]:
+        """Return the domains that are not removed, by name."""
+        return {d.domain: d for d in self._actions("domainMetadata", DomainMetadata) if not d.removed}
+
+    def _actions(self, kind: str, action: type[Action]) -> Iterator[Action]:
+        yield from (found for found in self._listed() if isinstance(found, action))
+        for part in self._state_parts:
+            groups = [g for g in part.row_groups if g.may_hold(kind)]
+            for batch in part.batches(groups, [kind]) if groups else ():
+                yield from self._convert(part, batch, kind, action)
+
+    def _listed(self) -> list[SetTransaction | DomainMetadata]:
+        """Return what a manifest in JSON lists; only these kinds are asked for by kind."""
+        manifest = self.manifest
+        return [] if manifest is None else [*manifest.transactions, *manifest.domains]
+
+    def _last(self, part: CheckpointPart, batch: pa.RecordBatch, kind: str, action: type[Action]) -> Action | None:
+        found = None
+        for found in self._convert(part, batch, kind, action):  # noqa: B007 - the last one counts
+            pass
+        return found
+
+    def _convert(self, part: CheckpointPart, batch: pa.RecordBatch, kind: str, action: type[Action]) -> Iterator[Action]:
+        if kind not in batch.schema.names:
+            return
+        marker = MARKERS[kind].split(".")[1]
+        for row in batch.column(kind).drop_null().to_pylist():
+            if row.get(marker) is None:
+                continue
+            try:
+                yield msgspec.convert(_plain(row), action)
+            except msgspec.ValidationError as error:
+                raise part.corrupted(f"holds a {kind} action that is not valid: {error}") from error
+
+    # -- files -------------------------------------------------------------------------------------------------------------
+
+    def add_batches(self, columns: Sequence[str], *, keep: Callable[[RowGroup], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the ``add`` rows.
+
+        :param columns: Delta's field names below ``add``; dotted for fields of structs (``stats_parsed.minValues.id``).
+        :param keep: which row groups to read; all that hold an ``add`` when left out.
+        """
+        return self.batches("add", columns, keep=keep)
+
+    def remove_batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the ``remove`` rows (tombstones), also expired ones.
+
+        :param columns: Delta's field names below ``remove``.
+        """
+        return self.batches("remove", columns)
+
+    def row_groups(self, kind: str) -> list[RowGroup]:
+        """Return the row groups that may hold rows of that kind."""
+        return [group for part in self.parts for group in part.row_groups if group.may_hold(kind)]
+
+    def batches(
+        self, kind: str, columns: Sequence[str], *, keep: Callable[[RowGroup], bool] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one kind with the kind's fields as columns; fields that a part lacks are left out of its batches.
+
+        :param kind: ``add`` or ``remove``.
+        """
+        yield from self._batches(self.parts, kind, columns, keep=keep)
+
+    def _batches(
+        self,
+        parts: Sequence[CheckpointPart],
+        kind: str,
+        columns: Sequence[str],
+        *,
+        keep: Callable[[RowGroup], bool] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        names = [f"{kind}.{column}" for column in columns]
+        for part in parts:
+            groups = [g for g in part.row_groups if g.may_hold(kind) and (keep is None or keep(g))]
+            for batch in part.batches(groups, names):
+                yield flatten(batch, kind)
+
+    @property
+    def file_parts(self) -> list[CheckpointPart]:
+        """Return the parts that may hold live files."""
+        return [part for part in self.parts if any(group.may_hold("add") for group in part.row_groups)]
+
+    def has_column(self, path: Sequence[str]) -> bool:
+        """Return whether every part that holds files has that column below ``add``."""
+        holders = self.file_parts
+        return bool(holders) and all(part.has(("add", *path)) for part in holders)
+
+    def may_have_values(self, leaf: Path) -> bool:
+        """Return whether some row may have a value in that leaf; ``False`` is certain."""
+        return any(
+            group.null_count(leaf) != group.num_rows for part in self.parts if leaf in part.leaves for group in part.row_groups
+        )
+
+    def add_count(self) -> int | None:
+        """Return the number of ``add`` rows from the footers alone, or ``None`` when a footer does not say."""
+        total = 0
+        for part in self.parts:
+            for group in part.row_groups:
+                nulls = group.null_count(("add", "path"))
+                if nulls is None:
+                    return None
+                total += group.num_rows - nulls
+        return total
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows in all Parquet files, sidecars included."""
+        return sum(int(part.metadata.num_rows) for part in self.parts)
+
+
+def flatten(batch: pa.RecordBatch, kind: str) -> pa.RecordBatch:
+    """Return the rows that have a value in the struct column ``kind``, with its fields as columns."""
+    column = batch.column(kind)
+    if column.null_count:
+        column = column.drop_null()
+    return pa.RecordBatch.from_arrays(column.flatten(), names=[field.name for field in column.type])
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without nulls, with maps as dictionaries (Arrow gives them as lists of pairs)."""
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            plain[name] = _plain(value)
+        elif name in ("options", "configuration", "tags") and isinstance(value, list):
+            plain[name] = dict(value)
+        elif value is not None:
+            plain[name] = value
+    return plain

@@ -1,0 +1,187 @@
+"""Sorting the files of a checkpoint by their partition, in bounded memory.
+
+A first pass counts the files of each partition. That fixes which stretch of the sorted result (a bucket of some ten thousand
+files) a file belongs to, so a second pass can hand every batch out to its buckets, compressed. Each bucket is then sorted alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.checkpoint.partitions import COUNT, KEY, combination_keys, combinations
+from airflow_delta.log.expressions.predicate import partition_texts
+from airflow_delta.log.schema.partition_values import parse_partition_value
+from airflow_delta.log.schema.types import DataType, StructType, arrow_type
+
+
+class PartitionTyper:
+    """Turns partition values into typed columns; each different text is parsed once.
+
+    :param partition_schema: the partition columns.
+    """
+
+    def __init__(self, partition_schema: StructType) -> None:
+        self.names = [field.physical_name for field in partition_schema.fields]
+        self._types: list[DataType] = [field.data_type for field in partition_schema.fields]
+        self._parsed: list[dict[str, object]] = [{} for _ in self.names]
+
+    def texts(self, values: pa.MapArray) -> list[pa.Array]:
+        """Return the partition values of some files as text, one array a partition column."""
+        return [partition_texts(values, name) for name in self.names]
+
+    def typed(self, texts: list[pa.Array]) -> list[pa.Array]:
+        """Return the typed form of what :meth:`texts` returned."""
+        return [self._column(position, column) for position, column in enumerate(texts)]
+
+    def _column(self, position: int, column: pa.Array) -> pa.Array:
+        data_type = self._types[position]
+        arrow = arrow_type(data_type)
+        encoded = pc.dictionary_encode(column)
+        known = self._parsed[position]
+        values = []
+        for text in encoded.dictionary.to_pylist():
+            if text not in known:
+                known[text] = parse_partition_value(text, data_type)
+            values.append(known[text])
+        return pa.array(values, arrow).take(encoded.indices)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOrder:
+    """Where the files of each partition stand in the sorted checkpoint.
+
+    :param keys: one key for each partition, in order.
+    :param bucket_starts: position in ``keys`` of each bucket's first partition.
+    """
+
+    keys: pa.Array
+    bucket_starts: list[int]
+
+    def places(self, files: pa.RecordBatch, typer: PartitionTyper) -> pa.Array:
+        """Return the position of each file's partition in the order; ``files`` has a column ``partition_values``."""
+        return pc.index_in(combination_keys(typer.texts(files.column("partition_values"))), value_set=self.keys)
+
+    def follows(self, batches: Iterable[pa.RecordBatch], typer: PartitionTyper) -> bool:
+        """Tell whether files come in this order."""
+        last = -1
+        for batch in batches:
+            places = self.places(batch, typer)
+            bounds = pc.min_max(places)
+            if bounds["min"].as_py() < last or not pc.all(pc.greater_equal(places[1:], places[:-1])).as_py():
+                return False
+            last = bounds["max"].as_py()
+        return True
+
+    @classmethod
+    def of(cls, batches: Iterable[pa.RecordBatch], typer: PartitionTyper, bucket_rows: int) -> PartitionOrder:
+        """Count partitions in batches that have a column ``partition_values``."""
+        found: pa.Table | None = None
+        for batch in batches:
+            texts = typer.texts(batch.column("partition_values"))
+            counted = combinations(texts, combination_keys(texts))
+            found = counted if found is None else pa.concat_tables([found, counted])
+            if found.num_rows > 4 * bucket_rows:
+                found = _merged(found)
+        if found is None:
+            return cls(pa.array([], pa.string()), [0])
+        found = _merged(found)
+        texts = [found.column(str(i)).combine_chunks() for i in range(len(typer.names))]
+        typed = pa.table(typer.typed(texts), names=[str(i) for i in range(len(texts))])
+        order = pc.sort_indices(typed, sort_keys=[(name, "ascending") for name in typed.column_names])
+        starts, rows = [0], 0
+        for position, count in enumerate(found.column(COUNT).take(order).to_pylist()):
+            if rows and rows + count > bucket_rows:
+                starts.append(position)
+                rows = 0
+            rows += count
+        keys = found.column(KEY).take(order)
+        return cls(keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys, starts)
+
+
+def _merged(found: pa.Table) -> pa.Table:
+    keys = [name for name in found.column_names if name != COUNT]
+    return found.group_by(keys, use_threads=False).aggregate([(COUNT, "sum")]).rename_columns({f"{COUNT}_sum": COUNT})
+
+
+class Buckets:
+    """Batches handed out to the stretches of the sorted result, compressed while they wait.
+
+    :param order: where each partition goes.
+    """
+
+    def __init__(self, order: PartitionOrder, typer: PartitionTyper) -> None:
+        self._order = order
+        self._typer = typer
+        self._held: list[list[bytes]] = [[] for _ in order.bucket_starts]
+        ends = [*order.bucket_starts[1:], len(order.keys)]
+        self._sizes = [end - start for start, end in zip(order.bucket_starts, ends, strict=True)]
+        self._bucket_of = pa.array([bucket for bucket, size in enumerate(self._sizes) for _ in range(size)], pa.int32())
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Hand out the rows of a batch, which has a column ``partition_values``."""
+        positions = self._order.places(batch, self._typer)
+        order = pc.sort_indices(positions)
+        rows = batch.take(order)
+        runs = pc.run_end_encode(self._bucket_of.take(positions.take(order)))
+        start = 0
+        for bucket, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            self._held[bucket].append(_packed(rows.slice(start, end - start)))
+            start = end
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows in order, and forget them."""
+        for bucket, held in enumerate(self._held):
+            batches = (_unpacked(data) for data in held)
+            if self._sizes[bucket] <= 1:
+                yield from batches  # one partition, of any size: nothing to sort
+            else:
+                yield ordered(joined(list(batches)), self._order, self._typer)
+            self._held[bucket] = []
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return some batches as one."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def ordered(files: pa.RecordBatch, order: PartitionOrder, typer: PartitionTyper) -> pa.RecordBatch:
+    """Return files sorted by partition; files of one partition keep their order."""
+    return files.take(pc.sort_indices(order.places(files, typer)))
+
+
+def merged(
+    files: Iterable[pa.RecordBatch], more: pa.RecordBatch, order: PartitionOrder, typer: PartitionTyper
+) -> Iterator[pa.RecordBatch]:
+    """Yield files that are in order already, with some more files put where they belong.
+
+    :param files: batches in order.
+    :param more: a few files in any order.
+    """
+    more = ordered(more, order, typer)
+    places = order.places(more, typer).to_pylist()
+    done = 0
+    for batch in files:
+        last = order.places(batch.slice(batch.num_rows - 1), typer)[0].as_py()
+        until = bisect_left(places, last, lo=done)
+        yield batch if until == done else ordered(joined([batch, more.slice(done, until - done)]), order, typer)
+        done = until
+    if done < more.num_rows:
+        yield more.slice(done)
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _unpacked(data: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(data) as stream:
+        return stream.read_next_batch()

@@ -1,0 +1,138 @@
+"""Statistics between their two forms in checkpoints: JSON text (``stats``) and typed columns (``stats_parsed``)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.checkpoint.stats_by_csv import NotUniform, parse_uniform
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_decoder = msgspec.json.Decoder()
+
+
+def parse_stats(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
+    """Return statistics as typed columns; a value that does not fit its column's type becomes null.
+
+    :param stats: JSON texts, or nulls.
+    :param wanted: type of the result.
+    """
+    if stats.null_count == len(stats):
+        return pa.nulls(len(stats), wanted)
+    try:
+        return _parse_columns(stats, wanted)
+    except (pa.ArrowException, ValueError):
+        # One odd value fails the whole column: go on one by one.
+        return _parse_rows(stats, wanted)
+
+
+def _parse_columns(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
+    present = stats.drop_null() if stats.null_count else stats
+    lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(present)], pa.int32()), present), "\n")
+    text = lines[0].as_buffer().to_pybytes()
+    lexical = _lexical(wanted)
+    try:
+        parsed = parse_uniform(text, _decoder.decode(present[0].as_py()), lexical, len(present))
+    except (NotUniform, pa.ArrowInvalid):
+        parsed = _parse_json(text, lexical, len(present))
+    typed = _typed(parsed, wanted)
+    if len(present) == len(stats):
+        return typed
+    present_rows = pc.if_else(stats.is_valid(), 1, 0)
+    return typed.take(pc.if_else(stats.is_valid(), pc.subtract(pc.cumulative_sum(present_rows), 1), None))
+
+
+def _parse_json(text: bytes, lexical: pa.StructType, rows: int) -> pa.StructArray:
+    import pyarrow.json as arrow_json
+
+    block = max(1 << 20, 4 * (len(text) // rows + 1))
+    table = arrow_json.read_json(
+        pa.BufferReader(text),
+        read_options=arrow_json.ReadOptions(block_size=block, use_threads=False),
+        parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(lexical)), unexpected_field_behavior="ignore"),
+    )
+    if table.num_rows != rows:
+        raise ValueError("a text holds several lines")
+    return pa.StructArray.from_arrays([_single(table.column(f.name)) for f in lexical], fields=list(lexical))
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _lexical(wanted: pa.DataType) -> pa.DataType:
+    """Return the type as which JSON holds a value: text for dates and times."""
+    if pa.types.is_struct(wanted):
+        return pa.struct([pa.field(f.name, _lexical(f.type)) for f in wanted])
+    if pa.types.is_date(wanted) or pa.types.is_timestamp(wanted):
+        return pa.string()
+    return wanted
+
+
+def _typed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_struct(wanted):
+        children = [_typed(child, f.type) for child, f in zip(array.flatten(), wanted, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null() if array.null_count else None)
+    return array if array.type == wanted else array.cast(wanted)
+
+
+def _parse_rows(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
+    rows = []
+    for text in stats.to_pylist():
+        try:
+            value = None if text is None else _decoder.decode(text)
+        except msgspec.DecodeError:
+            value = None
+        rows.append(_convert(value, wanted) if isinstance(value, dict) else None)
+    return pa.array(rows, wanted)
+
+
+def _convert(value: Any, wanted: pa.DataType) -> Any:
+    if pa.types.is_struct(wanted):
+        if not isinstance(value, Mapping):
+            return None
+        return {f.name: _convert(value.get(f.name), f.type) for f in wanted}
+    if value is None:
+        return None
+    try:
+        if pa.types.is_date(wanted):
+            value = dt.date.fromisoformat(value[:10])
+        elif pa.types.is_timestamp(wanted):
+            value = _moment(value, with_zone=wanted.tz is not None)
+        elif pa.types.is_decimal(wanted):
+            value = round(decimal.Decimal(str(value)), wanted.scale)
+        elif pa.types.is_floating(wanted):
+            value = float(value)
+        return pa.scalar(value, wanted).as_py()
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, decimal.DecimalException):
+        return None
+
+
+def _moment(text: str, *, with_zone: bool) -> dt.datetime:
+    moment = dt.datetime.fromisoformat(text)
+    if with_zone:
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+    return moment.replace(tzinfo=None)
+
+
+def format_stats(parsed: pa.StructArray) -> pa.Array:
+    """Return typed statistics as JSON texts, for checkpoints that hold no other form."""
+    rows = parsed.to_pylist()
+    return pa.array([None if row is None else _encoder.encode(_present(row)).decode() for row in rows], pa.string())
+
+
+def _present(row: Mapping[str, Any]) -> dict[str, Any]:
+    present: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            present[name] = _present(value)
+        elif value is not None and not (isinstance(value, float) and not math.isfinite(value)):
+            present[name] = value
+    return present

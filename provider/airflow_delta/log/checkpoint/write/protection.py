@@ -1,0 +1,19 @@
+"""Checkpoints that must outlive a dropped feature (protocol, "Checkpoint Protection")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_delta.log.features.protocol import features
+
+if TYPE_CHECKING:
+    from airflow_delta.log.snapshot import Snapshot
+
+_PROPERTY = "delta.requireCheckpointProtectionBeforeVersion"
+
+
+def protected_before(snapshot: Snapshot) -> int:
+    """Return the version below which no checkpoint may be made by who does not know its protocol; 0 when there is none."""
+    if "checkpointProtection" not in features(snapshot.protocol):
+        return 0
+    return int(snapshot.properties.get(_PROPERTY) or 0)

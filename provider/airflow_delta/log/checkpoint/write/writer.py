@@ -1,0 +1,170 @@
+"""Writing checkpoints, classic and V2: sorted by partition, in small row groups, streamed (protocol, "Checkpoints").
+
+Sorted by partition and with ``partitionValues_parsed``, the footer tells readers which row groups a partition is in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from typing import TYPE_CHECKING, BinaryIO
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
+from airflow_delta.log.checkpoint.files import PartFiles
+from airflow_delta.log.checkpoint.last_checkpoint import (
+    LastCheckpointInfo,
+    encode_last_checkpoint,
+    read_last_checkpoint,
+    short_schema,
+)
+from airflow_delta.log.checkpoint.manifest import SidecarFile
+from airflow_delta.log.checkpoint.prefetch import prefetched
+from airflow_delta.log.checkpoint.schema import spark_schema
+from airflow_delta.log.checkpoint.write.source import CheckpointSource
+from airflow_delta.log.checkpoint.write.v2 import SIDECAR_ACTIONS, uses_v2, write_manifest
+from airflow_delta.log.checksum.totals import Totals
+from airflow_delta.log.features.protocol import check_can_write
+from airflow_delta.log.replay.live_files import count_files
+from airflow_delta.log.storage.file_names import LAST_CHECKPOINT, checkpoint_file, checkpoint_parts, sidecar_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log.actions.reconciliation import TailFiles
+    from airflow_delta.log.checkpoint.reader import CheckpointReader
+    from airflow_delta.log.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+
+def write_checkpoint(snapshot: Snapshot, *, part_size: int | None = None, parquet_manifest: bool = False) -> LastCheckpointInfo:
+    """Write a checkpoint of a snapshot and point ``_last_checkpoint`` to it.
+
+    It is a V2 checkpoint where ``delta.checkpointPolicy`` says so and the protocol has the feature, else a classic one. Expired
+    tombstones and transactions are left out. Memory does not grow with the table beyond the compressed rows.
+
+    :param part_size: most actions in a file; when neither this nor ``delta.checkpoint.partSize`` is set, 50,000 in a sidecar of a
+        V2 checkpoint, and one file for a classic one.
+    :param parquet_manifest: write the manifest of a V2 checkpoint as Parquet rather than JSON.
+    :raises DeltaIllegalStateException: the files that were read are not as many as the log says the table has.
+    :raises DeltaIllegalArgumentException: ``part_size`` is not positive.
+    :raises DeltaUnsupportedTableFeatureException: the version has a feature that this provider does not write: what it adds to
+        the log would be left out of the checkpoint.
+    :raises InvalidProtocolVersionException: it needs a newer writer version.
+    """
+    size = part_size if part_size is not None else snapshot.properties.checkpoint_part_size
+    if size is not None and size < 1:
+        raise DeltaIllegalArgumentException(f"A checkpoint part holds at least one action, got {size}", table=snapshot.log.uri)
+    # Of this version itself: the latest protocol says nothing of older ones, which may have features that were dropped since.
+    check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
+
+    def write(reader: CheckpointReader | None, tail: TailFiles) -> LastCheckpointInfo:
+        writing = _Writing(snapshot, reader, tail)
+        return writing.v2(size or SIDECAR_ACTIONS, parquet_manifest) if uses_v2(snapshot) else writing.classic(size)
+
+    info = snapshot.read_with_checkpoint(write)
+    _point_to(snapshot, info)
+    return info
+
+
+class _Writing:
+    """One run: the rows go to temporary files, and those to the log when all is written and counted."""
+
+    def __init__(self, snapshot: Snapshot, reader: CheckpointReader | None, tail: TailFiles) -> None:
+        self._snapshot, self._reader, self._tail = snapshot, reader, tail
+        self._source = CheckpointSource(snapshot, reader, tail)
+        self._schema = self._source.schema
+
+    def _part_files(self, schema: pa.Schema, part_size: int | None) -> PartFiles:
+        return PartFiles(schema, part_size, self._snapshot.log.store.scratch_file)
+
+    def classic(self, part_size: int | None) -> LastCheckpointInfo:
+        version = self._snapshot.version
+        with contextlib.closing(self._part_files(self._schema.classic, part_size)) as parts:
+            adds = self._write_files(parts)
+            for kind, rows in self._source.state():
+                parts.write(kind, rows)
+            files = parts.finish()
+            several = len(files) > 1
+            names = checkpoint_parts(version, len(files)) if several else [checkpoint_file(version)]
+            size = sum(self._put(name, file) for name, file in zip(names, files, strict=True))
+        return LastCheckpointInfo(
+            version=version,
+            size=parts.rows,
+            parts=len(files) if several else None,
+            size_in_bytes=size,
+            num_of_add_files=adds,
+            checkpoint_schema=short_schema(spark_schema(self._schema.classic)),
+        )
+
+    def v2(self, part_size: int, parquet_manifest: bool) -> LastCheckpointInfo:
+        snapshot, sidecars = self._snapshot, []
+        with contextlib.closing(self._part_files(self._schema.files, part_size)) as parts:
+            adds = self._write_files(parts)
+            files = parts.finish()
+            for number, file in enumerate(files, start=1):
+                path = sidecar_file(snapshot.version, number, len(files), str(uuid.uuid4()))
+                size = self._put(path, file)
+                status = snapshot.log.store.head(path)
+                time = status.modification_time if status is not None else 0
+                sidecars.append(SidecarFile(path=path.rpartition("/")[2], size_in_bytes=size, modification_time=time))
+        manifest = write_manifest(
+            snapshot, sidecars, schema=self._schema, actions=parts.rows, adds=adds, as_parquet=parquet_manifest
+        )
+        return LastCheckpointInfo(
+            version=snapshot.version,
+            size=parts.rows + manifest.actions,
+            size_in_bytes=manifest.hint.size_in_bytes + sum(sidecar.size_in_bytes for sidecar in sidecars),
+            num_of_add_files=adds,
+            checkpoint_schema=manifest.schema,
+            v2_checkpoint=manifest.hint,
+        )
+
+    def _write_files(self, parts: PartFiles) -> int:
+        adds = 0
+        for rows in prefetched(self._source.adds()):
+            adds += len(rows)
+            parts.write("add", rows)
+        self._check(adds)
+        for rows in self._source.removes():
+            parts.write("remove", rows)
+        return adds
+
+    def _put(self, path: str, file: BinaryIO) -> int:
+        size = file.seek(0, 2)
+        file.seek(0)
+        self._snapshot.log.store.put_file(path, file)
+        file.close()
+        return size
+
+    def _check(self, adds: int) -> None:
+        snapshot = self._snapshot
+        known = snapshot.derived_totals()
+        if known is None or known.num_files == adds:
+            return
+        # Sums over commits go wrong where a commit adds a file again; only counting the files decides.
+        counted, size = count_files(self._reader, self._tail)
+        if counted != adds:
+            raise DeltaIllegalStateException(
+                f"The checkpoint of version {snapshot.version} of table {snapshot.log.uri} would hold {adds} files, but the "
+                f"table has {counted} (DELTA_CHECKPOINT_SNAPSHOT_MISMATCH). Nothing was written; readers use the commits. A "
+                "defect of this provider: report it.",
+                table=snapshot.log.uri,
+                version=snapshot.version,
+            )
+        logger.warning(
+            "Table %s, version %s: checksum and commits say that there are %s files, there are %s; the checkpoint holds these",
+            snapshot.log.uri,
+            snapshot.version,
+            known.num_files,
+            adds,
+        )
+        snapshot.set_totals(Totals(counted, size))
+
+
+def _point_to(snapshot: Snapshot, info: LastCheckpointInfo) -> None:
+    known = read_last_checkpoint(snapshot.log.store)
+    if known is not None and known.version > info.version:
+        return  # a checkpoint of an older version: the hint stays with the newest
+    snapshot.log.store.put(LAST_CHECKPOINT, encode_last_checkpoint(info))

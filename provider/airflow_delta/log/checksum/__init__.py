@@ -1,0 +1,1 @@
+"""The checksum of a version: totals and histograms."""

@@ -1,0 +1,253 @@
+"""The version checksum file ``<version>.crc`` (protocol, "Version Checksum File"; Delta's Checksum).
+
+It lets a start know protocol, metadata and transactions from one small read. Written once per version, never overwritten, and
+derived from the previous state plus the commit, so its cost never grows with the table.
+
+Delta leaves ``setTransactions`` out when a transaction retention is configured, since its verification would compare lists
+pruned at different times. The complete list then goes under a key of our own, which other readers ignore.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TypeVar
+
+import msgspec
+
+from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS, DeletedRecordCountsHistogram, FileSizeHistogram
+from airflow_delta.log.checksum.totals import MAX_FILES, Deletions, SizeCounts, Totals
+from airflow_delta.log.storage.base import LogStore
+from airflow_delta.log.storage.file_names import checksum_file, commit_file
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_SET_TRANSACTIONS = 100
+"""Delta's limit for ``setTransactions``."""
+MAX_OWN_SET_TRANSACTIONS = 1_000
+"""Limit of our own list, which is rewritten with every commit."""
+MAX_DOMAINS = 10
+"""Delta's limit for ``domainMetadata``."""
+
+MAX_FILES_BYTES = 128 * 1024
+"""The files are left out when they take more: their statistics are rewritten with every commit, and every start reads them."""
+
+_HEAD_BYTES = 16 * 1024
+_ABSENT = msgspec.Raw()
+
+
+class OwnState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What we add to a checksum: the complete list of unexpired transactions, where Delta's field may not hold it."""
+
+    set_transactions: list[SetTransaction] | None = None
+
+
+class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """State of the table at one version. What a start does not need stays undecoded.
+
+    :param histogram_opt: the file size histogram, under the key that Delta Spark used before 4.4.
+    """
+
+    txn_id: str | None = None
+    table_size_bytes: int
+    num_files: int
+    num_deleted_records_opt: int | None = None
+    num_deletion_vectors_opt: int | None = None
+    num_metadata: int
+    num_protocol: int
+    in_commit_timestamp_opt: int | None = None
+    set_transactions: list[SetTransaction] | None = None
+    domain_metadata: list[DomainMetadata] | None = None
+    metadata: Metadata
+    protocol: Protocol
+    file_size_histogram: msgspec.Raw = _ABSENT
+    histogram_opt: msgspec.Raw = _ABSENT
+    deleted_record_counts_histogram_opt: msgspec.Raw = _ABSENT
+    all_files: msgspec.Raw = _ABSENT
+    airflow_delta: OwnState | None = None
+
+    @property
+    def all_transactions(self) -> list[SetTransaction] | None:
+        """Return the complete list of unexpired transactions, or ``None`` when this file does not hold it."""
+        if self.set_transactions is not None:
+            return self.set_transactions
+        return self.airflow_delta.set_transactions if self.airflow_delta is not None else None
+
+    def histogram(self) -> FileSizeHistogram | None:
+        """Return the file size histogram, or ``None`` when there is none.
+
+        :raises msgspec.ValidationError: it is malformed.
+        """
+        found = _part(_histograms, self.file_size_histogram)
+        return found if found is not None else _part(_histograms, self.histogram_opt)
+
+    def deleted_histogram(self) -> DeletedRecordCountsHistogram | None:
+        """Return the histogram of deleted rows; as :meth:`histogram`."""
+        return _part(_deleted_histograms, self.deleted_record_counts_histogram_opt)
+
+    def files(self) -> list[AddFile] | None:
+        """Return all files, or ``None`` when they are not listed; raises as :meth:`histogram` does."""
+        return _part(_files, self.all_files)
+
+    def totals(self) -> Totals:
+        """Return what it says about the files. Parts that are malformed, or do not fit the others, count as absent."""
+        try:
+            listed = self.files()
+            if listed is not None and (files := _keyed(listed)) is not None:
+                totals = Totals.of(files)
+                if (totals.num_files, totals.size_in_bytes) == (self.num_files, self.table_size_bytes):
+                    return totals
+        except msgspec.MsgspecError as error:
+            logger.warning("A list of files in a checksum is malformed and is left out: %s", error)
+        return Totals(self.num_files, self.table_size_bytes, self._size_counts(), self._deletions())
+
+    def _size_counts(self) -> SizeCounts | None:
+        try:
+            histogram = self.histogram()
+        except msgspec.MsgspecError:
+            return None
+        if histogram is None or not histogram.is_usable:
+            return None
+        counts = SizeCounts(tuple(histogram.file_counts), tuple(histogram.total_bytes))
+        fits = (sum(counts.files), sum(counts.size_in_bytes)) == (self.num_files, self.table_size_bytes)
+        return counts if fits else None
+
+    def _deletions(self) -> Deletions | None:
+        if not can_have_deletion_vectors(self.protocol):
+            return Totals(self.num_files, 0).without_deletions().deletions
+        if self.num_deleted_records_opt is None or self.num_deletion_vectors_opt is None:
+            return None
+        try:
+            histogram = self.deleted_histogram()
+        except msgspec.MsgspecError:
+            histogram = None
+        fits = histogram is not None and histogram.is_usable and sum(histogram.deleted_record_counts) == self.num_files
+        bins = tuple(histogram.deleted_record_counts) if histogram is not None and fits else None
+        return Deletions(self.num_deleted_records_opt, self.num_deletion_vectors_opt, bins)
+
+
+_histograms: msgspec.json.Decoder[FileSizeHistogram | None] = msgspec.json.Decoder(FileSizeHistogram | None)
+_deleted_histograms: msgspec.json.Decoder[DeletedRecordCountsHistogram | None] = msgspec.json.Decoder(
+    DeletedRecordCountsHistogram | None
+)
+_files: msgspec.json.Decoder[list[AddFile] | None] = msgspec.json.Decoder(list[AddFile] | None)
+_decoder = msgspec.json.Decoder(VersionChecksum)
+
+
+def read_checksum(store: LogStore, version: int, *, verify: bool = True) -> VersionChecksum | None:
+    """Return a version's checksum, or ``None`` when it is absent or must not be trusted (logged).
+
+    :param verify: compare its transaction id with the start of the commit, where both have one.
+    """
+    path = checksum_file(version)
+    try:
+        data = store.read(path)
+    except FileNotFoundError:
+        return None
+    except DeltaLogCorruptedException as error:
+        logger.warning("Table %s: the checksum file %s is ignored: %s", store.root, path, error.message)
+        return None
+    decoded = decode_checksum(data)
+    checksum = decoded if isinstance(decoded, VersionChecksum) else None
+    problem = decoded if isinstance(decoded, str) else _contradiction(decoded)
+    if checksum is not None and problem is None and verify and checksum.txn_id is not None:
+        problem = _foreign_commit(store, version, checksum.txn_id)
+    if problem is not None:
+        logger.warning("Table %s: the checksum file %s is ignored: %s", store.root, path, problem)
+        return None
+    return checksum
+
+
+def decode_checksum(data: bytes) -> VersionChecksum | str:
+    """Return the checksum that a file holds, or why it cannot be understood."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return str(error)
+
+
+def write_checksum(store: LogStore, version: int, checksum: VersionChecksum) -> bool:
+    """Write a version's checksum unless there is one; return whether it was written."""
+    try:
+        store.put_if_absent(checksum_file(version), msgspec.json.encode(checksum), durable=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def transaction_lists(transactions: list[SetTransaction], *, retention: bool) -> dict[str, Any]:
+    """Return the fields of a checksum that hold the complete list of unexpired transactions, as far as the limits allow."""
+    if not retention and len(transactions) <= MAX_SET_TRANSACTIONS:
+        return {"set_transactions": transactions}
+    if len(transactions) <= MAX_OWN_SET_TRANSACTIONS:
+        return {"airflow_delta": OwnState(set_transactions=transactions)}
+    return {}
+
+
+def file_fields(totals: Totals, protocol: Protocol) -> dict[str, Any]:
+    """Return the fields of a checksum that tell about files."""
+    fields: dict[str, Any] = {"table_size_bytes": totals.size_in_bytes, "num_files": totals.num_files}
+    if totals.sizes is not None:
+        histogram = FileSizeHistogram(
+            sorted_bin_boundaries=FILE_SIZE_BINS, file_counts=totals.sizes.files, total_bytes=totals.sizes.size_in_bytes
+        )
+        fields["file_size_histogram"] = _raw(histogram)
+    if totals.deletions is not None and can_have_deletion_vectors(protocol):
+        fields["num_deleted_records_opt"] = totals.deletions.records
+        fields["num_deletion_vectors_opt"] = totals.deletions.vectors
+        if totals.deletions.files is not None:
+            deleted = DeletedRecordCountsHistogram(deleted_record_counts=totals.deletions.files)
+            fields["deleted_record_counts_histogram_opt"] = _raw(deleted)
+    if totals.files is not None and len(totals.files) <= MAX_FILES:
+        # As after replaying the log: none of them changes data any more.
+        settled = [msgspec.structs.replace(add, data_change=False) if add.data_change else add for add in totals.files.values()]
+        listed = _raw(settled)
+        if len(memoryview(listed)) <= MAX_FILES_BYTES:
+            fields["all_files"] = listed
+    return fields
+
+
+def can_have_deletion_vectors(protocol: Protocol) -> bool:
+    """Tell whether the protocol supports deletion vectors (Delta's deletionVectorsReadable)."""
+    return "deletionVectors" in (protocol.reader_features or ())
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _part(decoder: msgspec.json.Decoder[T | None], raw: msgspec.Raw) -> T | None:
+    data = memoryview(raw)
+    try:
+        return decoder.decode(data) if len(data) else None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def _keyed(files: list[AddFile]) -> dict[Any, AddFile] | None:
+    """Return the files by key, or ``None`` when one is listed twice."""
+    from airflow_delta.log.actions.reconciliation import file_key
+
+    keyed = {file_key(add): add for add in files}
+    return keyed if len(keyed) == len(files) else None
+
+
+def _contradiction(checksum: VersionChecksum) -> str | None:
+    if checksum.num_metadata != 1 or checksum.num_protocol != 1:
+        return f"it counts {checksum.num_metadata} metadata and {checksum.num_protocol} protocol actions"
+    if checksum.num_files < 0 or checksum.table_size_bytes < 0:
+        return f"it counts {checksum.num_files} files of {checksum.table_size_bytes} bytes"
+    return None
+
+
+def _foreign_commit(store: LogStore, version: int, txn_id: str) -> str | None:
+    try:
+        head = store.read_range(commit_file(version), 0, _HEAD_BYTES)
+    except FileNotFoundError:  # cleaned up
+        return None
+    if b'"txnId"' in head and msgspec.json.encode(txn_id) not in head:
+        return f"it was written for transaction {txn_id}, and commit {version} is of another"
+    return None

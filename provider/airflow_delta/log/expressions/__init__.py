@@ -1,0 +1,1 @@
+"""Predicates and generation expressions: their text, tree and values."""

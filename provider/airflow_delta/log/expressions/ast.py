@@ -1,0 +1,431 @@
+"""A small expression tree: what a predicate may consist of, its value for a row under SQL's three-valued logic, and its text.
+
+Floating point numbers compare as in Spark: NaN equals itself and is greater than all other numbers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_delta.log.expressions.like import like_pattern
+from airflow_delta.log.schema.partition_values import Instants
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType
+
+Row = Mapping[tuple[str, ...], Any]
+"""Values by physical path; a path that is missing is null."""
+
+Truth = bool | None
+
+FLIPPED = {"=": "=", "<=>": "<=>", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+NEGATED = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, or a field of a struct.
+
+    :param path: logical names from the top.
+    :param physical_path: names in partition values and statistics.
+    """
+
+    path: tuple[str, ...]
+    physical_path: tuple[str, ...]
+    data_type: DataType
+    is_partition: bool
+
+    def __str__(self) -> str:
+        return ".".join(quote_name(name) for name in self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value of the type of the column that it is compared with; ``None`` is null."""
+
+    value: Any
+    data_type: DataType
+
+    def __str__(self) -> str:
+        return literal_text(self.value, self.data_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """``true``, ``false`` or null (unknown)."""
+
+    value: Truth
+
+    def __str__(self) -> str:
+        return {True: "true", False: "false", None: "CAST(NULL AS BOOLEAN)"}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """``column operator literal``."""
+
+    operator: str
+    column: Column
+    literal: Literal
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.operator} {self.literal}"
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """``column IN (literals)``; null when there is no match and a literal is null."""
+
+    column: Column
+    literals: tuple[Literal, ...]
+
+    def __str__(self) -> str:
+        return f"{self.column} IN ({', '.join(map(str, self.literals))})"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """``column IS NULL``."""
+
+    column: Column
+
+    def __str__(self) -> str:
+        return f"{self.column} IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """``column LIKE 'pattern'``; a backslash escapes wildcards."""
+
+    column: Column
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{self.column} LIKE {quote_text(self.pattern)}"
+
+    @property
+    def prefix(self) -> str:
+        """Return the text that every match starts with."""
+        return like_pattern(self.pattern).prefix
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """A conjunction."""
+
+    parts: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        return " AND ".join(_operand(part) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """A disjunction."""
+
+    parts: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        return " OR ".join(_operand(part) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """A negation."""
+
+    part: Expression
+
+    def __str__(self) -> str:
+        if isinstance(self.part, IsNull):
+            return f"{self.part.column} IS NOT NULL"
+        return f"NOT ({self.part})"
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A condition that only Spark evaluates. Here it is unknown, and so rules nothing out.
+
+    :param text: Spark SQL, word for word as it was given.
+    :param uses: columns that it refers to.
+    """
+
+    text: str
+    uses: tuple[Column, ...]
+
+    def __str__(self) -> str:
+        return f"({self.text})"
+
+
+Expression = Constant | Compare | In | IsNull | Like | And | Or | Not | Opaque
+
+
+def _operand(part: Expression) -> str:
+    return f"({part})" if isinstance(part, And | Or) else str(part)
+
+
+# -- structure ----------------------------------------------------------------------------------------------------------------
+
+
+def columns(expression: Expression) -> Iterator[Column]:
+    """Yield the columns that an expression refers to, with repetitions."""
+    match expression:
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from columns(part)
+        case Not(part):
+            yield from columns(part)
+        case Constant():
+            return
+        case Opaque(_, uses):
+            yield from uses
+        case _:
+            yield expression.column
+
+
+def opaque(expression: Expression) -> Iterator[Opaque]:
+    """Yield the conditions that only Spark evaluates."""
+    match expression:
+        case Opaque():
+            yield expression
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from opaque(part)
+        case Not(part):
+            yield from opaque(part)
+
+
+def conjuncts(expression: Expression) -> list[Expression]:
+    """Return the parts of nested conjunctions."""
+    if isinstance(expression, And):
+        return [inner for part in expression.parts for inner in conjuncts(part)]
+    return [expression]
+
+
+def conjunction(parts: list[Expression]) -> Expression:
+    """Return one expression for all parts, at least one."""
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+def push_down_not(expression: Expression, negate: bool = False) -> Expression:
+    """Return an equal expression with ``NOT`` only around ``IN``, ``IS NULL``, ``LIKE`` and ``<=>``."""
+    match expression:
+        case Not(part):
+            return push_down_not(part, not negate)
+        case And(parts) | Or(parts):
+            kind = And if isinstance(expression, And) != negate else Or
+            return kind(tuple(push_down_not(part, negate) for part in parts))
+    if not negate:
+        return expression
+    match expression:
+        case Constant(value):
+            return Constant(None if value is None else not value)
+        case Compare(operator, column, literal) if operator in NEGATED:
+            return Compare(NEGATED[operator], column, literal)
+    return Not(expression)
+
+
+def widened(expression: Expression) -> Expression:
+    """Return an expression that is true wherever this one can be, without what only Spark evaluates.
+
+    As Delta widens conditions that it cannot repeat (``ConflictCheckerPredicateElimination``).
+    """
+    return _widened(push_down_not(expression))
+
+
+def _widened(expression: Expression) -> Expression:
+    match expression:
+        case And(parts) | Or(parts):
+            return type(expression)(tuple(_widened(part) for part in parts))
+        case Opaque() | Not(Opaque()):
+            return Constant(True)
+    return expression
+
+
+# -- evaluation ---------------------------------------------------------------------------------------------------------------
+
+
+def compile_expression(expression: Expression) -> Callable[[Row], Truth]:
+    """Return a function that gives the value of the expression for a row."""
+    match expression:
+        case Constant(value):
+            return lambda _row: value
+        case Opaque():
+            return lambda _row: None
+        case And(parts):
+            return _all([compile_expression(part) for part in parts])
+        case Or(parts):
+            return _any([compile_expression(part) for part in parts])
+        case Not(part):
+            inner = compile_expression(part)
+            return lambda row: None if (value := inner(row)) is None else not value
+        case IsNull(column):
+            path = column.physical_path
+            return lambda row: row.get(path) is None
+        case Like(column, pattern):
+            matches, path = like_pattern(pattern).matches, column.physical_path
+            return lambda row: None if (value := row.get(path)) is None else matches(value)
+        case In(column, literals):
+            return _in(column, literals)
+        case Compare(operator, column, literal):
+            return _compare(operator, column, literal)
+
+
+def _all(parts: list[Callable[[Row], Truth]]) -> Callable[[Row], Truth]:
+    def evaluate(row: Row) -> Truth:
+        result: Truth = True
+        for part in parts:
+            value = part(row)
+            if value is False:
+                return False
+            if value is None:
+                result = None
+        return result
+
+    return evaluate
+
+
+def _any(parts: list[Callable[[Row], Truth]]) -> Callable[[Row], Truth]:
+    def evaluate(row: Row) -> Truth:
+        result: Truth = False
+        for part in parts:
+            value = part(row)
+            if value:
+                return True
+            if value is None:
+                result = None
+        return result
+
+    return evaluate
+
+
+def _key(data_type: DataType) -> Callable[[Any], Any]:
+    """Return a function that maps values to what Python orders and equates as Spark does."""
+    if data_type.name in FLOATING:
+        return lambda value: (1, 0.0) if math.isnan(value) else (0, value)
+    return lambda value: value
+
+
+def _in(column: Column, literals: tuple[Literal, ...]) -> Callable[[Row], Truth]:
+    key, path = _key(column.data_type), column.physical_path
+    wanted = {key(literal.value) for literal in literals if literal.value is not None}
+    missed: Truth = None if any(literal.value is None for literal in literals) else False
+
+    def evaluate(row: Row) -> Truth:
+        value = row.get(path)
+        if value is None:
+            return None
+        return True if key(value) in wanted else missed
+
+    return evaluate
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda a, b: bool(a == b),
+    "<>": lambda a, b: bool(a != b),
+    "<": lambda a, b: bool(a < b),
+    "<=": lambda a, b: bool(a <= b),
+    ">": lambda a, b: bool(a > b),
+    ">=": lambda a, b: bool(a >= b),
+}
+
+
+def _compare(operator: str, column: Column, literal: Literal) -> Callable[[Row], Truth]:
+    key, path = _key(column.data_type), column.physical_path
+    if literal.value is None:
+        return (lambda row: row.get(path) is None) if operator == "<=>" else (lambda _row: None)
+    right = key(literal.value)
+    if operator == "<=>":
+        return lambda row: (value := row.get(path)) is not None and bool(key(value) == right)
+    holds = _OPERATORS[operator]
+    return lambda row: None if (value := row.get(path)) is None else holds(key(value), right)
+
+
+# -- values that are not known exactly -------------------------------------------------------------------------------------------
+
+
+def holds(expression: Expression, row: Row, *, surely: bool) -> bool:
+    """Return whether an expression can be true for a row, or surely is, where values may be :class:`Instants`.
+
+    :param expression: from :func:`push_down_not`, without :class:`Opaque`.
+    :param surely: true whichever of the possible values each one is.
+    """
+    match expression:
+        case And(parts):
+            return all(holds(part, row, surely=surely) for part in parts)
+        case Or(parts):
+            return any(holds(part, row, surely=surely) for part in parts)
+        case Constant(value):
+            return value is True
+    instants = row.get(next(columns(expression)).physical_path)
+    if not isinstance(instants, Instants):
+        return compile_expression(expression)(row) is True
+    low, high = instants
+    match expression:
+        case Not(IsNull()):
+            return True
+        case Compare(operator, _, literal):
+            return _instants_hold(operator, instants, literal.value, surely=surely)
+        case In(_, literals):
+            return not surely and any(low <= literal.value <= high for literal in literals if literal.value is not None)
+        case Not(Compare("<=>", _, literal)):
+            return literal.value is None or not surely or not low <= literal.value <= high
+        case Not(In(_, literals)):
+            wanted = [literal.value for literal in literals]
+            return None not in wanted and not (surely and any(low <= value <= high for value in wanted))
+    return not surely and not isinstance(expression, IsNull)
+
+
+def _instants_hold(operator: str, instants: Instants, value: Any, *, surely: bool) -> bool:
+    if value is None:
+        return False
+    low, high = instants
+    if operator in ("=", "<=>"):
+        return not surely and low <= value <= high
+    if operator == "<>":
+        return not surely or not low <= value <= high
+    # The end of the range that fulfils it first, or last.
+    first = operator in ("<", "<=")
+    return _OPERATORS[operator](low if first != surely else high, value)
+
+
+# -- text ---------------------------------------------------------------------------------------------------------------------
+
+
+def quote_name(name: str) -> str:
+    """Return a name in backticks, as Spark SQL takes any name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0", "\b": "\\b", "\x1a": "\\Z"}
+
+
+def quote_text(text: str) -> str:
+    """Return a string literal of Spark SQL."""
+    return "'" + "".join(_ESCAPES.get(letter, letter) for letter in text) + "'"
+
+
+def literal_text(value: Any, data_type: DataType) -> str:
+    """Return a literal of Spark SQL that means the same in any session time zone."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quote_text(value)
+    if isinstance(value, bytes):
+        return f"X'{value.hex().upper()}'"
+    if isinstance(value, dt.datetime):
+        text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds").rjust(26, "0")
+        return f"TIMESTAMP '{text} UTC'" if value.tzinfo else f"TIMESTAMP_NTZ '{text}'"
+    if isinstance(value, dt.date):
+        return f"DATE '{value.isoformat()}'"
+    if isinstance(value, float):
+        if math.isnan(value) or math.isinf(value):
+            return f"CAST('{'NaN' if math.isnan(value) else 'Infinity' if value > 0 else '-Infinity'}' AS DOUBLE)"
+        return f"{value!r}D"
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}BD"
+    return f"{value}L" if data_type.name in INTEGRAL and not -(2**31) <= value < 2**31 else str(value)

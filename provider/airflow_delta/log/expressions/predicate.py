@@ -1,0 +1,207 @@
+"""Predicates over a table: which part prunes partitions, which part only data, and what they evaluate to.
+
+What counts as partition part follows Delta: a conjunct whose columns are all partition columns, or that has no columns; a
+disjunction that mixes partition and data columns is a data conjunct (Delta's ``DeltaTableUtils.splitMetadataAndDataPredicates``).
+Conditions that only Spark evaluates are unknown here: they keep every file, and every partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import PredicateException
+from airflow_delta.log.expressions import ast
+from airflow_delta.log.schema.partition_values import Instants, parse_partition_value, possible_instants
+from airflow_delta.log.schema.types import DataType, StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Predicate:
+    """A predicate that is bound to a table's schema. Make one with :meth:`parse`.
+
+    :param expression: the tree.
+    """
+
+    def __init__(self, expression: ast.Expression) -> None:
+        self.expression = expression
+
+    @classmethod
+    def parse(cls, text: str, schema: StructType, partition_columns: Sequence[str] = ()) -> Predicate:
+        """Return the predicate that a text of Spark SQL stands for. Timestamps without a zone are in UTC.
+
+        :raises PredicateException: it does not parse, names an unknown column, or is no condition on the columns of a row.
+        """
+        from airflow_delta.log.expressions.parser import parse
+
+        return cls(parse(text, schema, partition_columns))
+
+    @cached_property
+    def text(self) -> str:
+        """Return the predicate as Spark SQL that means the same in every session."""
+        return str(self.expression)
+
+    def __repr__(self) -> str:
+        return f"Predicate({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Predicate) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @cached_property
+    def columns(self) -> tuple[ast.Column, ...]:
+        """Return the columns that it refers to, each once."""
+        return tuple(dict.fromkeys(ast.columns(self.expression)))
+
+    @property
+    def partition_only(self) -> bool:
+        """Return whether partition values alone decide it, without a look at rows.
+
+        That of a file may still depend on the time zone of the Spark session: see :meth:`selects_partition`.
+        """
+        return all(column.is_partition for column in self.columns) and not any(ast.opaque(self.expression))
+
+    @cached_property
+    def widened(self) -> Predicate:
+        """Return a predicate that is true wherever this one can be, without the conditions that only Spark evaluates."""
+        return Predicate(ast.widened(self.expression)) if any(ast.opaque(self.expression)) else self
+
+    @cached_property
+    def _parts(self) -> tuple[Predicate | None, Predicate | None]:
+        by_partition: list[ast.Expression] = []
+        by_data: list[ast.Expression] = []
+        for part in ast.conjuncts(self.expression):
+            (by_partition if all(c.is_partition for c in ast.columns(part)) else by_data).append(part)
+        return (
+            Predicate(ast.conjunction(by_partition)) if by_partition else None,
+            Predicate(ast.conjunction(by_data)) if by_data else None,
+        )
+
+    @property
+    def partition_part(self) -> Predicate | None:
+        """Return the conjunction of the conjuncts that partition values decide, ``None`` when there is none."""
+        return self._parts[0]
+
+    @property
+    def data_part(self) -> Predicate | None:
+        """Return the conjunction of the other conjuncts, ``None`` when there is none."""
+        return self._parts[1]
+
+    @cached_property
+    def evaluate(self) -> Callable[[ast.Row], ast.Truth]:
+        """Return a function from a row (values by physical path) to true, false or ``None`` (unknown)."""
+        return ast.compile_expression(self.expression)
+
+    def matches_partition(self, partition_values: Mapping[str, str | None]) -> bool:
+        """Return whether a file with these partition values may hold rows, as far as the partition part tells.
+
+        :param partition_values: texts by physical name, as in an ``add`` action; a missing one is null.
+        :raises DeltaAnalysisException: a text is no value of its column's type.
+        """
+        if self.partition_part is None:
+            return True
+        part = self.partition_part.widened
+        return part._may_hold(_row(part.columns, partition_values))
+
+    def selects_partition(self, partition_values: Mapping[str, str | None]) -> bool:
+        """Return whether the predicate is true for every row of a file with these partition values.
+
+        Of a timestamp without a zone that must hold in every time zone: what it is, the session of Spark decides.
+
+        :param partition_values: as for :meth:`matches_partition`.
+        :raises DeltaAnalysisException: if a text is not a value of its column's type.
+        """
+        if not self.partition_only:
+            return False
+        row = _row(self.columns, partition_values)
+        if any(isinstance(value, Instants) for value in row.values()):
+            return ast.holds(self._pushed_down, row, surely=True)
+        return self.evaluate(row) is True
+
+    def selects_partitions(self, partitions: Iterable[Mapping[str, str | None]]) -> bool:
+        """Return whether the predicate is true for every row of files that may match it (:meth:`matches_partition`).
+
+        :param partitions: their partition values.
+        """
+        if not self.partition_only:
+            return False
+        return not self.zone_dependent or all(map(self.selects_partition, partitions))
+
+    @property
+    def zone_dependent(self) -> bool:
+        """Return whether it is about a partition column whose values may lack a time zone."""
+        return any(column.is_partition and column.data_type.name == "timestamp" for column in self.columns)
+
+    @cached_property
+    def _pushed_down(self) -> ast.Expression:
+        return ast.push_down_not(self.expression)
+
+    def _may_hold(self, row: ast.Row) -> bool:
+        if any(isinstance(value, Instants) for value in row.values()):
+            return ast.holds(self._pushed_down, row, surely=False)
+        return self.evaluate(row) is True
+
+    def partition_mask(self, texts: Callable[[str], pa.Array], length: int) -> pa.BooleanArray:
+        """Return which files may hold rows, evaluating each different partition once.
+
+        :param texts: gives the texts of a partition column, by physical name.
+        :param length: number of files.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        part = None if self.partition_part is None else self.partition_part.widened
+        if part is None or not part.columns:
+            keep = part is None or part.evaluate({}) is True
+            return pc.equal(pa.nulls(length, pa.bool_()).fill_null(keep), True)
+        encoded = [texts(column.physical_path[0]).dictionary_encode(null_encoding="encode") for column in part.columns]
+        values = [
+            [_value(text, column.data_type) for text in array.dictionary.to_pylist()]
+            for array, column in zip(encoded, part.columns, strict=True)
+        ]
+        # One number for each combination: positions in the dictionaries, as digits of a mixed radix.
+        codes = encoded[0].indices.cast(pa.int64())
+        for array in encoded[1:]:
+            codes = pc.add(pc.multiply(codes, len(array.dictionary)), array.indices.cast(pa.int64()))
+        combined = codes.dictionary_encode()
+        paths = [column.physical_path for column in part.columns]
+        kept = [part._may_hold(dict(zip(paths, _digits(code, values), strict=True))) for code in combined.dictionary.to_pylist()]
+        return pa.array(kept, pa.bool_()).take(combined.indices)
+
+
+def _value(text: str | None, data_type: DataType) -> Any:
+    return possible_instants(text, data_type) or parse_partition_value(text, data_type)
+
+
+def _row(columns: Sequence[ast.Column], partition_values: Mapping[str, str | None]) -> dict[tuple[str, ...], Any]:
+    return {c.physical_path: _value(partition_values.get(c.physical_path[0]), c.data_type) for c in columns}
+
+
+def _digits(code: int, values: list[list[Any]]) -> list[Any]:
+    result: list[Any] = []
+    for column in reversed(values):
+        code, position = divmod(code, len(column))
+        result.append(column[position])
+    return result[::-1]
+
+
+def partition_texts(values: pa.MapArray, name: str) -> pa.Array:
+    """Return the texts of one partition column from maps of texts; null where the map lacks it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if len(values) and not values.null_count:
+        start, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        keys, items = values.keys.slice(start, end - start), values.items.slice(start, end - start)
+        found = items.filter(pc.equal(keys, name))
+        if len(found) == len(values):  # a map holds a key once at most: one hit in each
+            return found
+    return pc.map_lookup(values, pa.scalar(name), "first")
+
+
+__all__ = ["Predicate", "PredicateException", "partition_texts"]

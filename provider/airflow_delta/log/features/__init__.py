@@ -1,0 +1,1 @@
+"""The protocol's table features, with the properties and rules of each."""

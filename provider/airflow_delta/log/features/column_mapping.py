@@ -1,0 +1,261 @@
+"""Column mapping: columns known by ids and physical names, so that they can be renamed and dropped without rewriting files.
+
+Data files, statistics and partition values carry physical names; schema, predicates and ``Metadata.partition_columns`` logical
+ones (Delta protocol, "Column Mapping"; Delta's ``DeltaColumnMapping``).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, parse_schema, to_json
+from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields, walk_fields
+
+MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+ID = "delta.columnMapping.id"
+MAPPING_KEYS = (ID, PHYSICAL_NAME, "delta.columnMapping.nested.ids")
+_PARQUET_FIELD_ID = "parquet.field.id"
+
+
+def mode(configuration: Mapping[str, str]) -> str:
+    """Return ``none``, ``name`` or ``id``."""
+    return TableProperties(configuration).column_mapping_mode
+
+
+def physical_name(field: StructField) -> str:
+    """Return the name of a field in data files, statistics and partition values."""
+    return field.physical_name
+
+
+def field_id(field: StructField) -> int | None:
+    """Return the id that column mapping gave to a field, ``None`` when it has none."""
+    value = field.metadata.get(ID)
+    return None if value is None else int(value)
+
+
+def physical_schema(schema: StructType, mode: str) -> StructType:
+    """Return the schema with the names that stand in data files, at every depth; the schema itself for ``none``."""
+    if mode == "none":
+        return schema
+    return transform_fields(schema, lambda _path, field: replace(field, name=field.physical_name))
+
+
+def physical_paths(schema: StructType) -> list[Path]:
+    """Return the paths of all fields as data files name them, parents before children."""
+    return [path for path, _ in walk_fields(physical_schema(schema, "name"))]
+
+
+def physical_partition_columns(metadata: Metadata) -> list[str]:
+    """Return the names of the partition columns as the keys of ``partitionValues`` have them, in partition order.
+
+    :raises DeltaAnalysisException: a partition column is not in the schema.
+    """
+    if not metadata.partition_columns or mode(metadata.configuration) == "none":
+        return list(metadata.partition_columns)
+    return [f.physical_name for f in parse_schema(metadata.schema_string).select(metadata.partition_columns)]
+
+
+def assign(
+    new: Metadata,
+    old: Metadata | None,
+    *,
+    overwrites_schema: bool = False,
+    creates_table: bool = False,
+    brings_files: bool = False,
+) -> Metadata:
+    """Return the new metadata with ids, physical names and ``maxColumnId`` as its mode wants them.
+
+    A new table gets random physical names; when mapping is switched on for an existing table, physical names are the names that
+    its files have. Ids and physical names that are there stay, and an id is never given twice, also not that of a dropped column.
+
+    :param old: of the table that exists; ``None`` for a new table.
+    :param overwrites_schema: columns of the same name and type keep their id and physical name although the schema that replaces
+        the old one does not have them.
+    :param creates_table: another table takes the place of the one that exists: its mode is its own, its ids are new.
+    :param brings_files: all files change as well, to those that the metadata were valid for (RESTORE, CLONE): any mode may
+        follow.
+    :raises DeltaAnalysisException: the mode may not change like this.
+    """
+    wanted = mode(new.configuration)
+    present = "none" if old is None else mode(old.configuration)
+    changes_mode = old is not None and wanted != present and not creates_table
+    if changes_mode and old is not None and not brings_files:
+        _check_mode_change(present, wanted, new, old)
+    if wanted == "none":
+        return _without_mapping(new, old, removed=changes_mode)
+    return _with_mapping(new, old, changes_mode=changes_mode, overwrites_schema=overwrites_schema)
+
+
+def check(metadata: Metadata) -> None:
+    """Check that every field has an id and a physical name of its own, and that ``maxColumnId`` covers the ids.
+
+    :raises DeltaAnalysisException: it has not (Delta's ``checkColumnIdAndPhysicalNameAssignments``).
+    """
+    wanted = mode(metadata.configuration)
+    if wanted == "none":
+        return
+    schema = parse_schema(metadata.schema_string)
+    ids: dict[int, str] = {}
+    for path, field in walk_fields(schema):
+        identity = field_id(field)
+        if identity is None:
+            raise DeltaAnalysisException(
+                f"Column {dotted(path)} has no id, which column mapping mode {wanted!r} needs (DELTA_COLUMN_MAPPING_MISSING_ID). "
+                "Set the metadata through a transaction's update_metadata, which assigns it."
+            )
+        if PHYSICAL_NAME not in field.metadata:
+            raise DeltaAnalysisException(
+                f"Column {dotted(path)} has no physical name, which column mapping mode {wanted!r} needs "
+                "(DELTA_COLUMN_MAPPING_MISSING_PHYSICAL_NAME). Set the metadata through a transaction's update_metadata."
+            )
+        if identity in ids:
+            raise DeltaAnalysisException(
+                f"Columns {ids[identity]} and {dotted(path)} both have the id {identity} "
+                "(DELTA_COLUMN_MAPPING_DUPLICATED_ID). Take the id out of the one that is new."
+            )
+        ids[identity] = dotted(path)
+    names: dict[str, str] = {}
+    for path, field in walk_fields(physical_schema(schema, wanted)):
+        if dotted(path) in names:
+            raise DeltaAnalysisException(
+                f"Columns {names[dotted(path)]} and {ids[field_id(field) or 0]} both have the physical name {dotted(path)} "
+                "(DELTA_COLUMN_MAPPING_DUPLICATED_PHYSICAL_NAME). Take it out of the one that is new."
+            )
+        names[dotted(path)] = ids[field_id(field) or 0]
+    if MAX_COLUMN_ID not in metadata.configuration:
+        raise DeltaAnalysisException(
+            f"The table property {MAX_COLUMN_ID} is not set, which column mapping needs "
+            "(DELTA_COLUMN_MAPPING_MAX_COLUMN_ID_NOT_SET)."
+        )
+    known = TableProperties(metadata.configuration).get(MAX_COLUMN_ID)
+    if known < max(ids, default=0):
+        raise DeltaAnalysisException(
+            f"The table property {MAX_COLUMN_ID} is {known}, below the highest column id {max(ids)} "
+            "(DELTA_COLUMN_MAPPING_MAX_COLUMN_ID_NOT_SET_CORRECTLY)."
+        )
+
+
+def drops_or_renames(new: Metadata, old: Metadata) -> bool:
+    """Return whether a column of the old schema is gone from the new one, or has another name there."""
+    after = _by_physical_path(new)
+    return any(after.get(physical) != path for physical, path in _by_physical_path(old).items())
+
+
+def has_mapping(schema: StructType) -> bool:
+    """Return whether any field carries metadata of column mapping."""
+    return any(key in field.metadata for _, field in walk_fields(schema) for key in MAPPING_KEYS)
+
+
+def _without_keys(schema: StructType) -> StructType:
+    return transform_fields(schema, lambda _path, field: field.without_metadata(*MAPPING_KEYS, _PARQUET_FIELD_ID))
+
+
+def _without_mapping(new: Metadata, old: Metadata | None, *, removed: bool) -> Metadata:
+    schema = parse_schema(new.schema_string)
+    configuration = new.configuration
+    if removed:
+        configuration = {k: v for k, v in configuration.items() if k != MAX_COLUMN_ID}
+    elif not has_mapping(schema) or (old is not None and has_mapping(parse_schema(old.schema_string))):
+        return new  # Delta keeps what an older writer has left in the schema
+    return msgspec.structs.replace(new, schema_string=to_json(_without_keys(schema)), configuration=configuration)
+
+
+def _with_mapping(new: Metadata, old: Metadata | None, *, changes_mode: bool, overwrites_schema: bool) -> Metadata:
+    schema = parse_schema(new.schema_string)
+    existing = _by_folded_path(old)
+    used = [TableProperties(m.configuration).get(MAX_COLUMN_ID) for m in (new, old) if m is not None]
+    highest = max([*used, *(field_id(f) or 0 for _, f in walk_fields(schema))])
+
+    def complete(path: Path, field: StructField) -> StructField:
+        nonlocal highest
+        if ID in field.metadata and PHYSICAL_NAME in field.metadata:
+            return field
+        before = existing.get(folded(path))
+        reused = before if overwrites_schema and before is not None and _same_kind(before, field) else None
+        metadata = dict(field.metadata)
+        if ID not in metadata:
+            known = None if reused is None else field_id(reused)
+            if known is None:
+                highest += 1
+                known = highest
+            metadata[ID] = known
+        if PHYSICAL_NAME not in metadata:
+            if changes_mode and existing:
+                if before is None:
+                    raise DeltaAnalysisException(
+                        f"Column {dotted(path)} is new, but columns may not change in the commit that switches column mapping on "
+                        "(DELTA_UNSUPPORTED_COLUMN_MAPPING_SCHEMA_CHANGE). Set delta.columnMapping.mode alone, then add columns."
+                    )
+                metadata[PHYSICAL_NAME] = before.name  # files that are there have this name
+            elif reused is not None and PHYSICAL_NAME in reused.metadata:
+                metadata[PHYSICAL_NAME] = reused.physical_name
+            else:
+                metadata[PHYSICAL_NAME] = f"col-{uuid.uuid4()}"
+        return replace(field, metadata=metadata)
+
+    completed = transform_fields(schema, complete)
+    configuration = {**new.configuration, MAX_COLUMN_ID: str(highest)}
+    if completed == schema and configuration == new.configuration:
+        return new
+    return msgspec.structs.replace(new, schema_string=to_json(completed), configuration=configuration)
+
+
+def _check_mode_change(present: str, wanted: str, new: Metadata, old: Metadata) -> None:
+    if present == "none":
+        if wanted == "name":
+            if has_mapping(parse_schema(old.schema_string)):
+                raise DeltaAnalysisException(
+                    "Column mapping cannot be switched on: the schema already carries ids or physical names from before "
+                    "(DELTA_ENABLING_COLUMN_MAPPING_DISALLOWED_WHEN_COLUMN_MAPPING_METADATA_ALREADY_EXISTS). Make a new table "
+                    "with column mapping and copy the rows."
+                )
+            return
+        raise _mode_change(present, wanted, "An existing table can only be switched to mode 'name'.")
+    if wanted != "none":
+        raise _mode_change(present, wanted, "The mode of a table with column mapping stays, or is removed.")
+    schema = parse_schema(old.schema_string)
+    renamed = [dotted(path) for path, field in walk_fields(schema) if field.physical_name != field.name]
+    dropped = TableProperties(old.configuration).get(MAX_COLUMN_ID) > sum(1 for _ in walk_fields(schema))
+    if renamed or dropped or _paths(new) != _paths(old):
+        raise _mode_change(
+            present,
+            wanted,
+            "Data files of this table have other column names than its schema; removing column mapping rewrites them. "
+            "Let Delta Spark do it: ALTER TABLE ... SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none').",
+        )
+
+
+def _mode_change(present: str, wanted: str, way_out: str) -> DeltaAnalysisException:
+    return DeltaAnalysisException(
+        f"Changing the column mapping mode from {present!r} to {wanted!r} is not supported "
+        f"(DELTA_UNSUPPORTED_COLUMN_MAPPING_MODE_CHANGE). {way_out}"
+    )
+
+
+def _by_folded_path(metadata: Metadata | None) -> dict[Path, StructField]:
+    if metadata is None:
+        return {}
+    return {folded(path): field for path, field in walk_fields(parse_schema(metadata.schema_string))}
+
+
+def _by_physical_path(metadata: Metadata) -> dict[Path, Path]:
+    schema = parse_schema(metadata.schema_string)
+    return dict(zip(physical_paths(schema), [path for path, _ in walk_fields(schema)], strict=True))
+
+
+def _paths(metadata: Metadata) -> set[Path]:
+    return {path for path, _ in walk_fields(parse_schema(metadata.schema_string))}
+
+
+def _same_kind(before: StructField, now: StructField) -> bool:
+    """Return whether a column that replaces another may keep its id: the same type, or the same kind of nested type."""
+    if before.data_type.name in ("struct", "array", "map"):
+        return before.data_type.name == now.data_type.name
+    return before.data_type == now.data_type

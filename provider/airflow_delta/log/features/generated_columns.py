@@ -1,0 +1,30 @@
+"""Generated columns: columns whose value is an expression over other columns (Delta protocol, "Generated Columns")."""
+
+from __future__ import annotations
+
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.schema.types import StructField, StructType, parse_schema
+
+GENERATION_EXPRESSION = "delta.generationExpression"
+
+
+def generated_columns(schema: StructType) -> dict[str, str]:
+    """Return the generation expressions, Spark SQL over other columns, by column name."""
+    return {f.name: str(f.metadata[GENERATION_EXPRESSION]) for f in schema.fields if GENERATION_EXPRESSION in f.metadata}
+
+
+def check(metadata: Metadata) -> None:
+    """Check the generation expressions of a table; see :mod:`airflow_delta.log.expressions.generated`.
+
+    :raises DeltaAnalysisException: one cannot generate its column.
+    """
+    schema = parse_schema(metadata.schema_string)
+    if any(GENERATION_EXPRESSION in f.metadata for f in schema.fields):
+        from airflow_delta.log.expressions import generated as generated_expressions
+
+        generated_expressions.check(schema, generated_columns(schema))
+
+
+def without_generation(field: StructField) -> StructField:
+    """Return the field as an ordinary column."""
+    return field.without_metadata(GENERATION_EXPRESSION)

@@ -1,0 +1,448 @@
+"""Table properties: Delta's keys, their types and defaults (Delta's ``DeltaConfigs``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+PREFIX = "delta."
+FEATURE_PREFIX = "delta.feature."
+CONSTRAINT_PREFIX = "delta.constraints."
+
+SETTABLE_ISOLATION_LEVELS = ("Serializable",)
+"""Values of ``delta.isolationLevel`` that may be set, as in Delta. Tables that carry another one are honoured on reading."""
+
+READABLE_ISOLATION_LEVELS = ("Serializable", "WriteSerializable", "SnapshotIsolation")
+
+SECOND = 1_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+WEEK = 7 * DAY
+
+_UNITS = {
+    "week": WEEK * 1_000,
+    "day": DAY * 1_000,
+    "hour": HOUR * 1_000,
+    "minute": MINUTE * 1_000,
+    "second": SECOND * 1_000,
+    "millisecond": 1_000,
+    "microsecond": 1,
+}
+_INTERVAL_PART = re.compile(r"([+-]?\d{1,18}(?:\.\d++)?)\s++([a-z]++)", re.ASCII)
+
+
+def parse_interval(text: str) -> int:
+    """Return the length of a calendar interval such as ``interval 7 days`` in milliseconds.
+
+    The word ``interval`` may be left out; several parts add up (``interval 1 day 12 hours``).
+
+    :raises ValueError: it is none, has months or years (their length varies), or is negative.
+    """
+    body = " ".join(text.strip().lower().split())
+    body = body.removeprefix("interval").strip()
+    total, at = 0, 0
+    while at < len(body):
+        part = _INTERVAL_PART.match(body, at)
+        if part is None:
+            raise ValueError(f"{text!r} is not an interval such as 'interval 7 days'")
+        amount, unit = part[1], part[2].removesuffix("s")
+        if unit in ("month", "year"):
+            raise ValueError(f"{text!r} counts months or years, whose length varies; use days or weeks")
+        if unit not in _UNITS or ("." in amount and unit != "second"):
+            raise ValueError(f"{text!r} is not an interval such as 'interval 7 days'")
+        whole, _, fraction = amount.partition(".")
+        micros = int(whole) * _UNITS[unit]
+        if fraction:
+            micros += (-1 if whole.startswith("-") else 1) * int(fraction[:6].ljust(6, "0"))
+        total += micros
+        at = part.end()
+        while at < len(body) and body[at] == " ":
+            at += 1
+    if not body:
+        raise ValueError(f"{text!r} is not an interval such as 'interval 7 days'")
+    if total < 0:
+        raise ValueError(f"{text!r} is negative")
+    return total // 1_000
+
+
+def _boolean(text: str) -> bool:
+    folded = text.strip().lower()
+    if folded not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither 'true' nor 'false'")
+    return folded == "true"
+
+
+def _integer(at_least: int | None = None) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,19}", text.strip(), re.ASCII):
+            raise ValueError(f"{text!r} is not a whole number")
+        value = int(text)
+        if at_least is not None and value < at_least:
+            raise ValueError(f"{value} is below {at_least}")
+        return value
+
+    return parse
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        for choice in allowed:
+            if text.strip().lower() == choice.lower():
+                return choice
+        raise ValueError(f"{text!r} is none of {', '.join(allowed)}")
+
+    return parse
+
+
+def _json_map(text: str) -> dict[str, Any]:
+    value = msgspec.json.decode(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"{text!r} is not a JSON object")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One table property.
+
+    :param key: with the prefix ``delta.``.
+    :param parse: gives the typed value, or raises :class:`ValueError`.
+    :param default: typed value where the table does not set it.
+    :param settable: a user may set it.
+    :param may_be_set_to: the typed values that may be set, where others are only honoured on reading.
+    """
+
+    key: str
+    parse: Callable[[str], Any]
+    default: Any = None
+    settable: bool = True
+    may_be_set_to: tuple[Any, ...] | None = None
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _formats(text: str) -> str:
+    unknown = sorted({part.strip().lower() for part in text.split(",") if part.strip()} - {"iceberg", "hudi"})
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)} is no format; known are iceberg and hudi")
+    return text
+
+
+def _folded_text(text: str) -> str:
+    return text.strip().lower()
+
+
+_PARQUET_VERSIONS = ("1.0.0", "2.0.0", "2.4.0", "2.6.0", "2.12.0")
+_PROPERTIES: tuple[Property, ...] = (
+    Property("minReaderVersion", _integer(1), 1),
+    Property("minWriterVersion", _integer(1), 2),
+    Property("ignoreProtocolDefaults", _boolean, False),
+    Property("logRetentionDuration", parse_interval, 30 * DAY),
+    Property("sampleRetentionDuration", parse_interval, 7 * DAY),
+    Property("checkpointRetentionDuration", parse_interval, 2 * DAY),
+    Property("checkpointInterval", _integer(1), 10),
+    Property("enableExpiredLogCleanup", _boolean, True),
+    Property("enableFullRetentionRollback", _boolean, True),
+    Property("dropFeatureTruncateHistory.retentionDuration", parse_interval, 24 * HOUR),
+    Property("deletedFileRetentionDuration", parse_interval, WEEK),
+    Property("randomizeFilePrefixes", _boolean, False),
+    Property("randomPrefixLength", _integer(1), 2),
+    Property("appendOnly", _boolean, False),
+    Property("enableDeletionVectors", _boolean, False),
+    Property("parquet.format.version", _text, "1.0.0", may_be_set_to=_PARQUET_VERSIONS),
+    Property("parquet.compression.codec", _text),
+    Property("enableVariantShredding", _boolean, False),
+    Property("autoOptimize", _boolean),
+    Property("autoOptimize.autoCompact", _folded_text, may_be_set_to=("true", "false")),
+    Property("autoOptimize.optimizeWrite", _boolean),
+    Property("targetFileSize", _text),
+    Property("tuneFileSizesForRewrites", _boolean),
+    Property("dataSkippingNumIndexedCols", _integer(-1), 32),
+    Property("dataSkippingStatsColumns", _text),
+    Property("dataSkippingStringPrefixLength", _integer(0)),
+    Property("compatibility.symlinkFormatManifest.enabled", _boolean, False),
+    Property("checkpoint.writeStatsAsJson", _boolean, True),
+    Property("checkpoint.writeStatsAsStruct", _boolean, True),
+    Property("checkpoint.partSize", _integer(1)),
+    Property("enableChangeDataFeed", _boolean, False),
+    Property("enableChangeDataCapture", _boolean, False),
+    Property("columnMapping.mode", _choice("none", "id", "name"), "none"),
+    Property("columnMapping.maxColumnId", _integer(0), 0, settable=False),
+    Property("setTransactionRetentionDuration", parse_interval),
+    Property("isolationLevel", _choice(*READABLE_ISOLATION_LEVELS), "Serializable", may_be_set_to=SETTABLE_ISOLATION_LEVELS),
+    Property("checkpointPolicy", _choice("classic", "v2"), "classic"),
+    Property("enableRowTracking", _boolean, False),
+    Property("rowTrackingSuspended", _boolean, False, settable=False),
+    Property("rowTracking.materializedRowIdColumnName", _text, settable=False),
+    Property("rowTracking.materializedRowCommitVersionColumnName", _text, settable=False),
+    Property("universalFormat.enabledFormats", _formats, ""),
+    Property("universalFormat.iceberg.atomicConversion.supported", _boolean, False),
+    Property("enableIcebergCompatV1", _boolean),
+    Property("enableIcebergCompatV2", _boolean),
+    Property("enableIcebergCompatV3", _boolean),
+    Property("castIcebergTimeType", _boolean, False),
+    Property("ignoreIcebergBucketPartition", _boolean, False),
+    Property("enableTypeWidening", _boolean, False),
+    Property("coordinatedCommits.commitCoordinator-preview", _text),
+    Property("coordinatedCommits.commitCoordinatorConf-preview", _json_map),
+    Property("coordinatedCommits.tableConf-preview", _json_map),
+    Property("enableInCommitTimestamps", _boolean, False),
+    Property("inCommitTimestampEnablementVersion", _integer(0), settable=False),
+    Property("inCommitTimestampEnablementTimestamp", _integer(0), settable=False),
+    Property("requireCheckpointProtectionBeforeVersion", _integer(0), 0),
+    Property("enableMaterializePartitionColumnsFeature", _boolean),
+    Property("writePartitionColumnsToParquet", _boolean),
+    Property("redirectReaderWriter-preview", _json_map),
+    Property("redirectWriterOnly-preview", _json_map),
+    Property("lastUpdateVersion", _integer(0), settable=False),
+    Property("lastCommitTimestamp", _integer(0), settable=False),
+)
+PROPERTIES: dict[str, Property] = {PREFIX + p.key: replace(p, key=PREFIX + p.key) for p in _PROPERTIES}
+_BY_FOLDED_KEY = {key.lower(): key for key in PROPERTIES}
+
+# Not stored in the table's metadata: they only steer its protocol.
+_PROTOCOL_KEYS = frozenset({"delta.minReaderVersion", "delta.minWriterVersion", "delta.ignoreProtocolDefaults"})
+
+
+def normalise_key(key: str) -> str:
+    """Return the key in Delta's spelling when it is one of Delta's in any case, else the key itself."""
+    folded = key.lower()
+    for prefix in (FEATURE_PREFIX, CONSTRAINT_PREFIX):
+        if folded.startswith(prefix.lower()):
+            return prefix + key[len(prefix) :]
+    return _BY_FOLDED_KEY.get(folded, key)
+
+
+def validate(configuration: Mapping[str, str], *, table: str | None = None, new_table: bool = False) -> dict[str, str]:
+    """Return the properties that a user sets with Delta's keys in Delta's spelling, or refuse them.
+
+    Keys without the prefix ``delta.`` are free. ``delta.feature.*`` and the protocol versions are kept: see
+    :func:`airflow_delta.log.features.protocol.apply_feature_properties`. Rules that span several properties:
+    :func:`check_together`.
+
+    :param new_table: constraints may come with a table that has no rows yet.
+    :raises DeltaIllegalArgumentException: an unknown ``delta.*`` key, a value of another type, or a key that users may not set.
+    """
+    where = f" for {table}" if table else ""
+    result: dict[str, str] = {}
+    for given, value in configuration.items():
+        key = normalise_key(given)
+        if not isinstance(value, str):
+            raise DeltaIllegalArgumentException(
+                f"Table property {given}{where} has the value {value!r}; properties are text", table=table
+            )
+        if key in result:
+            raise DeltaIllegalArgumentException(f"Table property {key}{where} is given twice, in two spellings", table=table)
+        _check(given, key, value, where, table, new_table)
+        result[key] = value
+    return result
+
+
+def _check(given: str, key: str, value: str, where: str, table: str | None, new_table: bool) -> None:
+    if not key.lower().startswith(PREFIX):
+        return
+    if key.startswith(FEATURE_PREFIX):
+        if value.lower() not in ("supported", "enabled"):
+            raise DeltaIllegalArgumentException(
+                f"Table property {key}{where} has the value {value!r}, expected 'supported' or 'enabled' "
+                "(DELTA_UNSUPPORTED_FEATURE_STATUS)",
+                table=table,
+            )
+        return
+    if key.startswith(CONSTRAINT_PREFIX):
+        if not new_table:
+            raise DeltaIllegalArgumentException(
+                f"Table property {key}{where} cannot be set: constraints are added with ALTER TABLE ADD CONSTRAINT, "
+                "which checks the rows that are there (DELTA_ADD_CONSTRAINTS)",
+                table=table,
+            )
+        return
+    known = PROPERTIES.get(key)
+    if known is None:
+        import difflib
+
+        close = difflib.get_close_matches(key.lower(), _BY_FOLDED_KEY, n=3, cutoff=0.7)
+        hint = f"; did you mean {' or '.join(_BY_FOLDED_KEY[c] for c in close)}?" if close else ""
+        raise DeltaIllegalArgumentException(
+            f"Unknown table property {given}{where}{hint} (DELTA_UNKNOWN_CONFIGURATION)", table=table
+        )
+    if not known.settable:
+        raise DeltaIllegalArgumentException(
+            f"Table property {key}{where} is kept by Delta itself and cannot be set (DELTA_CANNOT_MODIFY_TABLE_PROPERTY)",
+            table=table,
+        )
+    try:
+        parsed = known.parse(value)
+    except ValueError as error:
+        raise DeltaIllegalArgumentException(f"Table property {key}{where}: {error}", table=table) from error
+    if known.may_be_set_to is not None and parsed not in known.may_be_set_to:
+        raise DeltaIllegalArgumentException(
+            f"Table property {key}{where} may be set to {' or '.join(known.may_be_set_to)} only, got {value!r}", table=table
+        )
+
+
+def check_together(configuration: Mapping[str, str], changed: Collection[str], *, table: str | None = None) -> None:
+    """Check the rules that span several properties, where one of them is set.
+
+    :param configuration: all properties as the table will have them.
+    :param changed: the keys that are set, in Delta's spelling.
+    :raises DeltaIllegalArgumentException: commits would be kept for a shorter time than tombstones, or row tracking is enabled
+        and suspended at once (Delta: DELTA_ROW_TRACKING_ILLEGAL_PROPERTY_COMBINATION).
+    """
+    where = f" for {table}" if table else ""
+    properties = TableProperties(configuration)
+    log_key, file_key = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+    if {log_key, file_key} & set(changed) and properties.log_retention < properties.deleted_file_retention:
+        raise DeltaIllegalArgumentException(
+            f"Table property {log_key}{where} ({properties.log_retention // DAY} days) must not be shorter than {file_key} "
+            f"({properties.deleted_file_retention // DAY} days): time travel would find files whose commits are gone. Set both.",
+            table=table,
+        )
+    if properties.get("delta.enableRowTracking") and properties.get("delta.rowTrackingSuspended"):
+        raise DeltaIllegalArgumentException(
+            f"Table properties delta.enableRowTracking and delta.rowTrackingSuspended{where} are both true "
+            "(DELTA_ROW_TRACKING_ILLEGAL_PROPERTY_COMBINATION). Switch one of them off.",
+            table=table,
+        )
+
+
+class TableProperties:
+    """Typed access to a table's properties, with Delta's defaults.
+
+    :param configuration: ``Metadata.configuration``.
+    """
+
+    def __init__(self, configuration: Mapping[str, str]) -> None:
+        self.configuration = dict(configuration)
+        self._values: dict[str, Any] = {}
+
+    def get(self, key: str) -> Any:
+        """Return the typed value of a Delta property, its default where it is not set.
+
+        :param key: with or without the prefix ``delta.``.
+        :raises DeltaIllegalArgumentException: the table carries a value of another type.
+        """
+        full = key if key in PROPERTIES else PREFIX + key
+        if full not in self._values:
+            known = PROPERTIES[full]
+            text = self.configuration.get(full)
+            if text is None:
+                folded = full.lower()  # other writers may spell keys in another case
+                text = next((v for k, v in self.configuration.items() if k.lower() == folded), None)
+            try:
+                self._values[full] = known.default if text is None else known.parse(text)
+            except ValueError as error:
+                raise DeltaIllegalArgumentException(f"Table property {full}: {error}") from error
+        return self._values[full]
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """Return after how many commits a checkpoint is due."""
+        return int(self.get("delta.checkpointInterval"))
+
+    @property
+    def checkpoint_part_size(self) -> int | None:
+        """Return the number of rows of a checkpoint part, ``None`` for checkpoints in one part."""
+        value = self.get("delta.checkpoint.partSize")
+        return None if value is None else int(value)
+
+    @property
+    def checkpoint_policy(self) -> str:
+        """Return ``classic`` or ``v2``."""
+        return str(self.get("delta.checkpointPolicy"))
+
+    @property
+    def checkpoint_write_stats_as_json(self) -> bool:
+        """Return whether checkpoints hold the statistics as JSON."""
+        return bool(self.get("delta.checkpoint.writeStatsAsJson"))
+
+    @property
+    def checkpoint_write_stats_as_struct(self) -> bool:
+        """Return whether checkpoints hold the statistics as typed columns."""
+        return bool(self.get("delta.checkpoint.writeStatsAsStruct"))
+
+    @property
+    def isolation_level(self) -> str:
+        """Return ``Serializable``, ``WriteSerializable`` or ``SnapshotIsolation``."""
+        return str(self.get("delta.isolationLevel"))
+
+    @property
+    def append_only(self) -> bool:
+        """Return whether rows may not be deleted."""
+        return bool(self.get("delta.appendOnly"))
+
+    @property
+    def log_retention(self) -> int:
+        """Return how long commits are kept, in milliseconds."""
+        return int(self.get("delta.logRetentionDuration"))
+
+    @property
+    def deleted_file_retention(self) -> int:
+        """Return how long removed files and their tombstones are kept, in milliseconds."""
+        return int(self.get("delta.deletedFileRetentionDuration"))
+
+    @property
+    def enable_expired_log_cleanup(self) -> bool:
+        """Return whether a checkpoint deletes expired commits."""
+        return bool(self.get("delta.enableExpiredLogCleanup"))
+
+    @property
+    def set_transaction_retention(self) -> int | None:
+        """Return how long ``txn`` actions are kept, in milliseconds; ``None``: for ever."""
+        value = self.get("delta.setTransactionRetentionDuration")
+        return None if value is None else int(value)
+
+    @property
+    def data_skipping_num_indexed_cols(self) -> int:
+        """Return for how many leaf columns statistics are written; -1: all."""
+        return int(self.get("delta.dataSkippingNumIndexedCols"))
+
+    @property
+    def data_skipping_stats_columns(self) -> str | None:
+        """Return the list of columns that statistics are written for, as it stands."""
+        value = self.get("delta.dataSkippingStatsColumns")
+        return None if value is None else str(value)
+
+    @property
+    def data_skipping_string_prefix_length(self) -> int:
+        """Return to how many characters the bounds of text are cut."""
+        value = self.get("delta.dataSkippingStringPrefixLength")
+        return 32 if value is None else int(value)
+
+    @property
+    def enable_change_data_feed(self) -> bool:
+        """Return whether changes are recorded for readers of the change data feed."""
+        return bool(self.get("delta.enableChangeDataFeed") or self.get("delta.enableChangeDataCapture"))
+
+    @property
+    def enable_deletion_vectors(self) -> bool:
+        """Return whether deletes may write deletion vectors."""
+        return bool(self.get("delta.enableDeletionVectors"))
+
+    @property
+    def enable_in_commit_timestamps(self) -> bool:
+        """Return whether the time of a commit stands in its ``commitInfo``."""
+        return bool(self.get("delta.enableInCommitTimestamps"))
+
+    @property
+    def column_mapping_mode(self) -> str:
+        """Return ``none``, ``id`` or ``name``."""
+        return str(self.get("delta.columnMapping.mode"))
+
+
+def strip_protocol_properties(configuration: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties without those that only steer the protocol; metadata never holds them."""
+    return {
+        key: value
+        for key, value in configuration.items()
+        if normalise_key(key) not in _PROTOCOL_KEYS and not key.lower().startswith(FEATURE_PREFIX)
+    }

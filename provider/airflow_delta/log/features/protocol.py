@@ -1,0 +1,333 @@
+"""The table protocol: which tables this provider reads and writes, and which protocol a table needs.
+
+A feature that the protocol lists, or that a legacy version implies, does not hinder writing while the metadata leaves it inactive
+(Delta protocol, "Table Features"). The features themselves: :mod:`airflow_delta.log.features.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaUnsupportedTableFeatureException,
+    InvalidProtocolVersionException,
+    ProtocolDowngradeException,
+)
+from airflow_delta.log.actions.actions import Metadata, Protocol
+from airflow_delta.log.features.properties import FEATURE_PREFIX, TableProperties, normalise_key, strip_protocol_properties
+from airflow_delta.log.features.registry import FEATURES, Feature, active_features
+
+__all__ = [
+    "DEFAULT_VERSIONS",
+    "FEATURES",
+    "MAX_READER_VERSION",
+    "MAX_WRITER_VERSION",
+    "Feature",
+    "active_features",
+    "apply_feature_properties",
+    "can_upgrade_to",
+    "check_can_read",
+    "check_can_write",
+    "check_form",
+    "check_transition",
+    "features",
+    "needs_manual_enablement",
+    "required_protocol",
+    "upgraded",
+]
+
+MAX_READER_VERSION = 3
+MAX_WRITER_VERSION = 7
+DEFAULT_VERSIONS = (1, 2)
+
+_LEGACY_PAIRS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (1, 6), (2, 6))
+
+
+def features(protocol: Protocol) -> frozenset[str]:
+    """Return the names of all features that a protocol supports: listed, or implied by its legacy versions."""
+    named = frozenset(protocol.reader_features or ()) | frozenset(protocol.writer_features or ())
+    return named | _implied(protocol.min_reader_version, protocol.min_writer_version)
+
+
+def _implied(reader: int, writer: int) -> frozenset[str]:
+    return frozenset(
+        f.name
+        for f in FEATURES.values()
+        if f.legacy and writer < MAX_WRITER_VERSION and writer >= f.legacy[1] and (not f.reader or reader >= f.legacy[0])
+    )
+
+
+def _reader_features(protocol: Protocol) -> frozenset[str]:
+    listed = frozenset(protocol.reader_features or ()) if protocol.min_reader_version >= MAX_READER_VERSION else frozenset()
+    return listed | ({"columnMapping"} if protocol.min_reader_version == 2 else frozenset())
+
+
+def _describe(protocol: Protocol) -> str:
+    text = f"reader version {protocol.min_reader_version}, writer version {protocol.min_writer_version}"
+    listed = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
+    return f"{text}, features {', '.join(listed)}" if listed else text
+
+
+# -- may we -------------------------------------------------------------------------------------------------------------------
+
+
+def check_can_read(protocol: Protocol, table: str, version: int) -> None:
+    """Refuse a table that this provider cannot read.
+
+    :raises InvalidProtocolVersionException: it needs a newer reader version.
+    :raises DeltaUnsupportedTableFeatureException: it lists a reader feature that this provider does not know.
+    """
+    if not 1 <= protocol.min_reader_version <= MAX_READER_VERSION:
+        raise InvalidProtocolVersionException(
+            f"{table} at version {version} needs reader version {protocol.min_reader_version}; this provider reads up to "
+            f"{MAX_READER_VERSION}. Use a newer airflow-provider-delta, or read the table with the engine that wrote it.",
+            table=table,
+            version=version,
+        )
+    unknown = sorted(n for n in _reader_features(protocol) if n not in FEATURES or not FEATURES[n].readable)
+    if unknown:
+        raise _unsupported("read", unknown, table, version)
+
+
+def check_can_write(protocol: Protocol, metadata: Metadata | None, table: str, version: int) -> None:
+    """Refuse a table that this provider cannot write. Writing needs all that reading needs.
+
+    :param metadata: tells which of the listed features are in use; ``None``: none of them is.
+    :raises InvalidProtocolVersionException: it needs a newer reader or writer version.
+    :raises DeltaUnsupportedTableFeatureException: a feature is unknown, or is in use and not supported.
+    """
+    check_can_read(protocol, table, version)
+    if not 1 <= protocol.min_writer_version <= MAX_WRITER_VERSION:
+        raise InvalidProtocolVersionException(
+            f"{table} at version {version} needs writer version {protocol.min_writer_version}; this provider writes up to "
+            f"{MAX_WRITER_VERSION}. Use a newer airflow-provider-delta, or write the table with the engine that upgraded it.",
+            table=table,
+            version=version,
+        )
+    supported = features(protocol)
+    refused = {name for name in supported if name not in FEATURES or not FEATURES[name].tolerated}
+    if metadata is not None:
+        refused |= {name for name in active_features(metadata) if not FEATURES[name].supported}
+    if refused:
+        raise _unsupported("write", sorted(refused), table, version)
+
+
+def _unsupported(verb: str, names: list[str], table: str, version: int) -> DeltaUnsupportedTableFeatureException:
+    plural = "features" if len(names) > 1 else "feature"
+    reasons = {reason: name for name in names if name in FEATURES and (reason := FEATURES[name].reason)}
+    because = "".join(f" {name}: {reason}." for reason, name in reasons.items())
+    return DeltaUnsupportedTableFeatureException(
+        f"Cannot {verb} {table} at version {version}: this provider does not support the table {plural} "
+        f"{', '.join(names)} (DELTA_UNSUPPORTED_FEATURES_FOR_{verb.upper()}).{because} Use a newer airflow-provider-delta or "
+        f"Delta Spark for this table, or drop the {plural} (ALTER TABLE ... DROP FEATURE).",
+        features=tuple(names),
+        table=table,
+        version=version,
+    )
+
+
+# -- which protocol a table needs ---------------------------------------------------------------------------------------------
+
+
+def required_protocol(metadata: Metadata) -> Protocol:
+    """Return the weakest protocol of a new table with this metadata: (1, 2) and what the metadata makes use of."""
+    return _normalised(_implied(*DEFAULT_VERSIONS) | _closure(_brought_along(metadata, ())))
+
+
+def _brought_along(metadata: Metadata, present: Collection[str]) -> frozenset[str]:
+    """Return the features that the metadata make use of and bring along.
+
+    :param present: features that are there or asked for, which may stand in for others.
+    """
+    return frozenset(
+        name
+        for name in active_features(metadata)
+        if not FEATURES[name].by_name_only and (FEATURES[name].stand_in is None or FEATURES[name].stand_in not in present)
+    )
+
+
+def _closure(names: Iterable[str]) -> frozenset[str]:
+    result: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in result:
+            result.add(name)
+            pending.extend(FEATURES[name].requires if name in FEATURES else ())
+    return frozenset(result)
+
+
+def _normalised(names: frozenset[str]) -> Protocol:
+    """Return a legacy version pair when it implies exactly these features, else the features by name."""
+    for versions in _LEGACY_PAIRS:
+        if _implied(*versions) == names:
+            return Protocol(min_reader_version=versions[0], min_writer_version=versions[1])
+    by_name = sorted(names)
+    readers = [n for n in by_name if n in FEATURES and FEATURES[n].reader]
+    needs_reader_3 = any(FEATURES[n].legacy is None for n in readers)
+    if readers and not needs_reader_3:  # column mapping alone is what reader version 2 means
+        return Protocol(min_reader_version=2, min_writer_version=MAX_WRITER_VERSION, writer_features=by_name)
+    return Protocol(
+        min_reader_version=MAX_READER_VERSION if readers else 1,
+        min_writer_version=MAX_WRITER_VERSION,
+        reader_features=readers if readers else None,
+        writer_features=by_name,
+    )
+
+
+def upgraded(current: Protocol, required: Protocol) -> Protocol:
+    """Return the weakest protocol with the features of both; ``current`` itself when it has them all."""
+    have, need = features(current), features(required)
+    return current if need <= have else _normalised(have | need)
+
+
+def apply_feature_properties(metadata: Metadata, protocol: Protocol | None) -> tuple[Metadata, Protocol]:
+    """Return the metadata without ``delta.feature.*`` and protocol versions, and the protocol that they and the metadata ask for.
+
+    A new table starts from (1, 2), unless versions are given or ``delta.ignoreProtocolDefaults`` is set. An existing table only
+    ever gains features; versions lower than its own are ignored, as in Delta.
+
+    :param protocol: the table's present protocol, ``None`` for a new table.
+    :raises DeltaIllegalArgumentException: a feature is unknown, or a version is none.
+    """
+    asked = _asked(metadata.configuration)
+    stripped = strip_protocol_properties(metadata.configuration)
+    kept = metadata if stripped == metadata.configuration else msgspec.structs.replace(metadata, configuration=stripped)
+    if protocol is None:
+        if asked.versions:
+            base = _implied(asked.versions.get(_READER, 1), asked.versions.get(_WRITER, DEFAULT_VERSIONS[1]))
+        else:
+            base = frozenset() if asked.ignores_defaults else _implied(*DEFAULT_VERSIONS)
+    else:
+        base = features(protocol)
+        if asked.versions:
+            reader, writer = asked.versions.get(_READER, 1), asked.versions.get(_WRITER, 1)
+            if reader >= MAX_READER_VERSION and writer < MAX_WRITER_VERSION:
+                raise DeltaIllegalArgumentException(
+                    f"Reader version {reader} needs writer version {MAX_WRITER_VERSION}, not {writer} "
+                    "(DELTA_READ_FEATURE_PROTOCOL_REQUIRES_WRITE). Ask for features by name instead: delta.feature.<name>."
+                )
+            asked.names |= _implied(reader, writer)
+    wanted = _closure(asked.names)
+    wanted |= _closure(_brought_along(kept, base | wanted))
+    if protocol is not None and wanted <= base:
+        return kept, protocol
+    return kept, _normalised(base | wanted)
+
+
+_READER, _WRITER = "delta.minReaderVersion", "delta.minWriterVersion"
+_HIGHEST = {_READER: MAX_READER_VERSION, _WRITER: MAX_WRITER_VERSION}
+
+
+@dataclass(slots=True)
+class _Asked:
+    names: frozenset[str]
+    versions: dict[str, int]
+    ignores_defaults: bool
+
+
+def _asked(configuration: Mapping[str, str]) -> _Asked:
+    versions: dict[str, int] = {}
+    for given, value in configuration.items():
+        key = normalise_key(given)
+        if key not in _HIGHEST:
+            continue
+        if not value.strip().isdecimal():
+            raise DeltaIllegalArgumentException(
+                f"Table property {given} needs to be a whole number, got {value!r} (DELTA_PROTOCOL_PROPERTY_NOT_INT)."
+            )
+        versions[key] = int(value)
+        if not 1 <= versions[key] <= _HIGHEST[key]:
+            raise DeltaIllegalArgumentException(f"Table property {given} is 1 to {_HIGHEST[key]}, got {value!r}.")
+    ignores = TableProperties(configuration).get("delta.ignoreProtocolDefaults")
+    return _Asked(asked_features(configuration), versions, bool(ignores))
+
+
+def asked_features(configuration: Mapping[str, str]) -> frozenset[str]:
+    """Return the features that properties ``delta.feature.<name>`` ask for.
+
+    :raises DeltaIllegalArgumentException: one is unknown, cannot be asked for, or its value is not ``supported``.
+    """
+    folded = {name.lower(): name for name in FEATURES}
+    names: set[str] = set()
+    for given, value in configuration.items():
+        key = normalise_key(given)
+        if not key.startswith(FEATURE_PREFIX):
+            continue
+        name = folded.get(key[len(FEATURE_PREFIX) :].lower())
+        if name is None:
+            raise DeltaIllegalArgumentException(
+                f"Table property {given} names a table feature that this provider does not know "
+                f"(DELTA_UNSUPPORTED_FEATURES_IN_CONFIG); it knows {', '.join(FEATURES)}"
+            )
+        if value.strip().lower() not in ("supported", "enabled"):
+            raise DeltaIllegalArgumentException(
+                f"Table property {given} has the value {value!r}, expected 'supported' (DELTA_UNSUPPORTED_FEATURE_STATUS)."
+            )
+        if not FEATURES[name].settable:
+            raise DeltaIllegalArgumentException(
+                f"Table property {given} cannot be set: the table feature {name} comes with what makes use of it "
+                "(DELTA_ALTER_TABLE_SET_CLUSTERING_TABLE_FEATURE_NOT_ALLOWED). Cluster the table with Delta Spark: "
+                "ALTER TABLE ... CLUSTER BY."
+            )
+        names.add(name)
+    return frozenset(names)
+
+
+def needs_manual_enablement(current: Protocol, metadata: Metadata) -> tuple[str, ...]:
+    """Return the features that a metadata change needs and that an existing table only gets when asked by name.
+
+    Delta: DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT (``delta.feature.<name> = supported``).
+    """
+    present = features(current)
+    missing = _brought_along(metadata, present) - present
+    return tuple(sorted(n for n in missing if not FEATURES[n].automatic))
+
+
+# -- how it may change --------------------------------------------------------------------------------------------------------
+
+
+def check_form(protocol: Protocol, table: str) -> None:
+    """Check that versions and lists of features fit each other (Delta protocol, "Protocol Evolution").
+
+    :raises DeltaIllegalArgumentException: reader version 3 without writer version 7, a list without its version or the other way
+        round, or a reader feature that writers are not told of.
+    """
+    reads, writes = protocol.reader_features, protocol.writer_features
+    if protocol.min_reader_version < 1 or protocol.min_writer_version < 1:
+        problem = f"must have positive versions, not ({protocol.min_reader_version}, {protocol.min_writer_version})"
+    elif protocol.min_reader_version >= MAX_READER_VERSION and protocol.min_writer_version < MAX_WRITER_VERSION:
+        problem = f"has reader version {protocol.min_reader_version}, which needs writer version {MAX_WRITER_VERSION}"
+    elif (reads is not None) != (protocol.min_reader_version >= MAX_READER_VERSION):
+        problem = f"lists reader features exactly when its reader version is {MAX_READER_VERSION}"
+    elif (writes is not None) != (protocol.min_writer_version >= MAX_WRITER_VERSION):
+        problem = f"lists writer features exactly when its writer version is {MAX_WRITER_VERSION}"
+    elif not set(reads or ()) <= set(writes or ()):
+        problem = f"lists {', '.join(sorted(set(reads or ()) - set(writes or ())))} for readers but not for writers"
+    else:
+        return
+    raise DeltaIllegalArgumentException(f"The protocol of table {table} ({_describe(protocol)}) {problem}.", table=table)
+
+
+def can_upgrade_to(current: Protocol, new: Protocol) -> bool:
+    """Return whether a table may go from one protocol to another: no feature is lost."""
+    return features(current) <= features(new)
+
+
+def check_transition(current: Protocol, new: Protocol, table: str, version: int) -> None:
+    """Refuse a protocol that lacks a feature of the table's present one.
+
+    :raises ProtocolDowngradeException: a feature would be lost.
+    """
+    if not can_upgrade_to(current, new):
+        lost = ", ".join(sorted(features(current) - features(new)))
+        raise ProtocolDowngradeException(
+            f"The protocol of {table} (version {version}: {_describe(current)}) cannot become ({_describe(new)}): it would lose "
+            f"{lost}. Features are dropped with ALTER TABLE ... DROP FEATURE only.",
+            table=table,
+            version=version,
+        )

@@ -1,0 +1,269 @@
+"""The table features that this provider knows: what they imply, what brings them along, and what it does with them.
+
+Delta protocol, "Table Features"; the attributes are those of Delta's ``TableFeature``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features.constraints import CURRENT_DEFAULT, INVARIANTS
+from airflow_delta.log.features.generated_columns import GENERATION_EXPRESSION
+from airflow_delta.log.features.identity_columns import PREFIX as IDENTITY_PREFIX
+from airflow_delta.log.features.properties import CONSTRAINT_PREFIX, TableProperties
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, parse_schema
+
+
+class SchemaFacts(NamedTuple):
+    """What the features need to know of a schema."""
+
+    fields: tuple[StructField, ...]
+    type_names: frozenset[str]
+
+
+def examine(data_type: DataType) -> SchemaFacts:
+    """Return the fields of a schema and the names of its types, at every depth."""
+    fields: list[StructField] = []
+    names: set[str] = set()
+
+    def walk(part: DataType) -> None:
+        names.add(part.name)
+        if isinstance(part, StructType):
+            for f in part.fields:
+                fields.append(f)
+                walk(f.data_type)
+        elif isinstance(part, ArrayType):
+            walk(part.element_type)
+        elif isinstance(part, MapType):
+            walk(part.key_type)
+            walk(part.value_type)
+
+    walk(data_type)
+    return SchemaFacts(tuple(fields), frozenset(names))
+
+
+Active = Callable[[Metadata, TableProperties, SchemaFacts], bool]
+
+
+def _has_metadata(*prefixes: str) -> Active:
+    return lambda _m, _p, schema: any(key.startswith(prefixes) for f in schema.fields for key in f.metadata)
+
+
+def _property(key: str) -> Active:
+    return lambda _m, properties, _s: bool(properties.get(key))
+
+
+def _type(*names: str) -> Active:
+    return lambda _m, _p, schema: any(name in schema.type_names for name in names)
+
+
+def _never(_metadata: Metadata, _properties: TableProperties, _schema: SchemaFacts) -> bool:
+    return False
+
+
+def _invariants(_metadata: Metadata, _properties: TableProperties, schema: SchemaFacts) -> bool:
+    return any(not f.nullable or INVARIANTS in f.metadata for f in schema.fields)
+
+
+def _constraints(metadata: Metadata, _properties: TableProperties, _schema: SchemaFacts) -> bool:
+    return any(key.lower().startswith(CONSTRAINT_PREFIX) for key in metadata.configuration)
+
+
+def _feed(_metadata: Metadata, properties: TableProperties, _schema: SchemaFacts) -> bool:
+    return properties.enable_change_data_feed
+
+
+def _mapping(_metadata: Metadata, properties: TableProperties, _schema: SchemaFacts) -> bool:
+    return properties.column_mapping_mode != "none"
+
+
+def _v2(_metadata: Metadata, properties: TableProperties, _schema: SchemaFacts) -> bool:
+    return properties.checkpoint_policy == "v2"
+
+
+_ICEBERG = "this provider does not write the Parquet files and the metadata that Iceberg readers need"
+_VARIANT = "this provider reads variant values and does not stage any yet"
+_COORDINATED = "its commits go through a commit coordinator, which this provider does not speak to"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A table feature.
+
+    :param reader: readers must know it too.
+    :param legacy: the first (reader, writer) versions that imply it, ``None`` when it exists by name only.
+    :param active: whether the metadata makes use of it.
+    :param supported: this provider writes tables that make use of it.
+    :param tolerated: this provider writes tables that list it without making use of it.
+    :param readable: this provider reads tables that list it.
+    :param automatic: a metadata change that needs it upgrades an existing table.
+    :param by_name_only: metadata that make use of it never bring it along, not even for a new table.
+    :param requires: other features that it brings along.
+    :param stand_in: a feature that does the same; where the protocol has it, metadata do not bring this one along.
+    :param settable: ``delta.feature.<name>`` may ask for it.
+    :param fail_concurrent_transactions_at_upgrade: a writer that did not know that the table got it may have broken it.
+    :param reason: why it is refused, where that is not merely that nobody has written it yet.
+    """
+
+    name: str
+    reader: bool = False
+    legacy: tuple[int, int] | None = None
+    active: Active = _never
+    supported: bool = False
+    tolerated: bool = False
+    readable: bool = True
+    automatic: bool = True
+    by_name_only: bool = False
+    requires: tuple[str, ...] = ()
+    stand_in: str | None = None
+    settable: bool = True
+    fail_concurrent_transactions_at_upgrade: bool = True
+    reason: str | None = None
+
+
+_FEATURES = (
+    Feature(
+        "appendOnly",
+        legacy=(1, 2),
+        active=_property("appendOnly"),
+        supported=True,
+        tolerated=True,
+        fail_concurrent_transactions_at_upgrade=False,
+    ),
+    Feature("invariants", legacy=(1, 2), active=_invariants, supported=True, tolerated=True),
+    Feature("checkConstraints", legacy=(1, 3), active=_constraints, supported=True, tolerated=True),
+    Feature(
+        "changeDataFeed",
+        legacy=(1, 4),
+        active=_feed,
+        supported=True,
+        tolerated=True,
+        fail_concurrent_transactions_at_upgrade=False,
+    ),
+    Feature("generatedColumns", legacy=(1, 4), active=_has_metadata(GENERATION_EXPRESSION), supported=True, tolerated=True),
+    Feature(
+        "columnMapping",
+        reader=True,
+        legacy=(2, 5),
+        active=_mapping,
+        supported=True,
+        tolerated=True,
+        fail_concurrent_transactions_at_upgrade=False,
+    ),
+    Feature("identityColumns", legacy=(1, 6), active=_has_metadata(IDENTITY_PREFIX), supported=True, tolerated=True),
+    Feature(
+        "timestampNtz",
+        reader=True,
+        active=_type("timestamp_ntz"),
+        supported=True,
+        tolerated=True,
+        automatic=False,
+        fail_concurrent_transactions_at_upgrade=False,
+    ),
+    Feature(
+        "deletionVectors",
+        reader=True,
+        active=_property("enableDeletionVectors"),
+        supported=True,
+        tolerated=True,
+        fail_concurrent_transactions_at_upgrade=False,
+    ),
+    Feature("domainMetadata", supported=True, tolerated=True, fail_concurrent_transactions_at_upgrade=False),
+    Feature(
+        "vacuumProtocolCheck",
+        reader=True,
+        supported=True,
+        tolerated=True,
+        fail_concurrent_transactions_at_upgrade=False,
+    ),
+    Feature(
+        "rowTracking",
+        active=_property("enableRowTracking"),
+        supported=True,
+        tolerated=True,
+        requires=("domainMetadata",),
+        fail_concurrent_transactions_at_upgrade=False,
+    ),
+    # Its columns stand in a metadata domain, which is kept; files may be added without being clustered.
+    Feature("clustering", requires=("domainMetadata",), supported=True, tolerated=True, settable=False),
+    Feature("allowColumnDefaults", active=_has_metadata(CURRENT_DEFAULT), supported=True, tolerated=True, by_name_only=True),
+    Feature(
+        "v2Checkpoint", reader=True, active=_v2, supported=True, tolerated=True, fail_concurrent_transactions_at_upgrade=False
+    ),
+    Feature(
+        "inCommitTimestamp",
+        active=_property("enableInCommitTimestamps"),
+        supported=True,
+        tolerated=True,
+        fail_concurrent_transactions_at_upgrade=False,
+    ),
+    Feature(
+        "typeWidening",
+        reader=True,
+        active=_property("enableTypeWidening"),
+        supported=True,
+        tolerated=True,
+        stand_in="typeWidening-preview",
+    ),
+    Feature("typeWidening-preview", reader=True, supported=True, tolerated=True),
+    Feature("variantType", reader=True, active=_type("variant"), stand_in="variantType-preview", reason=_VARIANT),
+    Feature("variantType-preview", reader=True, reason=_VARIANT),
+    Feature("variantShredding", reader=True, requires=("variantType",), reason=_VARIANT),
+    Feature(
+        "variantShredding-preview",
+        reader=True,
+        active=_property("enableVariantShredding"),
+        stand_in="variantShredding",
+    ),
+    Feature(
+        "icebergCompatV1",
+        active=_property("enableIcebergCompatV1"),
+        requires=("columnMapping",),
+        fail_concurrent_transactions_at_upgrade=False,
+        reason=_ICEBERG,
+    ),
+    Feature(
+        "icebergCompatV2",
+        active=_property("enableIcebergCompatV2"),
+        requires=("columnMapping",),
+        fail_concurrent_transactions_at_upgrade=False,
+        reason=_ICEBERG,
+    ),
+    Feature(
+        "icebergCompatV3",
+        active=_property("enableIcebergCompatV3"),
+        requires=("columnMapping", "rowTracking"),
+        fail_concurrent_transactions_at_upgrade=False,
+        reason=_ICEBERG,
+    ),
+    Feature(
+        "coordinatedCommits-preview",
+        active=_property("coordinatedCommits.commitCoordinator-preview"),
+        requires=("inCommitTimestamp", "vacuumProtocolCheck"),
+        reason=_COORDINATED,
+    ),
+    Feature(
+        "catalogManaged",
+        reader=True,
+        readable=False,
+        requires=("inCommitTimestamp", "vacuumProtocolCheck"),
+        fail_concurrent_transactions_at_upgrade=False,
+        reason="a catalog decides which of its commits exist, so the log on storage is not the truth",
+    ),
+    Feature("checkpointProtection", supported=True, tolerated=True),
+    Feature("materializePartitionColumns", active=_property("enableMaterializePartitionColumnsFeature")),
+    Feature("geospatial", reader=True, readable=False),
+    Feature("redirectReaderWriter-preview", reader=True, active=_property("redirectReaderWriter-preview"), readable=False),
+    Feature("redirectWriterOnly-preview", active=_property("redirectWriterOnly-preview")),
+)
+FEATURES: dict[str, Feature] = {f.name: f for f in _FEATURES}
+
+
+def active_features(metadata: Metadata) -> frozenset[str]:
+    """Return the names of the features that the metadata makes use of."""
+    schema = examine(parse_schema(metadata.schema_string))
+    properties = TableProperties(metadata.configuration)
+    return frozenset(f.name for f in _FEATURES if f.active(metadata, properties, schema))

@@ -1,0 +1,228 @@
+"""What metadata must fulfil before they are committed (Delta's ``assertMetadata``, once ``verifyNewMetadata``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaAssertionError, DeltaError
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features.constraints import has_char_varchar
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.schema.partition_values import is_partition_type
+from airflow_delta.log.schema.types import (
+    PRIMITIVES,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StructField,
+    StructType,
+    parse_schema,
+)
+from airflow_delta.log.schema.walk import dotted, folded, walk_fields
+
+INVALID_CHARACTERS = " ,;{}()\n\t="
+MATERIALIZED_ROW_ID = "delta.rowTracking.materializedRowIdColumnName"
+MATERIALIZED_ROW_COMMIT_VERSION = "delta.rowTracking.materializedRowCommitVersionColumnName"
+
+
+def check_metadata(
+    metadata: Metadata, old: Metadata | None = None, *, table: str | None = None, version: int | None = None
+) -> None:
+    """Check schema, partitioning and the columns that properties name.
+
+    :param old: the table's present metadata; what they have already is not held against the new ones where no writer minds.
+    :param table: for the message of the error, as is ``version``.
+    :raises DeltaAnalysisException: a name is given twice or holds characters that Parquet does not take, a type is not
+        supported, a partition column is missing or of the wrong type, a statistics column is unknown, column mapping, an identity
+        column or a generated column is not as it must be, or properties contradict each other.
+    :raises DeltaIllegalStateException: a column has a name that the change data feed uses itself.
+    """
+    try:
+        _check(metadata, old)
+    except DeltaError as error:
+        if table is not None and error.table is None:
+            error.table, error.version = table, version
+            error.message = f"Metadata of table {table}: {error.message}"
+        raise
+
+
+def _check(metadata: Metadata, old: Metadata | None) -> None:
+    from airflow_delta.log.features import change_data_feed, column_mapping, generated_columns, identity_columns
+
+    schema = parse_schema(metadata.schema_string)
+    properties = TableProperties(metadata.configuration)
+    if not schema.fields and (old is None or parse_schema(old.schema_string).fields):
+        raise DeltaAnalysisException("The schema has no columns; a table needs at least one")
+    if has_char_varchar(schema):
+        raise DeltaAssertionError("The schema still has char or varchar types; they are stored as string.")
+    _check_names(schema, metadata.partition_columns, mapped=properties.column_mapping_mode != "none")
+    column_mapping.check(metadata)
+    _check_types(schema)
+    kept = set() if old is None else set(_unenforceable(parse_schema(old.schema_string), "", ""))
+    _check_not_null(schema, kept)
+    _check_partitioning(schema, metadata.partition_columns)
+    identity_columns.check(metadata)
+    generated_columns.check(metadata)
+    change_data_feed.check_reserved_columns(metadata, old)
+    _check_properties(metadata, properties)
+    _check_row_tracking_names(schema, metadata)
+    if properties.data_skipping_stats_columns is not None:
+        _check_stats_columns(schema, metadata.partition_columns, properties.data_skipping_stats_columns)
+
+
+def _check_names(schema: StructType, partition_columns: list[str], *, mapped: bool) -> None:
+    paths = [path for path, _ in walk_fields(schema)]
+    counts = Counter(map(folded, paths))
+    twice = sorted({".".join(path) for path in paths if counts[folded(path)] > 1})
+    if twice:
+        raise DeltaAnalysisException(
+            f"Duplicate columns in the schema (names are compared without case): {', '.join(twice)} "
+            "(DELTA_DUPLICATE_COLUMNS_FOUND.METADATA_UPDATE). Rename or drop one."
+        )
+    if mapped:
+        return
+    bad = sorted({".".join(path) for path in paths if not path[-1] or set(path[-1]) & set(INVALID_CHARACTERS)})
+    if bad:
+        partitions = [name for name in bad if name in partition_columns]
+        error = "DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES" if bad != partitions else "DELTA_INVALID_PARTITION_COLUMN_NAME"
+        raise DeltaAnalysisException(
+            f"Column names must not be empty or hold any of {INVALID_CHARACTERS!r}: {', '.join(map(repr, bad))} ({error}). "
+            "Rename them, or set delta.columnMapping.mode to 'name'."
+        )
+
+
+def _check_types(schema: StructType) -> None:
+    unsupported = [(path, part) for path, part in _leaf_types(schema, "") if not _is_supported(part)]
+    if unsupported:
+        listed = ", ".join(f"{path} ({part})" for path, part in unsupported)
+        raise DeltaAnalysisException(
+            f"Columns have types that Delta does not support: {listed}; cast them, a decimal has precision 1 to 38 and scale 0 "
+            "to precision (DELTA_UNSUPPORTED_DATA_TYPES)."
+        )
+
+
+def _leaf_types(data_type: DataType, path: str) -> Iterator[tuple[str, DataType]]:
+    match data_type:
+        case StructType(fields):
+            for f in fields:
+                yield from _leaf_types(f.data_type, f"{path}.{f.name}" if path else f.name)
+        case ArrayType(element, _):
+            yield from _leaf_types(element, f"{path}.element")
+        case MapType(key, value, _):
+            yield from _leaf_types(key, f"{path}.key")
+            yield from _leaf_types(value, f"{path}.value")
+        case _:
+            yield path, data_type
+
+
+def _is_supported(data_type: DataType) -> bool:
+    if isinstance(data_type, DecimalType):
+        return 0 < data_type.precision <= 38 and 0 <= data_type.scale <= data_type.precision
+    return data_type.name in PRIMITIVES
+
+
+def _unenforceable(data_type: DataType, path: str, inside: str) -> Iterator[tuple[str, str]]:
+    """Yield the NOT NULL columns that no writer enforces, with what they stand in: lists, maps, columns that may be null."""
+    match data_type:
+        case StructType(fields):
+            for f in fields:
+                here = f"{path}.{f.name}" if path else f.name
+                if not f.nullable and inside:
+                    yield here, inside
+                yield from _unenforceable(f.data_type, here, inside or ("a struct that may be null" if f.nullable else ""))
+        case ArrayType(element, _):
+            yield from _unenforceable(element, f"{path}.element", "a list")
+        case MapType(key, value, _):
+            yield from _unenforceable(key, f"{path}.key", "a map")
+            yield from _unenforceable(value, f"{path}.value", "a map")
+
+
+def _check_not_null(schema: StructType, kept: set[tuple[str, str]]) -> None:
+    for path, inside in _unenforceable(schema, "", ""):
+        if (path, inside) not in kept:
+            raise DeltaAnalysisException(
+                f"Column {path} is NOT NULL inside {inside}, which cannot be enforced (DELTA_NESTED_NOT_NULL_CONSTRAINT). Let it "
+                "be null."
+            )
+
+
+def _check_partitioning(schema: StructType, partition_columns: list[str]) -> None:
+    folded = [name.lower() for name in partition_columns]
+    if len(set(folded)) != len(folded):
+        raise DeltaAnalysisException(
+            f"A partition column is given twice: {', '.join(partition_columns)} (DELTA_DUPLICATE_COLUMNS_FOUND.PARTITION_COLUMNS)"
+        )
+    for name in partition_columns:
+        f: StructField | None = next((f for f in schema.fields if f.name == name), None)
+        if f is None:
+            close = schema.find(name)
+            hint = f"; it is spelled {close.name!r}" if close else f"; the columns are {', '.join(schema.names)}"
+            raise DeltaAnalysisException(
+                f"Partition column {name!r} is not in the schema{hint} (DELTA_PARTITION_COLUMN_NOT_FOUND)"
+            )
+        if not is_partition_type(f.data_type):
+            raise DeltaAnalysisException(
+                f"Column {name!r} of type {f.data_type} cannot partition a table (DELTA_INVALID_PARTITION_COLUMN_TYPE)"
+            )
+    if partition_columns and len(partition_columns) == len(schema.fields):
+        raise DeltaAnalysisException(
+            "All columns are partition columns; a table needs at least one that is not (DELTA_NON_PARTITION_COLUMN_ABSENT)"
+        )
+
+
+def _check_properties(metadata: Metadata, properties: TableProperties) -> None:
+    if not properties.enable_deletion_vectors:
+        return
+    error = "DELTA_VIOLATE_TABLE_PROPERTY_VALIDATION_FAILED"
+    if metadata.format.provider.lower() != "parquet":
+        raise DeltaAnalysisException(
+            f"delta.enableDeletionVectors needs Parquet files, the table has {metadata.format.provider} "
+            f"({error}.PERSISTENT_DELETION_VECTORS_IN_NON_PARQUET_TABLE)."
+        )
+    if properties.get("delta.compatibility.symlinkFormatManifest.enabled"):
+        raise DeltaAnalysisException(
+            "delta.enableDeletionVectors and delta.compatibility.symlinkFormatManifest.enabled cannot both be set: readers of "
+            f"the manifest would see deleted rows ({error}.PERSISTENT_DELETION_VECTORS_WITH_INCREMENTAL_MANIFEST_GENERATION). "
+            "Switch one of them off."
+        )
+
+
+def _check_row_tracking_names(schema: StructType, metadata: Metadata) -> None:
+    reserved = {metadata.configuration.get(key) for key in (MATERIALIZED_ROW_ID, MATERIALIZED_ROW_COMMIT_VERSION)} - {None}
+    for path, field in walk_fields(schema):
+        if field.name in reserved or field.physical_name in reserved:
+            raise DeltaAnalysisException(
+                f"Column {dotted(path)} has the name of a column in which row tracking keeps row ids or commit versions "
+                "(DELTA_ADDING_COLUMN_WITH_INTERNAL_NAME_FAILED). Rename it."
+            )
+
+
+def _check_stats_columns(schema: StructType, partition_columns: list[str], listed: str) -> None:
+    from airflow_delta.log.features.indexed_columns import parse_column_list
+
+    key = "delta.dataSkippingStatsColumns"
+    partitions = {name.lower() for name in partition_columns}
+    for path in parse_column_list(listed):
+        folded = tuple(name.lower() for name in path)
+        if folded[0] in partitions:
+            raise DeltaAnalysisException(
+                f"{key} names the partition column {dotted(path)} (DELTA_COLUMN_DATA_SKIPPING_NOT_SUPPORTED_PARTITIONED_COLUMN)"
+            )
+        at: DataType = schema
+        for name in path:
+            field = at.find(name) if isinstance(at, StructType) else None
+            if field is None:
+                raise DeltaAnalysisException(
+                    f"{key} names {dotted(path)}, which is not in the schema (DELTA_COLUMN_NOT_FOUND_IN_SCHEMA)"
+                )
+            at = field.data_type
+        if not isinstance(at, StructType) and not _has_bounds(at):
+            raise DeltaAnalysisException(
+                f"{key} names {dotted(path)} of type {at}, which has no bounds (DELTA_COLUMN_DATA_SKIPPING_NOT_SUPPORTED_TYPE)"
+            )
+
+
+def _has_bounds(data_type: DataType) -> bool:
+    return not isinstance(data_type, ArrayType | MapType) and data_type.name not in ("boolean", "binary", "void")

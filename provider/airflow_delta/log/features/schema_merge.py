@@ -1,0 +1,153 @@
+"""Schema enforcement and evolution: may these data go into this table, and what becomes of the table's schema.
+
+Columns are matched by name whatever their case; the table's spelling stays (Delta's ``SchemaMergingUtils``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from airflow_delta.exceptions import SchemaMismatchException
+from airflow_delta.log.features.type_widening import may_widen
+from airflow_delta.log.schema.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StructField,
+    StructType,
+    as_nullable,
+    nullable_schema,
+)
+
+_WIDTH = {"byte": 3, "short": 5, "integer": 10, "long": 20}  # decimal digits, as Spark gives them to integers
+_ORDER = ("byte", "short", "integer", "long")
+
+
+class WriteCast(NamedTuple):
+    """A column that has to be cast before it is written.
+
+    :param column: the table's name of the top-level column.
+    :param data_type: what the data have, as Spark SQL.
+    :param table_type: what to cast to, as Spark SQL.
+    """
+
+    column: str
+    data_type: str
+    table_type: str
+
+
+def widens(data_type: DataType, table_type: DataType) -> bool:
+    """Return whether every value of one type is a value of the other, so that a write may cast without loss."""
+    if data_type == table_type or data_type.name == "void":
+        return True
+    if data_type.name in _ORDER and table_type.name in _ORDER:
+        return _ORDER.index(data_type.name) <= _ORDER.index(table_type.name)
+    if data_type.name == "float" and table_type.name == "double":
+        return True
+    if isinstance(table_type, DecimalType):
+        room = table_type.precision - table_type.scale
+        if data_type.name in _WIDTH:
+            return room >= _WIDTH[data_type.name]
+        if isinstance(data_type, DecimalType):
+            return table_type.scale >= data_type.scale and room >= data_type.precision - data_type.scale
+    return False
+
+
+class _Merge:
+    def __init__(self, merge: bool, widen: bool = False) -> None:
+        self.merge = merge
+        self.widen = widen
+        self.problems: list[str] = []
+
+    def struct(self, table: StructType, data: StructType, path: str) -> StructType:
+        """Return the merged struct; note what does not fit."""
+        found: dict[str, StructField] = {}
+        for f in data.fields:
+            if f.name.lower() in found:
+                self.problems.append(f"column {path}{f.name}: the data hold it twice, in two spellings")
+            found[f.name.lower()] = f
+        fields: list[StructField] = []
+        for f in table.fields:
+            match = found.pop(f.name.lower(), None)
+            if match is None:
+                if not f.nullable:
+                    self.problems.append(f"column {path}{f.name}: missing in the data, expected {f.data_type} NOT NULL")
+                fields.append(f)
+                continue
+            merged = self.types(f.data_type, match.data_type, f"{path}{f.name}")
+            fields.append(StructField(f.name, merged, f.nullable, f.metadata))
+        for f in found.values():
+            if not self.merge:
+                self.problems.append(f"column {path}{f.name}: unexpected, the table has no such column (got {f.data_type})")
+            elif f.data_type.name == "void":
+                self.problems.append(f"column {path}{f.name}: new, but of type void; cast it to the type it shall have")
+            else:
+                fields.append(StructField(f.name, as_nullable(f.data_type), True, f.metadata))
+        return StructType(tuple(fields))
+
+    def types(self, table: DataType, data: DataType, path: str) -> DataType:
+        """Return the merged type; note what does not fit."""
+        match table, data:
+            case StructType(), StructType():
+                return self.struct(table, data, f"{path}.")
+            case ArrayType(), ArrayType():
+                return ArrayType(self.types(table.element_type, data.element_type, f"{path}.element"), table.contains_null)
+            case MapType(), MapType():
+                key = self.types(table.key_type, data.key_type, f"{path}.key")
+                value = self.types(table.value_type, data.value_type, f"{path}.value")
+                return MapType(key, value, table.value_contains_null)
+        if self.widen and may_widen(table, data):
+            return data
+        if not widens(data, table):
+            self.problems.append(f"column {path}: expected {table}, got {data}")
+        return table
+
+
+def merge_schema(
+    table_schema: StructType,
+    data_schema: StructType,
+    *,
+    merge: bool,
+    widen: bool = False,
+    table: str | None = None,
+    version: int | None = None,
+) -> StructType:
+    """Return the table's schema after a write: the same, or with new nullable columns at the end (of structs, too).
+
+    A column that the data lack is written as null. Data of a narrower type are cast, see :func:`write_casts`.
+
+    :param merge: new columns may be added (``mergeSchema``).
+    :param widen: columns take the wider type of the data where type widening allows it.
+    :raises SchemaMismatchException: says for each column what was expected and what came.
+    """
+    merging = _Merge(merge, widen)
+    result = merging.struct(table_schema, data_schema, "")
+    if merging.problems:
+        hint = "" if merge or not any("unexpected" in p for p in merging.problems) else " New columns are added with mergeSchema."
+        raise SchemaMismatchException(
+            f"The data do not fit the schema of {table or 'the table'}{'' if version is None else f' at version {version}'}: "
+            f"{'; '.join(merging.problems)}.{hint} An overwrite may replace the schema with overwriteSchema.",
+            table=table,
+            version=version,
+        )
+    return result
+
+
+def overwrite_schema(data_schema: StructType) -> StructType:
+    """Return the schema of a table whose schema is replaced by that of the data: all nullable, as Delta stores it."""
+    return nullable_schema(data_schema)
+
+
+def write_casts(table_schema: StructType, data_schema: StructType) -> list[WriteCast]:
+    """Return the casts that data need before they are written into a table that they fit (:func:`merge_schema`)."""
+    result: list[WriteCast] = []
+    for f in table_schema.fields:
+        match = data_schema.find(f.name)
+        if (
+            match is not None
+            and as_nullable(match.data_type) != as_nullable(f.data_type)
+            and str(match.data_type) != str(f.data_type)
+        ):
+            result.append(WriteCast(f.name, str(match.data_type), str(f.data_type)))
+    return result

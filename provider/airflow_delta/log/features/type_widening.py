@@ -1,0 +1,77 @@
+"""Type widening: columns that get a wider type without their files being rewritten (Delta protocol, "Type Widening").
+
+Every change is noted in the metadata of the nearest field, so that readers know which types they may meet in files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from airflow_delta.log.schema.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
+from airflow_delta.log.schema.walk import Path, folded, transform_fields, walk_fields
+
+TYPE_CHANGES = "delta.typeChanges"
+
+_WIDER = {
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "long": (),
+    "float": ("double",),
+    "date": ("timestamp_ntz",),
+}
+_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}  # before the point, for a decimal to hold every value
+
+
+def may_widen(before: DataType, after: DataType) -> bool:
+    """Return whether a column of one type may become one of the other while its files keep the first."""
+    if isinstance(after, DecimalType):
+        room = after.precision - after.scale
+        if isinstance(before, DecimalType):
+            return before != after and after.scale >= before.scale and room >= before.precision - before.scale
+        return before.name in _DIGITS and room >= _DIGITS[before.name]
+    return after.name in _WIDER.get(before.name, ())
+
+
+def with_type_changes(new: StructType, old: StructType) -> StructType:
+    """Return the new schema with the types noted that columns had in the old one, where they were widened.
+
+    Columns are the same where their names are, whatever their case.
+    """
+    known = {folded(path): field for path, field in walk_fields(old)}
+
+    def note(path: Path, field: StructField) -> StructField:
+        before = known.get(folded(path))
+        if before is None:
+            return field
+        noted = list(before.metadata.get(TYPE_CHANGES) or field.metadata.get(TYPE_CHANGES) or [])
+        changed = list(_changed(before.data_type, field.data_type, ()))
+        fresh = [_change(a, b, at) for a, b, at in changed if may_widen(a, b)]
+        if changed and not fresh:  # RESTORE brings a narrower type back, with what was noted then
+            return field
+        if not noted and not fresh:
+            return field
+        return replace(field, metadata={**field.metadata, TYPE_CHANGES: [*noted, *(c for c in fresh if c not in noted)]})
+
+    return transform_fields(new, note)
+
+
+def _change(before: DataType, after: DataType, at: Path) -> dict[str, Any]:
+    change: dict[str, Any] = {"toType": after.name, "fromType": before.name}
+    return {**change, "fieldPath": ".".join(at)} if at else change
+
+
+def _changed(before: DataType, after: DataType, at: Path) -> Iterator[tuple[DataType, DataType, Path]]:
+    """Yield the types that differ, down to the next struct, whose fields note their own."""
+    match before, after:
+        case StructType(), StructType():
+            return
+        case ArrayType(), ArrayType():
+            yield from _changed(before.element_type, after.element_type, (*at, "element"))
+        case MapType(), MapType():
+            yield from _changed(before.key_type, after.key_type, (*at, "key"))
+            yield from _changed(before.value_type, after.value_type, (*at, "value"))
+        case _ if before != after:
+            yield before, after, at

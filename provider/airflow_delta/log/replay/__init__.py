@@ -1,0 +1,1 @@
+"""Live files of a version: checkpoint and commits, filtered and counted."""

@@ -1,0 +1,162 @@
+"""Which files a predicate may select: partition values first, then statistics; row groups of a checkpoint by their footers."""
+
+from __future__ import annotations
+
+import datetime as dt
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA, from_actions
+from airflow_delta.log.checkpoint.part import RowGroup
+from airflow_delta.log.checkpoint.reader import CheckpointReader
+from airflow_delta.log.expressions import ast
+from airflow_delta.log.expressions.predicate import Predicate, partition_texts
+from airflow_delta.log.replay.row_groups import Range, may_hold
+from airflow_delta.log.schema.partition_values import MAX_OFFSET
+from airflow_delta.log.schema.types import FLOATING, DecimalType
+from airflow_delta.log.statistics.data_skipping import needed_columns, needed_stats, partition_columns, skipping_mask
+
+Step = tuple[Sequence[str], Callable[[pa.RecordBatch], pa.BooleanArray]]
+
+# Upper bounds of timestamps are cut off at the millisecond (protocol, "Per-file Statistics").
+_TRUNCATED = dt.timedelta(milliseconds=1)
+
+
+class FileFilter:
+    """A predicate on the rows of a table, as a filter on its files.
+
+    :param predicate: the predicate, bound to the table's schema.
+    """
+
+    def __init__(self, predicate: Predicate) -> None:
+        self._predicate = predicate
+        self._steps: list[Step] = []
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------------------
+
+    def prepare(self, reader: CheckpointReader) -> None:
+        """Choose the columns of a checkpoint to look at."""
+        self._steps = []
+        if self._predicate.partition_part is not None:
+            self._steps.append((["partitionValues"], lambda rows: self._partition_mask(rows.column("partitionValues"))))
+        if needed_columns(self._predicate.data_part):
+            self._steps.append(self._statistics_step(reader))
+
+    def _statistics_step(self, reader: CheckpointReader) -> Step:
+        paths = [("stats_parsed", *path) for path in needed_stats(self._predicate.data_part)]
+        members = [".".join(path) for path in paths]  # Arrow reads every column whose path is, or begins with, such a text
+        typed = all(map(reader.has_column, paths)) or not reader.may_have_values(("add", "stats"))
+        column = "stats_parsed" if typed else "stats"
+        mixed = ["partitionValues"] if partition_columns(self._predicate.data_part) else []
+
+        def evaluate(rows: pa.RecordBatch) -> pa.BooleanArray:
+            if column not in rows.schema.names:
+                return pa.nulls(rows.num_rows, pa.bool_()).fill_null(True)
+            return self._statistics_mask(rows.column(column), rows.column("partitionValues") if mixed else None)
+
+        return [*(members if typed else ["stats"]), *mixed], evaluate
+
+    @property
+    def steps(self) -> list[Step]:
+        """Return what to look at: fields of ``add``, and a function from these to a mask; cheapest first."""
+        return self._steps
+
+    def keeps(self, group: RowGroup) -> bool:
+        """Return whether a row group can hold a file that the predicate selects."""
+        return may_hold(self._predicate.expression, lambda column: _range(group, column))
+
+    # -- actions --------------------------------------------------------------------------------------------------------------
+
+    def filter_actions(self, adds: list[AddFile]) -> list[AddFile]:
+        """Return the files that the predicate may select."""
+        if self._predicate.partition_part is not None:
+            values = _column(adds, "partition_values")
+            adds = _selected(adds, self._partition_mask(values))
+        if adds and needed_columns(self._predicate.data_part):
+            values = _column(adds, "partition_values") if partition_columns(self._predicate.data_part) else None
+            adds = _selected(adds, self._statistics_mask(_column(adds, "stats"), values))
+        return adds
+
+    def _statistics_mask(self, stats: pa.Array, values: pa.MapArray | None) -> pa.BooleanArray:
+        texts = None if values is None else lambda name: partition_texts(values, name)
+        return skipping_mask(self._predicate.data_part, stats, texts)
+
+    def _partition_mask(self, values: pa.MapArray) -> pa.BooleanArray:
+        return self._predicate.partition_mask(lambda name: partition_texts(values, name), len(values))
+
+
+class PathFilter(FileFilter):
+    """The files with certain paths, as the log spells them."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        self._paths = sorted(paths)
+        values = pa.array(self._paths, pa.string())
+        self._steps: list[Step] = [(["path"], lambda rows: pc.is_in(rows.column("path"), value_set=values))]
+
+    def prepare(self, reader: CheckpointReader) -> None:
+        """Keep the steps: every checkpoint has paths."""
+
+    def keeps(self, group: RowGroup) -> bool:
+        """Return whether one of the paths is within the bounds of a row group."""
+        bounds = group.bounds(("add", "path"))
+        if bounds is None:
+            return True
+        at = bisect_left(self._paths, bounds[0])
+        return at < len(self._paths) and self._paths[at] <= bounds[1]
+
+    def filter_actions(self, adds: list[AddFile]) -> list[AddFile]:
+        """Return the files that have one of the paths."""
+        paths = set(self._paths)
+        return [add for add in adds if add.path in paths]
+
+
+def _column(adds: list[AddFile], name: str) -> pa.Array:
+    return from_actions(adds, pa.schema([FILE_SCHEMA.field(name)])).column(0)
+
+
+def _selected(adds: list[AddFile], mask: pa.BooleanArray) -> list[AddFile]:
+    return [add for add, kept in zip(adds, mask.to_pylist(), strict=True) if kept]
+
+
+def _range(group: RowGroup, column: ast.Column) -> Range | None:
+    if column.data_type.name in FLOATING:
+        return None  # NaN is not in the footer's bounds
+    if column.is_partition:
+        bounds = group.bounds(("add", "partitionValues_parsed", *column.physical_path))
+        if bounds is None:
+            return None
+        low, high = (_widened(bound, column) for bound in bounds)
+        if column.data_type.name == "timestamp":  # texts without a zone, in that of whoever wrote the checkpoint
+            return _whichever_zones(low, high)
+        return Range(low, high)
+    if isinstance(column.data_type, DecimalType):
+        return None  # some writers round them
+    ends = [("add", "stats_parsed", member, *column.physical_path) for member in ("minValues", "maxValues")]
+    # A file without statistics can hold any value, so every file must have them.
+    missing = group.null_count(("add", "path"))
+    if missing is None or any(group.null_count(end) != missing for end in ends):
+        return None
+    low, high = map(group.bounds, ends)
+    if low is None or high is None:
+        return None
+    least, greatest = _widened(low[0], column), _widened(high[1], column)
+    return Range(least, greatest + _TRUNCATED if isinstance(greatest, dt.datetime) else greatest)
+
+
+def _whichever_zones(low: Any, high: Any) -> Range | None:
+    try:
+        return Range(low - 2 * MAX_OFFSET, high + 2 * MAX_OFFSET)
+    except OverflowError:
+        return None
+
+
+def _widened(bound: Any, column: ast.Column) -> Any:
+    """Return a bound of a checkpoint that is older than the column's type: a day as the timestamp it has become."""
+    if column.data_type.name == "timestamp_ntz" and isinstance(bound, dt.date) and not isinstance(bound, dt.datetime):
+        return dt.datetime(bound.year, bound.month, bound.day)
+    return bound

@@ -1,0 +1,299 @@
+"""The live files of a version as an Arrow table: checkpoint rows streamed, pruned and anti-joined against the JSON tail.
+
+Columns are read in steps, each only from the row groups in which the step before left something: partition values, then
+statistics, then what was asked for. Nothing is held but the rows that remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.log.actions.reconciliation import FileKey, TailFiles, canonical_path, file_key, is_plain
+from airflow_delta.log.checkpoint.file_columns import (
+    FILE_SCHEMA,
+    TOMBSTONE_SCHEMA,
+    camel,
+    from_actions,
+    projected,
+    to_columns,
+)
+from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
+from airflow_delta.log.checkpoint.prefetch import prefetched
+from airflow_delta.log.checkpoint.reader import CheckpointReader
+from airflow_delta.log.replay.filter import FileFilter
+
+Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
+
+_REQUIRED = ("path", "partitionValues", "size")
+"""What every ``add`` has (protocol, "Add File")."""
+
+_VECTOR_ID = ["deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.offset"]
+
+
+def live_files(
+    reader: CheckpointReader | None,
+    tail: TailFiles,
+    *,
+    file_filter: FileFilter | None = None,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """Return the live files that a filter may select; checkpoint files first, then those of the tail.
+
+    :param reader: the checkpoint, or ``None`` when the log has none.
+    :param tail: the commits after it.
+    :param file_filter: what to leave out; files that may hold a matching row are never left out.
+    :param columns: which columns, in which order; all for ``None``.
+    :raises DeltaLogCorruptedException: the checkpoint is damaged.
+    :raises DeltaIllegalArgumentException: there is no such column.
+    """
+    schema = projected(columns)
+    batches: list[pa.RecordBatch] = []
+    if reader is not None:
+        batches.extend(live_batches(reader, tail, schema, file_filter=file_filter))
+    batches.append(from_actions(_tail_adds(tail, file_filter), schema))
+    return pa.Table.from_batches([batch for batch in batches if batch.num_rows], schema=schema)
+
+
+def live_batches(
+    reader: CheckpointReader, tail: TailFiles, schema: pa.Schema, *, file_filter: FileFilter | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the files of a checkpoint that are still live, as batches of ``schema``."""
+    for rows in live_rows(reader, tail, schema.names, file_filter=file_filter):
+        yield to_columns(rows, schema)
+
+
+def live_rows(
+    reader: CheckpointReader,
+    tail: TailFiles,
+    columns: Sequence[str],
+    *,
+    file_filter: FileFilter | None = None,
+    stats_parsed: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the ``add`` rows of a checkpoint that are still live, with Delta's names for the columns.
+
+    :param columns: columns of :data:`FILE_SCHEMA`; others may come along.
+    :param stats_parsed: bring the typed statistics along where the checkpoint has them.
+    """
+    touched = TouchedFiles.of(tail, reader)
+    names = [camel(name) for name in columns if name != "data_change"]
+    wanted = list(dict.fromkeys([*names, *touched.columns])) or ["path"]
+    if stats_parsed or ("stats" in wanted and not reader.may_have_values(("add", "stats"))):
+        wanted.append("stats_parsed")  # stands in for JSON texts that were not written
+    if file_filter is not None:
+        file_filter.prepare(reader)
+    for rows in _selected_rows(reader, wanted, file_filter):
+        live = touched.drop_from(rows)
+        if live.num_rows:
+            yield live
+
+
+def _selected_rows(reader: CheckpointReader, columns: list[str], file_filter: FileFilter | None) -> Iterator[pa.RecordBatch]:
+    for part in reader.parts:
+        groups = [g for g in part.row_groups if g.may_hold("add") and (file_filter is None or file_filter.keeps(g))]
+        selection = _Selection(part, groups, None)
+        if file_filter is not None:
+            for step_columns, evaluate in file_filter.steps:
+                if selection.groups:
+                    selection = selection.narrowed(step_columns, evaluate)
+        yield from selection.rows(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Rows of some row groups of a part.
+
+    :param mask: one boolean for each row of the groups, of all kinds; ``None`` selects every ``add``.
+    """
+
+    part: CheckpointPart
+    groups: list[RowGroup]
+    mask: pa.BooleanArray | None
+
+    def _struct_batches(self, columns: Sequence[str]) -> Iterator[tuple[pa.StructArray, pa.BooleanArray | None]]:
+        """Yield the struct column ``add`` with the mask of the selected rows; ``None``: all."""
+        at = 0
+        present = [name for name in (f"add.{column}" for column in columns) if self.part.has_text(name)]
+        for batch in self.part.batches(self.groups, present or ["add.path"]):
+            rows = batch.column("add")
+            if self.mask is not None:
+                yield rows, self.mask.slice(at, len(rows))
+            else:
+                yield rows, rows.is_valid() if rows.null_count else None
+            at += len(rows)
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the selected rows with the given fields of ``add`` as columns."""
+        for rows, mask in self._struct_batches(columns):
+            selected = rows if mask is None else rows.filter(mask)
+            if len(selected):
+                batch = _as_batch(selected)
+                self._check_required(batch, columns)
+                yield batch
+
+    def _check_required(self, rows: pa.RecordBatch, columns: Sequence[str]) -> None:
+        for name in _REQUIRED:
+            if name in columns and (name not in rows.schema.names or rows.column(name).null_count):
+                raise self.part.corrupted(f"is damaged: it holds files without {name}")
+
+    def narrowed(self, columns: Sequence[str], evaluate: Evaluate) -> _Selection:
+        """Return the rows that ``evaluate`` selects out of these, looking at the given fields of ``add``."""
+        masks = []
+        for rows, mask in prefetched(self._struct_batches(columns)):
+            if mask is None:
+                masks.append(evaluate(_as_batch(rows)))
+            elif pc.any(mask).as_py():
+                masks.append(pc.replace_with_mask(mask, mask, evaluate(_as_batch(rows.filter(mask)))))
+            else:
+                masks.append(mask)
+        combined = pa.concat_arrays(masks) if masks else pa.array([], pa.bool_())
+        groups, kept, at = [], [], 0
+        for group in self.groups:
+            part = combined.slice(at, group.num_rows)
+            at += group.num_rows
+            if pc.any(part).as_py():
+                groups.append(group)
+                kept.append(part)
+        return replace(self, groups=groups, mask=pa.concat_arrays(kept) if kept else pa.array([], pa.bool_()))
+
+
+def _as_batch(rows: pa.StructArray) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(rows.flatten(), names=[field.name for field in rows.type])
+
+
+def _tail_adds(tail: TailFiles, file_filter: FileFilter | None) -> list[AddFile]:
+    adds = list(tail.adds.values())
+    return adds if file_filter is None or not adds else file_filter.filter_actions(adds)
+
+
+# -- anti-join ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedFiles:
+    """The files that the tail added or removed: rows of the checkpoint about them no longer count.
+
+    :param paths: spellings to look for; ``None`` when the tail touched nothing.
+    :param keys: exact keys, needed only where a path has several spellings or deletion vectors exist.
+    :param folded: compare without case first, because a path may be spelled in several ways.
+    """
+
+    paths: pa.Array | None
+    keys: frozenset[FileKey] | None
+    folded: bool
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tail: TailFiles, reader: CheckpointReader, kind: str = "add") -> TouchedFiles:
+        """Prepare the anti-join of rows of ``reader`` with ``tail``."""
+        actions: list[AddFile | RemoveFile] = [*tail.adds.values(), *tail.removes.values()]
+        if not actions:
+            return cls(None, None, False, ())
+        folded = not all(is_plain(action.path) for action in actions)
+        vectors = reader.may_have_values((kind, "deletionVector", "storageType")) or any(
+            action.deletion_vector is not None for action in actions
+        )
+        paths = {action.path for action in actions}
+        if folded:
+            paths = {_folded(spelling) for path in paths for spelling in _spellings(path)}
+        return cls(
+            pa.array(list(paths), pa.string()),
+            frozenset(file_key(action) for action in actions) if folded or vectors else None,
+            folded,
+            ("path", *(_VECTOR_ID if vectors else ())),
+        )
+
+    def drop_from(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that the tail did not touch."""
+        if self.paths is None:
+            return rows
+        paths = rows.column("path")
+        hit = pc.is_in(pc.ascii_upper(paths) if self.folded else paths, value_set=self.paths)
+        if self.keys is not None:
+            hit = self._exact(rows, hit)
+        return rows.filter(pc.invert(hit)) if pc.any(hit).as_py() else rows
+
+    def _exact(self, rows: pa.RecordBatch, candidates: pa.BooleanArray) -> pa.BooleanArray:
+        keys = self.keys or frozenset()
+        chosen = rows.filter(candidates)
+        if not chosen.num_rows:
+            return candidates
+        paths = chosen.column("path").to_pylist()
+        vectors = chosen.column("deletionVector").to_pylist() if "deletionVector" in chosen.schema.names else [None] * len(paths)
+        dead = [(canonical_path(p), _vector_id(v)) in keys for p, v in zip(paths, vectors, strict=True)]
+        return pc.replace_with_mask(candidates, candidates, pa.array(dead, pa.bool_()))
+
+
+def _folded(path: str) -> str:
+    # The same folding as ascii_upper: other letters stay.
+    return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in path)
+
+
+def _spellings(path: str) -> set[str]:
+    canonical = canonical_path(path)
+    spellings = {path, canonical}
+    scheme, colon, rest = canonical.partition(":")
+    if colon and rest.startswith("/") and not rest.startswith("//") and "/" not in scheme:
+        spellings.add(f"{scheme}://{rest}")
+    return spellings
+
+
+def _vector_id(vector: dict[str, object] | None) -> str | None:
+    if vector is None or vector.get("storageType") is None:
+        return None
+    base = f"{vector['storageType']}{vector['pathOrInlineDv']}"
+    offset = vector.get("offset")
+    return base if offset is None else f"{base}@{offset}"
+
+
+# -- totals and tombstones ----------------------------------------------------------------------------------------------------
+
+
+def count_files(reader: CheckpointReader | None, tail: TailFiles) -> tuple[int, int]:
+    """Return the number of live files and their bytes, reading no more than paths and sizes."""
+    count = len(tail.adds)
+    size = sum(add.size for add in tail.adds.values())
+    if reader is not None:
+        for batch in live_batches(reader, tail, pa.schema([FILE_SCHEMA.field("size")])):
+            count += batch.num_rows
+            size += pc.sum(batch.column("size")).as_py() or 0
+    return count, size
+
+
+def tombstones(reader: CheckpointReader | None, tail: TailFiles, *, retained_after: int | None = None) -> pa.Table:
+    """Return the removed files that readers of older versions may still need; parameters as :func:`tombstone_batches`."""
+    return pa.Table.from_batches(tombstone_batches(reader, tail, retained_after=retained_after), schema=TOMBSTONE_SCHEMA)
+
+
+def tombstone_batches(
+    reader: CheckpointReader | None, tail: TailFiles, *, retained_after: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the removed files, as batches of :data:`TOMBSTONE_SCHEMA`.
+
+    :param retained_after: leave out those removed at or before that time (milliseconds); no time counts as 0
+        (Delta's InMemoryLogReplay).
+    """
+    if reader is not None:
+        yield from _checkpoint_tombstones(reader, tail, retained_after)
+    removes = [
+        remove for remove in tail.removes.values() if retained_after is None or (remove.deletion_timestamp or 0) > retained_after
+    ]
+    if removes:
+        yield from_actions(removes, TOMBSTONE_SCHEMA)
+
+
+def _checkpoint_tombstones(reader: CheckpointReader, tail: TailFiles, retained_after: int | None) -> Iterator[pa.RecordBatch]:
+    touched = TouchedFiles.of(tail, reader, "remove")
+    wanted = [camel(name) for name in TOMBSTONE_SCHEMA.names if name != "data_change"]
+    for rows in reader.remove_batches(wanted):
+        if retained_after is not None and "deletionTimestamp" in rows.schema.names:
+            times = pc.fill_null(rows.column("deletionTimestamp"), 0)
+            rows = rows.filter(pc.greater(times, retained_after))
+        live = touched.drop_from(rows)
+        if live.num_rows:
+            yield to_columns(live, TOMBSTONE_SCHEMA)

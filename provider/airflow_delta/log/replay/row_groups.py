@@ -1,0 +1,63 @@
+"""Whether a predicate can hold somewhere in a row group of a checkpoint, by the least and greatest values in its footer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from airflow_delta.log.expressions import ast
+
+
+class Range(NamedTuple):
+    """The values of a column in a row group; there may be nulls beside them."""
+
+    low: Any
+    high: Any
+
+
+RangeOf = Callable[[ast.Column], Range | None]
+
+
+def may_hold(expression: ast.Expression, range_of: RangeOf) -> bool:
+    """Return whether an expression can be true for a row of the group; ``False`` is certain.
+
+    :param range_of: gives a column's range, ``None`` where it is not known.
+    """
+    return _may_hold(ast.push_down_not(expression), range_of)
+
+
+def _may_hold(expression: ast.Expression, range_of: RangeOf) -> bool:
+    match expression:
+        case ast.Constant(value):
+            return value is True
+        case ast.And(parts):
+            return all(_may_hold(part, range_of) for part in parts)
+        case ast.Or(parts):
+            return any(_may_hold(part, range_of) for part in parts)
+        case ast.Compare(operator, column, literal):
+            return _compare(operator, literal.value, range_of(column))
+        case ast.In(column, literals):
+            within = range_of(column)
+            return within is None or any(_compare("=", literal.value, within) for literal in literals)
+    return True
+
+
+def _compare(operator: str, value: Any, within: Range | None) -> bool:
+    if value is None:
+        return operator == "<=>"  # nulls are not counted here; any other comparison with null is unknown
+    if within is None:
+        return True
+    match operator:
+        case "=" | "<=>":
+            return bool(within.low <= value <= within.high)
+        case "<>":
+            return not within.low == within.high == value
+        case "<":
+            return bool(within.low < value)
+        case "<=":
+            return bool(within.low <= value)
+        case ">":
+            return bool(within.high > value)
+        case ">=":
+            return bool(within.high >= value)
+    return True

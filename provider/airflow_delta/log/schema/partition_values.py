@@ -1,0 +1,292 @@
+"""Partition values: their text in the log, their value in a type, their directory names.
+
+The forms are those of the protocol, "Partition Value Serialization".
+
+Timestamps come in two forms: ISO 8601 with a zone, and ``yyyy-MM-dd HH:mm:ss``, of which the log does not say the zone. Delta
+Spark reads the latter in the time zone of its session, which is not known here: what decides about rows asks
+:func:`possible_instants`. :func:`parse_partition_value` takes them for UTC, as delta-rs does, where nothing but an order hangs
+on it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import re
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_LONGEST = 1_000  # characters of a value that is no text
+_DIGITS = 400  # of a decimal, with its zeros
+_PARTITION_TYPES = frozenset({*_BITS, "float", "double", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})
+# What Spark escapes in a directory name (ExternalCatalogUtils): control characters and what means something to Hive.
+_ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 32)}
+_ESCAPE = re.compile("[" + re.escape("".join(sorted(_ESCAPED))) + "]")
+_UNESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+
+_TIMESTAMP = re.compile(
+    r"(\d{4})-(\d{1,2})-(\d{1,2})"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?",
+    re.ASCII,
+)
+
+
+MAX_OFFSET = dt.timedelta(hours=18)
+"""No time zone is farther from UTC (``java.time.ZoneOffset``)."""
+
+
+class Instants(NamedTuple):
+    """The value of a timestamp without a zone: one of the instants between two, by the time zone of the reader."""
+
+    earliest: dt.datetime
+    latest: dt.datetime
+
+
+def possible_instants(text: str | None, data_type: DataType) -> Instants | None:
+    """Return which instants a partition value may be, ``None`` where no time zone is needed to tell.
+
+    :raises DeltaAnalysisException: if the text is not a value of the type.
+    """
+    if data_type.name != "timestamp" or text is None or not is_zoneless(text):
+        return None
+    moment = parse_partition_value(text, data_type)
+    return Instants(_shifted(moment, -MAX_OFFSET), _shifted(moment, MAX_OFFSET))
+
+
+def is_zoneless(text: str) -> bool:
+    """Return whether a text is a timestamp that names no time zone."""
+    match = _TIMESTAMP.fullmatch(text.strip())
+    return match is not None and match[8] is None
+
+
+def _shifted(moment: dt.datetime, by: dt.timedelta) -> dt.datetime:
+    try:
+        return moment + by
+    except OverflowError:
+        return (dt.datetime.min if by < dt.timedelta() else dt.datetime.max).replace(tzinfo=dt.UTC)
+
+
+def is_partition_type(data_type: DataType) -> bool:
+    """Return whether a column of this type may partition a table."""
+    return isinstance(data_type, DecimalType) or data_type.name in _PARTITION_TYPES
+
+
+def parse_partition_value(text: str | None, data_type: DataType) -> Any:
+    """Return the value that a partition value's text stands for.
+
+    ``date`` gives :class:`datetime.date`, ``timestamp`` a :class:`datetime.datetime` in UTC, ``timestamp_ntz`` one
+    without a zone.
+
+    :param text: as the log has it; ``None`` and the empty text are null.
+    :raises DeltaAnalysisException: the text is no value of the type.
+    """
+    if text is None or text == "":
+        return None
+    if len(text) > _LONGEST and data_type.name not in ("string", "binary"):
+        raise DeltaAnalysisException(f"Partition value {text[:_LONGEST]!r}... is not a value of type {data_type}")
+    try:
+        return _parse(text, data_type)
+    except (ValueError, ArithmeticError, OverflowError) as error:
+        raise DeltaAnalysisException(f"Partition value {text!r} is not a value of type {data_type}") from error
+
+
+def _parse(text: str, data_type: DataType) -> Any:
+    name = data_type.name
+    if name == "string":
+        return text
+    if name in INTEGRAL:
+        value = int(text)
+        if not -(1 << (_BITS[name] - 1)) <= value < 1 << (_BITS[name] - 1):
+            raise ValueError("out of range")
+        return value
+    if name == "date":
+        return dt.date.fromisoformat(text)
+    if name in ("timestamp", "timestamp_ntz"):
+        return parse_timestamp(text, zoned=name == "timestamp")
+    if name == "boolean":
+        return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _fail()
+    if name == "double":
+        return float(text)
+    if name == "float":
+        return to_float32(float(text))
+    if isinstance(data_type, DecimalType):
+        number = decimal.Decimal(text)
+        return number if number.is_finite() and abs(number.adjusted()) <= _DIGITS else _fail()
+    if name == "binary":
+        return text.encode()
+    return _fail()
+
+
+def _fail() -> Any:
+    raise ValueError("not a partition type")
+
+
+def to_float32(value: float) -> float:
+    """Return the value that a column of type ``float`` holds for it."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def parse_timestamp(text: str, *, zoned: bool) -> dt.datetime:
+    """Return the point in time of an ISO 8601 or Spark timestamp; digits below a microsecond are cut off.
+
+    :param zoned: the result is in UTC (a text without a zone is taken as UTC); else the zone of the text is dropped.
+    :raises ValueError: it is none.
+    """
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a timestamp")
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    micros = int((match[7] or "0")[:6].ljust(6, "0"))
+    naive = dt.datetime(year, month, day, hour, minute, second, micros)
+    if not zoned:
+        return naive
+    zone = match[8]
+    if zone is None or zone in ("Z", "UTC", "GMT"):
+        return naive.replace(tzinfo=dt.UTC)
+    hours, _, minutes = zone[1:].partition(":")
+    if not minutes and len(hours) == 4:
+        hours, minutes = hours[:2], hours[2:]
+    offset = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))
+    return (naive - (offset if zone[0] == "+" else -offset)).replace(tzinfo=dt.UTC)
+
+
+def serialize_partition_value(value: Any, data_type: DataType) -> str | None:
+    """Return the text of a value as current Delta writers put it into ``partitionValues``; null and empty text give ``None``.
+
+    :raises DeltaAnalysisException: the value is not of the type.
+    """
+    if value is None or value == "" or value == b"":
+        return None
+    try:
+        return _serialize(value, data_type)
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise DeltaAnalysisException(f"{value!r} is not a partition value of type {data_type}") from error
+
+
+def _serialize(value: Any, data_type: DataType) -> str:
+    name = data_type.name
+    if name == "string":
+        return value if isinstance(value, str) else _fail_text()
+    if name in INTEGRAL:
+        if value != int(value):
+            raise ValueError("not whole")
+        return str(_parse(str(int(value)), data_type))
+    if name == "boolean":
+        return "true" if value else "false"
+    if name == "date":
+        return str((value.date() if isinstance(value, dt.datetime) else value).isoformat())
+    if name == "timestamp":
+        moment: dt.datetime = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    if name == "timestamp_ntz":
+        text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        return str(text.rstrip("0").rstrip(".")) if value.microsecond else str(text[:19])
+    if name in ("float", "double"):
+        single = name == "float"
+        return _float_text(to_float32(float(value)) if single else float(value), single=single)
+    if isinstance(data_type, DecimalType):
+        quantum = decimal.Decimal(1).scaleb(-data_type.scale)
+        with decimal.localcontext(prec=60):
+            return f"{decimal.Decimal(value).quantize(quantum):f}"
+    if name == "binary":
+        return bytes(value).decode()
+    raise ValueError("not a partition type")
+
+
+def _fail_text() -> str:
+    raise TypeError("not text")
+
+
+def _float_text(value: float, *, single: bool) -> str:
+    """Return Java's text of a floating point number, which is what Spark's cast to text gives."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    text = _shortest_float32(value) if single else repr(value)
+    number = decimal.Decimal(text)
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        plain = f"{number:f}"
+        return plain if "." in plain else plain + ".0"
+    sign, digits, _ = number.as_tuple()
+    mantissa = "".join(map(str, digits)).rstrip("0")
+    return f"{'-' if sign else ''}{mantissa[0]}.{mantissa[1:] or '0'}E{number.adjusted()}"
+
+
+def _shortest_float32(value: float) -> str:
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        if to_float32(float(text)) == to_float32(value):
+            return text
+    return repr(value)
+
+
+def normalise(text: str | None, data_type: DataType) -> str | None:
+    """Return one text for all texts of a partition value that mean the same (both timestamp forms, ``1`` and ``01``).
+
+    A text that is no value of the type is returned as it is.
+    """
+    try:
+        return serialize_partition_value(parse_partition_value(text, data_type), data_type)
+    except DeltaAnalysisException:
+        return text
+
+
+# -- directories --------------------------------------------------------------------------------------------------------------
+
+
+def escape_path_name(name: str) -> str:
+    """Return a column's name or value as Spark writes it in a directory name."""
+    return _ESCAPE.sub(lambda match: f"%{ord(match[0]):02X}", name)
+
+
+def unescape_path_name(name: str) -> str:
+    """Return the column's name or value that a directory name stands for."""
+    return _UNESCAPE.sub(lambda match: chr(int(match[1], 16)), name)
+
+
+def partition_directory(values: Mapping[str, str | None], columns: list[str] | tuple[str, ...]) -> str:
+    """Return the Hive directory of a partition, ``a=1/b=__HIVE_DEFAULT_PARTITION__``; empty for an unpartitioned table."""
+    return "/".join(f"{escape_path_name(c)}={escape_path_name(values.get(c) or HIVE_NULL)}" for c in columns)
+
+
+def parse_partition_directory(directory: str) -> dict[str, str | None]:
+    """Return the partition values in a path's directories; parts without ``=`` carry none."""
+    result: dict[str, str | None] = {}
+    for part in directory.split("/"):
+        name, equals, value = part.partition("=")
+        if equals:
+            text = unescape_path_name(value)
+            result[unescape_path_name(name)] = None if text in (HIVE_NULL, "") else text
+    return result
+
+
+def partition_array(texts: pa.Array, data_type: DataType) -> pa.Array:
+    """Return the values of a column of texts, parsing each different text once.
+
+    :raises DeltaAnalysisException: a text is no value of the type.
+    """
+    import pyarrow as pa
+
+    from airflow_delta.log.schema.types import arrow_type
+
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.combine_chunks()
+    encoded = texts.dictionary_encode()
+    values = [parse_partition_value(text, data_type) for text in encoded.dictionary.to_pylist()]
+    return pa.array(values, arrow_type(data_type)).take(encoded.indices)

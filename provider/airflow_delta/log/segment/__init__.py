@@ -1,0 +1,1 @@
+"""Which files of the log make up a version."""

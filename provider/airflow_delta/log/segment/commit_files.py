@@ -1,0 +1,174 @@
+"""The commit files of one table: reading them without a gap, finding new ones, putting the next (Delta's LogStore calls)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+
+from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
+from airflow_delta.log.actions.decode import CommitFile
+from airflow_delta.log.segment.segment import earliest_version, list_log, missing_versions
+from airflow_delta.log.storage.base import FileStatus, LogStore
+from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
+
+_OWN_COMMITS = 32
+_OWN_COMMIT_BYTES = 1 << 20
+
+
+class CommitFiles(ABC):
+    """The commits of one table.
+
+    :param store: storage of the table.
+    """
+
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+        self._own_commits: dict[int, bytes] = {}
+
+    @property
+    def uri(self) -> str:
+        """Return the table's URI as it was given, without trailing slash."""
+        return self.store.root
+
+    def read_commit(self, version: int) -> bytes:
+        """Return a commit's content.
+
+        :raises FileNotFoundError: it does not exist.
+        """
+        own = self._own_commits.get(version)
+        return own if own is not None else self.store.read(commit_file(version))
+
+    def read_commit_range(self, versions: range) -> list[CommitFile]:
+        """Return commits that are known to exist, concurrently on an object store.
+
+        :raises VersionsNotContiguousException: one of them is gone.
+        """
+        own = dict(self._own_commits)  # another thread may commit meanwhile, which forgets the oldest
+        wanted = [version for version in versions if version not in own]
+        try:
+            read = dict(zip(wanted, self.store.read_many([commit_file(version) for version in wanted]), strict=True))
+        except FileNotFoundError as error:
+            raise VersionsNotContiguousException(
+                f"A commit between {versions.start} and {versions.stop - 1} of table {self.uri} is gone ({error}). It was "
+                "deleted while it was needed; read the table again, and if it stays away restore it from a backup.",
+                table=self.uri,
+                version=versions.stop - 1,
+            ) from error
+        return [CommitFile(version, read[version] if version in read else own[version]) for version in versions]
+
+    def read_commits(self, start: int, end: int | None = None) -> list[CommitFile]:
+        """Return all commits from a version on, without a gap; empty when there is none yet.
+
+        :param end: last version wanted.
+        :raises VersionNotFoundException: ``start`` was there and has been cleaned up, so what was committed since is not known.
+        :raises VersionsNotContiguousException: a later commit exists and one before it is missing.
+        """
+        if self.store.probes:
+            commits = list(self._probe(start, end))
+            if not commits:
+                self._refuse_cleaned_up(start)
+            return commits
+        statuses = self._list_commits(max(start - 1, 0))
+        if start > 0 and statuses.pop(start - 1, None) is None:
+            self._refuse_cleaned_up(start)
+        if end is not None:
+            statuses = {version: status for version, status in statuses.items() if version <= end}
+        return self._read_listed(start, statuses)
+
+    def write_commit(self, version: int, data: bytes) -> None:
+        """Put a commit, unless its version is taken.
+
+        :raises FileExistsError: the version is taken.
+        :raises VersionNotFoundException: the commit before it is not in the log (any more); nothing was written.
+        :raises AmbiguousPutError: the store did not say whether it was written.
+        """
+        self._check_predecessor(version)
+        self.store.put_if_absent(commit_file(version), data)
+        if len(data) <= _OWN_COMMIT_BYTES:
+            self._own_commits[version] = data
+            while len(self._own_commits) > _OWN_COMMITS:
+                del self._own_commits[next(iter(self._own_commits))]
+
+    def _check_predecessor(self, version: int) -> None:
+        """Refuse a commit that would not follow the latest one: its place may be free only because the log was cleaned up.
+
+        A transaction may be open for days. Its version, deleted as expired since, could be put a second time, and nobody
+        would ever read it. Nor may a commit bring the log of a deleted table back to life.
+        """
+        if version == 0 or self._recently_latest(version - 1) or self.store.head(commit_file(version - 1)) is not None:
+            return
+        listing = list_log(self.store, version - 1)
+        if listing.latest() == version - 1:  # only its checkpoint is left
+            return
+        raise VersionNotFoundException(
+            f"Version {version} of table {self.uri} was not written: the version before, which it would follow, is not in its log"
+            + (f" (which goes on to version {listing.latest()})" if listing.latest() >= 0 else "")
+            + ". It was cleaned up or the table was deleted meanwhile. Start the transaction again.",
+            latest=listing.latest() if listing.latest() >= 0 else None,
+            table=self.uri,
+            version=version - 1,
+        )
+
+    @abstractmethod
+    def _recently_latest(self, version: int) -> bool:
+        """Tell whether a listing showed the version as the latest a moment ago, so that it need not be asked for."""
+
+    def _probe(self, start: int, end: int | None) -> Iterator[CommitFile]:
+        version = start
+        while end is None or version <= end:
+            try:
+                data = self.store.read(commit_file(version))
+            except FileNotFoundError:
+                if self.store.head(commit_file(version + 1)) is None:
+                    return
+                if self.store.head(commit_file(version)) is not None:  # both were put since
+                    continue
+                if version == start:
+                    self._refuse_cleaned_up(start)
+                raise self._gap(version, version + 1) from None
+            yield CommitFile(version, data)
+            version += 1
+
+    def _list_commits(self, start: int) -> dict[int, FileStatus]:
+        statuses = {}
+        for status in self.store.list_from(LOG_DIRECTORY, version_prefix(start) + COMMIT_SUFFIX):
+            version = commit_version(status.name)
+            if version is not None:
+                statuses[version] = status
+        return statuses
+
+    def _read_listed(self, start: int, statuses: Mapping[int, FileStatus]) -> list[CommitFile]:
+        versions = range(start, max(statuses, default=start - 1) + 1)
+        missing = missing_versions(statuses, start, versions.stop - 1)
+        if missing:
+            raise self._gap(missing[0], versions[-1])
+        commits = self.read_commit_range(versions)
+        return [commit._replace(modification_time=statuses[commit.version].modification_time) for commit in commits]
+
+    def _gap(self, missing: int, later: int) -> VersionsNotContiguousException:
+        return VersionsNotContiguousException(
+            f"Commit {missing} of table {self.uri} is missing, although commit {later} is there. Restore "
+            f"{commit_file(missing)} from a backup; nothing may be committed to the table until then.",
+            table=self.uri,
+            version=missing,
+        )
+
+    def _refuse_cleaned_up(self, start: int) -> None:
+        """Raise when nothing at ``start`` means that it has been deleted rather than not been written yet."""
+        if start > 0 and self.store.head(commit_file(start - 1)) is not None:
+            return
+        listing = list_log(self.store, start)
+        latest = listing.latest()
+        if start in listing.commits or latest < 0:
+            return
+        full = list_log(self.store)
+        earliest = earliest_version(self.store, full)
+        raise VersionNotFoundException(
+            f"Commit {start} of table {self.uri} is no longer in its log, which goes on to version {latest}: it was cleaned "
+            "up, so what was committed since cannot be known. Start the transaction again; keep the log longer than the "
+            "longest transaction with the table property delta.logRetentionDuration.",
+            earliest=earliest,
+            latest=latest,
+            table=self.uri,
+            version=start,
+        )

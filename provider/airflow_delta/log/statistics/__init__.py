@@ -1,0 +1,1 @@
+"""Statistics of files, from footers to data skipping."""

@@ -1,0 +1,216 @@
+"""The statistics of many files as columns: bounds and null counts of the columns that a predicate needs.
+
+Out of JSON texts only the needed members are decoded. What is missing, or has another type than the column, is null: unknown.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.expressions.ast import Column
+from airflow_delta.log.schema.partition_values import parse_timestamp, partition_array, possible_instants
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
+
+# Rows that are Python objects at a time.
+_CHUNK = 1 << 16
+
+
+class Bounds(NamedTuple):
+    """Statistics of one column, a value for each file.
+
+    :param minimum: ``None`` when the column's type has no bounds. Integers are 64-bit; decimals are doubles.
+    """
+
+    minimum: pa.Array | None
+    maximum: pa.Array | None
+    null_count: pa.Array
+    num_records: pa.Array
+
+
+def _comparable(data_type: DataType) -> pa.DataType:
+    """Return the Arrow type in which bounds are compared."""
+    if isinstance(data_type, DecimalType) or data_type.name in FLOATING:
+        return pa.float64()
+    if data_type.name in INTEGRAL:
+        return pa.int64()
+    return {
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+    }.get(data_type.name, pa.string())
+
+
+# -- typed columns ------------------------------------------------------------------------------------------------------------
+
+
+def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[Column, Bounds]:
+    """Return the statistics in structs as checkpoints hold them (``stats_parsed``); absent members are unknown.
+
+    :param columns: the columns, and whether their bounds are needed.
+    """
+
+    def leaf(path: tuple[str, ...], wanted: pa.DataType) -> pa.Array:
+        array: Any = stats
+        for name in path:
+            position = array.type.get_field_index(name) if pa.types.is_struct(array.type) else -1
+            if position < 0:
+                return pa.nulls(len(stats), wanted)
+            array = pc.struct_field(array, [position])  # by name, one that begins with a dot would be read as a path
+        try:
+            return _numbers(array if array.type == wanted else array.cast(wanted))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return pa.nulls(len(stats), wanted)
+
+    records = leaf(("numRecords",), pa.int64())
+    result: dict[Column, Bounds] = {}
+    for column, bounded in columns.items():
+        kind, path = _comparable(column.data_type), column.physical_path
+        result[column] = Bounds(
+            leaf(("minValues", *path), kind) if bounded else None,
+            leaf(("maxValues", *path), kind) if bounded else None,
+            leaf(("nullCount", *path), pa.int64()),
+            records,
+        )
+    return result
+
+
+def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: Column, bounded: bool) -> Bounds:
+    """Return partition values in the form of statistics: every row of a file has the same value.
+
+    Timestamps without a zone may be any of the instants that they are in some time zone.
+
+    :raises DeltaAnalysisException: a text is no value of the column's type.
+    """
+    kind = _comparable(column.data_type)
+    values = partition_array(texts, column.data_type)
+    bounds = _numbers(values.cast(kind)) if bounded else None
+    nulls = pc.is_null(values).cast(pa.int64())
+    low = high = bounds
+    if bounded and column.data_type.name == "timestamp":
+        encoded = pc.dictionary_encode(texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts)
+        ranges = [possible_instants(text, column.data_type) for text in encoded.dictionary.to_pylist()]
+        if any(ranges):
+            ends = [pa.array([r and r[end] for r in ranges], kind).take(encoded.indices) for end in (0, 1)]
+            low, high = (pc.coalesce(end, bounds) for end in ends)
+    return Bounds(low, high, nulls, pc.add(pc.multiply(nulls, 0), 1))
+
+
+# -- JSON ---------------------------------------------------------------------------------------------------------------------
+
+
+class _Tree:
+    """The members to decode: a struct type for each level, with attributes ``f0``, ``f1``, ... for names of any kind."""
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Tree | Any] = {}
+
+    def add(self, path: tuple[str, ...], kind: Any) -> str:
+        """Add a leaf, and return its path of attributes."""
+        head, *rest = path
+        position = list(self.children).index(head) if head in self.children else len(self.children)
+        if not rest:
+            self.children[head] = kind
+            return f"f{position}"
+        inner: _Tree = self.children.setdefault(head, _Tree())
+        return f"f{position}.{inner.add(tuple(rest), kind)}"
+
+    def struct(self) -> type[msgspec.Struct]:
+        """Return the type to decode; a level that is missing is the same empty one in every row."""
+        fields: list[tuple[str, Any, Any]] = []
+        for position, child in enumerate(self.children.values()):
+            if isinstance(child, _Tree):
+                kind = child.struct()
+                fields.append((f"f{position}", kind, kind()))
+            else:
+                fields.append((f"f{position}", child | None, None))
+        names = {f"f{position}": name for position, name in enumerate(self.children)}
+        return msgspec.defstruct("Stats", fields, rename=names, gc=False, frozen=True)
+
+
+def _json_type(data_type: DataType) -> Any:
+    if isinstance(data_type, DecimalType) or data_type.name in FLOATING:
+        return float | str  # "NaN", "Infinity"
+    return int if data_type.name in INTEGRAL else str
+
+
+def from_json(stats: pa.Array, columns: Mapping[Column, bool]) -> dict[Column, Bounds]:
+    """Return the statistics in JSON texts.
+
+    :param columns: the columns, and whether their bounds are needed.
+    """
+    tree = _Tree()
+    leaves: dict[str, pa.DataType] = {tree.add(("numRecords",), int): pa.int64()}
+    members: dict[Column, list[str]] = {}
+    for column, bounded in columns.items():
+        members[column] = [tree.add(("nullCount", *column.physical_path), int)]
+        leaves[members[column][0]] = pa.int64()
+        for bound in ("minValues", "maxValues") if bounded else ():
+            members[column].append(tree.add((bound, *column.physical_path), _json_type(column.data_type)))
+            leaves[members[column][-1]] = _comparable(column.data_type)
+    decoder = msgspec.json.Decoder(tree.struct())
+    chunks: dict[str, list[pa.Array]] = {leaf: [] for leaf in leaves}
+    for start in range(0, len(stats), _CHUNK):
+        rows = _decode(stats.slice(start, _CHUNK), decoder)
+        for leaf, kind in leaves.items():
+            chunks[leaf].append(_array(list(map(operator.attrgetter(leaf), rows)), kind))
+    known = {leaf: pa.concat_arrays(arrays) for leaf, arrays in chunks.items()}
+    return {
+        column: Bounds(known[low[0]] if low else None, known[low[1]] if low else None, known[nulls], known["f0"])
+        for column, (nulls, *low) in members.items()
+    }
+
+
+def _decode(stats: pa.Array, decoder: msgspec.json.Decoder[Any]) -> list[Any]:
+    nothing = decoder.decode(b"{}")
+    decode = decoder.decode
+    texts = stats.to_pylist()
+    try:
+        return list(map(decode, texts))
+    except (msgspec.MsgspecError, TypeError):  # a null or an odd text among them
+        return [_decode_one(text, decode, nothing) for text in texts]
+
+
+def _decode_one(text: str | None, decode: Callable[[str], Any], nothing: Any) -> Any:
+    try:
+        return nothing if text is None else decode(text)
+    except msgspec.MsgspecError:
+        return nothing
+
+
+def _numbers(array: pa.Array) -> pa.Array:
+    """Return the array with NaN, which bounds nothing, as unknown."""
+    if not pa.types.is_floating(array.type):
+        return array
+    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    source = pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
+    try:
+        array = pa.array(values, source)
+        return _numbers(array) if source == kind else array.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError):
+        return _numbers(pa.array([_one(value, kind) for value in values], kind))  # an odd value among them
+
+
+def _one(value: Any, kind: pa.DataType) -> Any:
+    """Return a JSON value as a value of the type, ``None`` when it is none."""
+    if value is None:
+        return None
+    try:
+        if pa.types.is_floating(kind):
+            return float(value)
+        if pa.types.is_timestamp(kind):
+            value = parse_timestamp(value, zoned=kind.tz is not None)
+        elif pa.types.is_date(kind):
+            value = dt.date.fromisoformat(value)
+        return cast("Any", pa.scalar(value, kind).as_py())
+    except (pa.ArrowInvalid, ValueError, OverflowError, TypeError):
+        return None

@@ -1,0 +1,226 @@
+"""Which files cannot hold a row for which a predicate is true, by their statistics.
+
+A file is skipped only when its statistics prove that; whatever is missing or odd keeps it. Statistics may be wide
+(``tightBounds`` false, as those of files with a deletion vector), which changes nothing here: bounds still bound, and
+``nullCount`` is relied on only where it is zero or equals ``numRecords``, the number of rows before any was deleted.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.expressions import ast
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DecimalType, StructType
+from airflow_delta.log.statistics.columns import Bounds, from_json, from_partition_values, from_struct
+
+if TYPE_CHECKING:
+    from airflow_delta.log.expressions.predicate import Predicate
+
+_BOUNDED = frozenset({*INTEGRAL, *FLOATING, "string", "date", "timestamp", "timestamp_ntz"})
+_MAX_LISTED = 16
+_MILLISECOND = dt.timedelta(milliseconds=1)
+# Some writers put decimals into statistics by way of a double.
+_DECIMAL_MARGIN = 1e-14
+_FLOAT_MARGIN = 1.2e-7
+
+
+def needed_columns(predicate: Predicate | None) -> list[ast.Column]:
+    """Return the columns whose statistics can decide about a predicate, each once."""
+    if predicate is None:
+        return []
+    return [c for c in predicate.widened.columns if not c.is_partition and not isinstance(c.data_type, StructType)]
+
+
+def partition_columns(predicate: Predicate | None) -> list[ast.Column]:
+    """Return the partition columns that can help to decide: those of a disjunction with data columns."""
+    return [] if predicate is None else [c for c in predicate.widened.columns if c.is_partition]
+
+
+def has_bounds(column: ast.Column) -> bool:
+    """Return whether statistics hold bounds of a column of this type."""
+    return isinstance(column.data_type, DecimalType) or column.data_type.name in _BOUNDED
+
+
+def needed_stats(predicate: Predicate | None) -> list[tuple[str, ...]]:
+    """Return the leaf columns of ``stats_parsed`` that :func:`skipping_mask` looks at: ``minValues``, then the column's path."""
+    result: list[tuple[str, ...]] = [("numRecords",)]
+    for column in needed_columns(predicate):
+        members = ("nullCount", "minValues", "maxValues") if has_bounds(column) else ("nullCount",)
+        result += [(member, *column.physical_path) for member in members]
+    return result
+
+
+def skipping_mask(
+    predicate: Predicate | None, stats: pa.Array | pa.ChunkedArray, partition_texts: Callable[[str], pa.Array] | None = None
+) -> pa.BooleanArray:
+    """Return for each file whether it may hold rows that the predicate selects.
+
+    :param predicate: the data part of a predicate (:attr:`airflow_delta.log.expressions.predicate.Predicate.data_part`).
+    :param stats: statistics of the files: JSON texts, or the structs of ``stats_parsed`` (the leaves of :func:`needed_stats`,
+        as far as the checkpoint has them).
+    :param partition_texts: gives the files' partition values by physical name; ``None``: they are not looked at.
+    """
+    if isinstance(stats, pa.ChunkedArray):
+        stats = stats.combine_chunks() if stats.num_chunks != 1 else stats.chunk(0)
+    if isinstance(stats, pa.ChunkedArray):  # some versions give a chunked array back
+        stats = pa.concat_arrays(stats.chunks) if stats.num_chunks else pa.nulls(0, pa.string())
+    columns = needed_columns(predicate)
+    if predicate is None or (not columns and predicate.columns) or not len(stats):
+        return _constant(True, len(stats))
+    wanted = {column: has_bounds(column) for column in columns}
+    read = from_struct if pa.types.is_struct(stats.type) else from_json
+    known = read(stats, wanted)
+    if partition_texts is not None:
+        for column in partition_columns(predicate):
+            known[column] = from_partition_values(partition_texts(column.physical_path[0]), column, has_bounds(column))
+    mask = _Rules(known, len(stats)).may_hold(ast.push_down_not(predicate.expression))
+    return pc.fill_null(mask, True)
+
+
+def _constant(value: bool | None, length: int) -> pa.BooleanArray:
+    nothing = pa.nulls(length, pa.bool_())
+    return nothing if value is None else pc.fill_null(nothing, value)
+
+
+class _Rules:
+    """Gives for an expression: true, maybe (null), or proven never (false)."""
+
+    def __init__(self, known: dict[ast.Column, Bounds], length: int) -> None:
+        self.known = known
+        self.length = length
+
+    def may_hold(self, expression: ast.Expression) -> pa.BooleanArray:
+        match expression:
+            case ast.And(parts):
+                return self._combine(parts, pc.and_kleene)
+            case ast.Or(parts):
+                return self._combine(parts, pc.or_kleene)
+            case ast.Constant(value):
+                return _constant(bool(value), self.length)
+            case ast.Opaque() | ast.Not(ast.Opaque()):
+                return _constant(None, self.length)
+            case ast.IsNull(column) if column in self.known:
+                return pc.greater(self.known[column].null_count, 0)
+            case ast.Not(ast.IsNull(column)) if column in self.known:
+                return self._not_all_null(column)
+            case ast.Compare("<=>", column, literal) if literal.value is None:
+                return self.may_hold(ast.IsNull(column))
+            case ast.Not(ast.Compare("<=>", _, _)):
+                return _constant(None, self.length)
+        return self._of_values(expression)
+
+    def _combine(self, parts: tuple[ast.Expression, ...], operation: Callable[[Any, Any], Any]) -> pa.BooleanArray:
+        result = self.may_hold(parts[0])
+        for part in parts[1:]:
+            result = operation(result, self.may_hold(part))
+        return result
+
+    def _not_all_null(self, column: ast.Column) -> pa.BooleanArray:
+        bounds = self.known[column]
+        return pc.less(bounds.null_count, bounds.num_records)
+
+    def _of_values(self, expression: ast.Expression) -> pa.BooleanArray:
+        """Handle what only values other than null can fulfil."""
+        column = next(ast.columns(expression))
+        if column not in self.known:
+            return _constant(None, self.length)
+        bounds = self.known[column]
+        result = _constant(None, self.length)
+        if bounds.minimum is not None and bounds.maximum is not None:
+            match expression:
+                case ast.Compare(operator, _, literal):
+                    result = self._compare(operator, literal, bounds)
+                case ast.In(_, literals):
+                    result = self._in(literals, bounds)
+                case ast.Like():
+                    result = self._starts(expression.prefix, bounds)
+        return pc.and_kleene(result, self._not_all_null(column))
+
+    def _in(self, literals: tuple[ast.Literal, ...], bounds: Bounds) -> pa.BooleanArray:
+        values = [literal for literal in literals if literal.value is not None]
+        if not values:
+            return _constant(False, self.length)
+        if len(values) > _MAX_LISTED and not any(_is_nan(literal.value) for literal in values):
+            low, high = min(values, key=lambda v: v.value), max(values, key=lambda v: v.value)
+            return pc.and_kleene(self._compare(">=", low, bounds), self._compare("<=", high, bounds))
+        result = self._compare("=", values[0], bounds)
+        for literal in values[1:]:
+            result = pc.or_kleene(result, self._compare("=", literal, bounds))
+        return result
+
+    def _starts(self, prefix: str, bounds: Bounds) -> pa.BooleanArray:
+        if not prefix:
+            return _constant(None, self.length)
+        shortest = pc.utf8_slice_codeunits(bounds.minimum, 0, len(prefix))
+        return pc.and_kleene(pc.less_equal(shortest, prefix), pc.greater_equal(bounds.maximum, prefix))
+
+    def _compare(self, operator: str, literal: ast.Literal, bounds: Bounds) -> pa.BooleanArray:
+        if literal.value is None:
+            return _constant(False, self.length)
+        name = literal.data_type.name
+        if _is_nan(literal.value) or (name in FLOATING and operator in (">", ">=", "<>")):
+            # Many writers leave NaN out of the bounds, and NaN is greater than all numbers.
+            return _constant(None, self.length)
+        limits = _limits(literal, operator)
+        if limits is None:
+            return _constant(None, self.length)
+        low, high = limits  # values may be as low as `low` allows and as high as `high` allows
+        match operator:
+            case "=" | "<=>":
+                return pc.and_kleene(pc.less_equal(bounds.minimum, high), pc.greater_equal(bounds.maximum, low))
+            case "<":
+                return pc.less(bounds.minimum, high) if low == high else pc.less_equal(bounds.minimum, high)
+            case "<=":
+                return pc.less_equal(bounds.minimum, high)
+            case ">":
+                return pc.greater(bounds.maximum, low) if low == high else pc.greater_equal(bounds.maximum, low)
+            case ">=":
+                return pc.greater_equal(bounds.maximum, low)
+        if low != high:
+            return _constant(None, self.length)
+        single = pc.and_kleene(pc.equal(bounds.minimum, low), pc.equal(bounds.maximum, high))
+        return pc.invert(single)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _limits(literal: ast.Literal, operator: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """Return a literal as the two limits that bounds are compared with; they differ where bounds are not exact.
+
+    ``minimum <= high`` and ``maximum >= low`` must hold in a file with a value equal to the literal.
+    """
+    value, name = literal.value, literal.data_type.name
+    if isinstance(literal.data_type, DecimalType):
+        number = float(value)
+        margin = abs(number) * _DECIMAL_MARGIN
+        return pa.scalar(number - margin, pa.float64()), pa.scalar(number + margin, pa.float64())
+    if name in INTEGRAL:
+        return _integer_limits(value, operator)
+    if name in FLOATING:
+        # Of a column that is, or was, of type float the shortest text is written; its value lies up to half a digit beside.
+        margin = abs(value) * _FLOAT_MARGIN if math.isfinite(value) else 0.0
+        return pa.scalar(value - margin, pa.float64()), pa.scalar(value + margin, pa.float64())
+    if name in ("timestamp", "timestamp_ntz"):
+        kind = pa.timestamp("us", "UTC") if name == "timestamp" else pa.timestamp("us")
+        try:  # the maximum was cut to milliseconds
+            return pa.scalar(value - _MILLISECOND, kind), pa.scalar(value, kind)
+        except OverflowError:
+            return None
+    exact = pa.scalar(value)
+    return exact, exact
+
+
+def _integer_limits(value: int | decimal.Decimal, operator: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+    if not -(2**63) <= value < 2**63 or (operator == "<>" and not isinstance(value, int)):
+        return None
+    low = pa.scalar(math.ceil(value), pa.int64())
+    return low, low if isinstance(value, int) else pa.scalar(math.floor(value), pa.int64())

@@ -1,0 +1,125 @@
+"""Parquet footers of many files, read by ranges and without the data."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import StagedFileException
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log.storage.base import FileStatus, LogStore
+
+_TAIL = 64 * 1024
+_MAGIC = b"PAR1"
+_FIXED = 8  # length of the footer, and the magic number
+
+
+def read_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8) -> list[pq.FileMetaData]:
+    """Return the footer of each file, in order.
+
+    :param concurrency: ranges that are read at a time.
+    :raises StagedFileException: a file is gone, shorter than listed, or no Parquet file; names it.
+    """
+    if len(statuses) <= 1 or concurrency <= 1:
+        return [_read_footer(store, status) for status in statuses]
+    with ThreadPoolExecutor(min(concurrency, len(statuses)), thread_name_prefix="footers") as pool:
+        return list(pool.map(lambda status: _read_footer(store, status), statuses))
+
+
+def leaf_paths(footer: pq.FileMetaData) -> list[tuple[str, ...]]:
+    """Return the path of each leaf column, in order: the names of the fields from the top.
+
+    Parquet's own text of a path joins names with dots, which names may hold as well: the column ``a.b`` and the field ``b`` of
+    a struct ``a`` would be one. Below a list or a map the path goes on with ``element``, ``key`` and ``value``.
+    """
+    import pyarrow as pa
+
+    try:
+        paths = [path for field in footer.schema.to_arrow_schema() for path in _leaves(field.type, (field.name,))]
+    except pa.ArrowException:  # a type that Arrow does not know
+        paths = []
+    if len(paths) == footer.num_columns:
+        return paths
+    # Without the tree, text says it only where no name can hold a dot: leaves at the top, without one.
+    texts = [footer.schema.column(index).path for index in range(footer.num_columns)]
+    return [(text,) if "." not in text else (text, "") for text in texts]
+
+
+def _leaves(data_type: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    if isinstance(data_type, pa.BaseExtensionType):
+        yield from _leaves(data_type.storage_type, path)
+    elif kinds.is_struct(data_type):
+        for field in data_type:
+            yield from _leaves(field.type, (*path, field.name))
+    elif kinds.is_map(data_type):
+        yield from _leaves(data_type.key_type, (*path, "key"))
+        yield from _leaves(data_type.item_type, (*path, "value"))
+    elif kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
+        yield from _leaves(data_type.value_type, (*path, "element"))
+    else:
+        yield path
+
+
+def try_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8) -> list[pq.FileMetaData | str]:
+    """Return the footer of each file in order, or why a file is no Parquet file: both of its ends must say that it is."""
+
+    def look(status: FileStatus) -> pq.FileMetaData | str:
+        try:
+            footer = _read_footer(store, status)
+            if store.read_range(status.path, 0, len(_MAGIC)) != _MAGIC:
+                return "no Parquet mark at its beginning"
+        except _Broken as error:
+            return error.why
+        return footer
+
+    if len(statuses) <= 1:
+        return [look(status) for status in statuses]
+    with ThreadPoolExecutor(min(concurrency, len(statuses)), thread_name_prefix="footers") as pool:
+        return list(pool.map(look, statuses))
+
+
+class _Broken(StagedFileException):
+    why: str
+
+
+def _read_footer(store: LogStore, status: FileStatus) -> pq.FileMetaData:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        length = min(status.size, _TAIL)
+        tail = store.read_range(status.path, status.size - length, length) if length else b""
+        if len(tail) != length:
+            raise _broken(store, status, "it is shorter than listed")
+        if len(tail) < _FIXED or tail[-4:] != _MAGIC:
+            raise _broken(store, status, f"it has {len(tail)} bytes at its end and no Parquet mark")
+        needed = int.from_bytes(tail[-_FIXED:-4], "little") + _FIXED
+        if needed > status.size:
+            raise _broken(store, status, f"its footer claims {needed} bytes, the file has {status.size}")
+        if needed > len(tail):
+            tail = store.read_range(status.path, status.size - needed, needed)
+        # The reader wants the mark at the front, too; the data between are not looked at.
+        return pq.read_metadata(io.BytesIO(_MAGIC + tail[-needed:]))
+    except FileNotFoundError as error:
+        raise _broken(store, status, "it is gone") from error
+    except (pa.ArrowException, OSError) as error:
+        raise _broken(store, status, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+
+
+def _broken(store: LogStore, status: FileStatus, why: str) -> _Broken:
+    error = _Broken(
+        f"{status.path} of {store.root} ({status.size} bytes) cannot be read as Parquet: {why}. "
+        "Run the stage that wrote it again.",
+        table=store.root,
+    )
+    error.why = why
+    return error

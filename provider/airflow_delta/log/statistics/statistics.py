@@ -1,0 +1,218 @@
+"""Statistics of a data file (``stats`` of an ``add`` action) out of its Parquet footer.
+
+What a footer does not tell for certain is left out, which readers take as unknown. Bounds may be wider than the data, never
+narrower.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.log.features.indexed_columns import indexed_leaves
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.schema.partition_values import EPOCH
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType
+from airflow_delta.log.schema.walk import folded
+from airflow_delta.log.statistics.footers import leaf_paths, read_footers
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+__all__ = ["indexed_leaves", "read_footers", "stats_from_footer", "truncate_max", "truncate_min"]
+
+_MAX_CHARACTER = chr(0x10FFFF)
+_PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+
+
+def truncate_min(text: str, length: int) -> str | None:
+    """Return a lower bound of at most ``length`` characters."""
+    return text[:length] if length > 0 else None
+
+
+def truncate_max(text: str, length: int) -> str | None:
+    """Return an upper bound of about ``length`` characters, ``None`` when there is none.
+
+    What is cut off is made up for by a character that is greater than the first one cut off (Delta's ``StatisticsCollection``).
+    """
+    if len(text) <= length:
+        return text
+    if length <= 0:
+        return None
+    for end in range(length, min(2 * length, len(text) - 1) + 1):
+        if text[end] != _MAX_CHARACTER:
+            return text[:end] + ("\x7f" if text[end] < "\x7f" else _MAX_CHARACTER)
+    return None
+
+
+def stats_from_footer(
+    footer: pq.FileMetaData,
+    schema: StructType,
+    properties: TableProperties,
+    partition_columns: Sequence[str] = (),
+    *,
+    tight_bounds: bool = False,
+) -> str:
+    """Return the statistics of a file as JSON text: ``numRecords``, ``minValues``, ``maxValues``, ``nullCount``.
+
+    :param schema: the table's schema, with or without its partition columns.
+    :param tight_bounds: say that the bounds are those of the rows (``tightBounds``), for a table with deletion vectors.
+    """
+    paths = leaf_paths(footer)
+    by_path = {path: i for i, path in enumerate(paths)}
+    by_folded = {folded(path): i for path, i in by_path.items()}
+    minimum: dict[str, Any] = {}
+    maximum: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    indexed = indexed_leaves(schema, partition_columns, properties)
+    for leaf in indexed:
+        path = leaf.physical_path
+        if isinstance(leaf.data_type, ArrayType | MapType) or leaf.data_type.name == "variant":
+            _put(nulls, leaf.physical_path, _nulls_of_group(footer, paths, leaf))
+            continue
+        index = by_path.get(path, by_folded.get(folded(path)))
+        if index is None or footer.schema.column(index).max_repetition_level:
+            continue
+        count, low, high = _Merged(footer, index, leaf).result(properties.data_skipping_string_prefix_length)
+        _put(nulls, leaf.physical_path, count)
+        _put(minimum, leaf.physical_path, low)
+        _put(maximum, leaf.physical_path, high)
+    stats: dict[str, Any] = {"numRecords": footer.num_rows}
+    if indexed:
+        stats |= {"minValues": minimum, "maxValues": maximum, "nullCount": nulls}
+    if tight_bounds:
+        stats["tightBounds"] = True
+    return msgspec.json.encode(stats).decode()
+
+
+def _nulls_of_group(footer: pq.FileMetaData, paths: Sequence[tuple[str, ...]], leaf: Leaf) -> int | None:
+    """Return the number of nulls in a column that is a group in the file, as far as its first leaf tells.
+
+    A leaf below a list counts empty lists like null ones: only that there is none of either is certain.
+    """
+    above = leaf.physical_path if leaf.data_type.name != "variant" else (*leaf.physical_path, "metadata")
+    index = next((i for i, path in enumerate(paths) if path[: len(above)] == above), None)
+    if index is None:
+        return None
+    total = 0
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(index).statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        total += statistics.null_count
+    return total if total == 0 or leaf.data_type.name == "variant" else None
+
+
+def _put(target: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    if value is None:
+        return
+    for name in path[:-1]:
+        target = target.setdefault(name, {})
+    target[path[-1]] = value
+
+
+class _Merged:
+    """The statistics of one column over all row groups."""
+
+    def __init__(self, footer: pq.FileMetaData, index: int, leaf: Leaf) -> None:
+        self.leaf = leaf
+        self.column = footer.schema.column(index)
+        # parquet-mr (Spark) shows a NaN as the maximum; other writers leave NaN out of the bounds without a trace.
+        self.sees_nan = (footer.created_by or "").startswith("parquet-mr")
+        self.null_count: int | None = 0
+        self.low: Any = None
+        self.high: Any = None
+        self.bounded = True
+        value_of = _converter(self.column, leaf)
+        for group in range(footer.num_row_groups):
+            chunk = footer.row_group(group).column(index)
+            self._add(chunk.statistics, chunk.num_values, value_of)
+
+    def _add(self, statistics: Any, num_values: int, value_of: Callable[[Any], Any] | None) -> None:
+        known_nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
+        self.null_count = None if known_nulls is None or self.null_count is None else self.null_count + known_nulls
+        if known_nulls == num_values:
+            return  # nothing but nulls: no bounds are needed
+        if value_of is None or statistics is None or not statistics.has_min_max:
+            self.bounded = False
+            return
+        try:
+            low, high = value_of(statistics.min_raw), value_of(statistics.max_raw)
+            if any(isinstance(v, float) and math.isnan(v) for v in (low, high)) or low > high:
+                self.bounded = False
+                return
+        except (ValueError, TypeError, ArithmeticError, OverflowError):
+            self.bounded = False
+            return
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+
+    def result(self, prefix: int) -> tuple[int | None, Any, Any]:
+        """Return null count, lower and upper bound as JSON values, each ``None`` when unknown."""
+        if not self.bounded or self.low is None:
+            return self.null_count, None, None
+        low, high = self.low, self.high
+        name = self.leaf.data_type.name
+        if name == "string":
+            return self.null_count, truncate_min(low, prefix), truncate_max(high, prefix)
+        if name in FLOATING:
+            # Zero has two signs; the bounds cover both.
+            low, high = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
+            return self.null_count, _finite(low), _finite(high) if self.sees_nan else None
+        return self.null_count, _json(low), _json(high)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, decimal.Decimal):
+        return msgspec.Raw(f"{value:f}".encode())  # a number with all its digits
+    if isinstance(value, dt.datetime):
+        text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")  # cuts down
+        return f"{text}Z" if value.tzinfo else text
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def _converter(column: Any, leaf: Leaf) -> Callable[[Any], Any] | None:
+    """Return the function from a physical value to a value of the column's type, ``None`` when the file has another type."""
+    physical, name = column.physical_type, leaf.data_type.name
+    logical = json.loads(column.logical_type.to_json())
+    kind = logical.get("Type")
+    if name.startswith("decimal"):
+        return _decimal_converter(physical, logical)
+    if name in INTEGRAL and physical in ("INT32", "INT64") and kind in ("None", "Int") and logical.get("isSigned", True):
+        return int
+    if name in FLOATING and physical in ("FLOAT", "DOUBLE"):
+        return float
+    if name == "string" and physical == "BYTE_ARRAY" and kind in ("String", "None", "Enum"):
+        return lambda raw: raw.decode() if isinstance(raw, bytes) else str(raw)
+    if name == "date" and physical == "INT32" and kind == "Date":
+        return lambda raw: dt.date(1970, 1, 1) + dt.timedelta(days=raw)
+    if name in ("timestamp", "timestamp_ntz") and physical == "INT64" and kind == "Timestamp":
+        return _timestamp_converter(_PER_SECOND[logical["timeUnit"]], zoned=name == "timestamp")
+    return None
+
+
+def _timestamp_converter(per_second: int, *, zoned: bool) -> Callable[[int], dt.datetime]:
+    epoch = EPOCH if zoned else EPOCH.replace(tzinfo=None)
+    return lambda raw: epoch + dt.timedelta(microseconds=raw * 1_000_000 // per_second)
+
+
+def _decimal_converter(physical: str, logical: dict[str, Any]) -> Callable[[Any], decimal.Decimal] | None:
+    scale = int(logical.get("scale", 0))
+    if logical.get("Type") != "Decimal" and physical not in ("INT32", "INT64"):
+        return None
+
+    def convert(raw: Any) -> decimal.Decimal:
+        unscaled = raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)
+        return decimal.Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+
+    return convert

@@ -1,0 +1,1 @@
+"""Where the log lies: stores with an atomic put, and the names of its files."""

@@ -1,0 +1,487 @@
+"""Tables on a local (or mounted) file system, through ``os``: safe across forks, atomic and durable puts."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Self
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException, PathOutsideTableException
+from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, FileStatus, LogStore
+from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+
+_NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES}
+_NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+
+_COPIED_AT_ONCE = 4 << 20
+_READ_AT_ONCE = 16 << 20
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # or a pipe with nobody at the other end would be waited for
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LINK = {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}
+"""What systems say of a link that is not to be followed."""
+
+_NO_LINKS = (LOG_DIRECTORY, "staged")
+"""Directories whose files are written by programs that make no links."""
+
+
+def local_path(table_uri: str) -> str:
+    """Return the absolute path of a local table URI (``file:///x``, ``file:/x``, ``/x`` or a relative path)."""
+    if table_uri[:5].lower() != "file:":
+        return os.path.abspath(table_uri)
+    from urllib.parse import unquote, urlsplit
+
+    parts = urlsplit(table_uri)
+    if parts.netloc not in ("", "localhost"):
+        raise DeltaIllegalArgumentException(
+            f"Table location {table_uri} names the host '{parts.netloc}'. A local URI has three slashes: file:///path.",
+            table=table_uri,
+        )
+    return os.path.abspath(unquote(table_uri[5:].removeprefix("//").removeprefix("localhost") if parts.netloc else parts.path))
+
+
+class LocalStore(LogStore):
+    """A table in a local directory.
+
+    :param table_uri: path or ``file:`` URI.
+    :param options: ``durable``: ``"false"`` skips fsync (for tests and throw-away tables).
+    """
+
+    probes = True
+
+    def __init__(self, table_uri: str, options: Mapping[str, str] | None = None) -> None:
+        self.root = table_uri.rstrip("/") or "/"
+        self.local_root: str = local_path(table_uri)
+        durable = str((options or {}).get("durable", "true")).strip().lower()
+        if durable not in ("true", "false"):
+            raise DeltaIllegalArgumentException(
+                f"Storage option durable={durable!r} of table {self.root} must be 'true' or 'false'.", table=self.root
+            )
+        self._durable = durable == "true"
+        self._anonymous_files = hasattr(os, "O_TMPFILE")
+        self._scratch: weakref.WeakSet[BinaryIO] = weakref.WeakSet()
+
+    def _absolute(self, path: str) -> str:
+        return f"{self.local_root}/{path}"
+
+    # -- opening: no link leads out of the table --------------------------------------------------------------------------------
+
+    def _open(self, path: str) -> int:
+        """Open a file for reading."""
+        directory, _, name = path.rpartition("/")
+        folder = self._open_folder(directory)
+        try:
+            descriptor = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a socket
+                raise self._not_regular(path) from error
+            descriptor = os.open(self._resolve(path, error), _READ)
+        finally:
+            os.close(folder)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise self._not_regular(path)
+        return descriptor
+
+    def _open_folder(self, directory: str) -> int:
+        """Open a directory, one component after the other: it costs less than to resolve each path, and cannot be raced."""
+        first, *rest = [part for part in directory.split("/") if part not in ("", ".")] or [""]
+        if ".." in rest or first == "..":
+            raise self._outside(directory, "leads out of it")
+        try:
+            folder = os.open(self._absolute(first), _FOLDER | (os.O_NOFOLLOW if first else 0))
+            for part in rest:
+                try:
+                    inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                finally:
+                    os.close(folder)
+                folder = inner
+        except OSError as error:
+            return os.open(self._resolve(directory, error), _FOLDER)
+        return folder
+
+    def _resolve(self, path: str, error: OSError) -> str:
+        """Return where a path leads through links, when that is below the table and the path is neither of the log nor staged.
+
+        :param error: why it was not opened; raised again when no link is to blame.
+        """
+        parts = path.split("/")
+        places = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        if error.errno not in _LINK or not any(os.path.islink(self._absolute(place)) for place in places):
+            raise error
+        target, root = os.path.realpath(self._absolute(path)), os.path.realpath(self.local_root)
+        if parts[0] in _NO_LINKS or not target.startswith(f"{root.rstrip('/')}/"):
+            raise self._outside(path, f"leads through a symbolic link to {target}") from error
+        return target
+
+    def _outside(self, path: str, what: str) -> PathOutsideTableException:
+        return PathOutsideTableException(
+            f"{path} of table {self.root} {what}. Links are followed nowhere in {' and '.join(_NO_LINKS)}, and elsewhere only to "
+            "files of the table. Put the file itself there, or remove the link.",
+            table=self.root,
+        )
+
+    def _not_regular(self, path: str) -> DeltaLogCorruptedException:
+        return DeltaLogCorruptedException(
+            f"{self._absolute(path)}, which the log of table {self.root} names or holds, is not a regular file but a "
+            "directory, a device, a pipe or a socket, so it is not read. Remove it, and restore the file from a backup.",
+            table=self.root,
+        )
+
+    # -- reading --------------------------------------------------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content."""
+        descriptor = self._open(path)
+        try:
+            size = os.fstat(descriptor).st_size
+            data = os.read(descriptor, size + 1)
+            if len(data) != size:  # the kernel stops a read at 2 GiB; a growing file is read to its end
+                chunks = [data]
+                while chunk := os.read(descriptor, 1 << 24):
+                    chunks.append(chunk)
+                data = b"".join(chunks)
+            return data
+        finally:
+            os.close(descriptor)
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Return several files' contents in the order given."""
+        return [self.read(path) for path in paths]
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return up to ``length`` bytes from ``start``."""
+        with os.fdopen(self._open(path), "rb", buffering=0) as file:
+            file.seek(start)
+            chunks: list[bytes] = []
+            # In pieces: what the file lacks of the length takes no memory.
+            while length > 0 and (chunk := file.read(min(length, _READ_AT_ONCE))):
+                chunks.append(chunk)
+                length -= len(chunk)
+            return b"".join(chunks)
+
+    def head(self, path: str) -> FileStatus | None:
+        """Return a file's status, or ``None``."""
+        try:
+            status = os.stat(self._absolute(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:
+        """Return the direct children of a directory from a name on."""
+        try:
+            folder = self._open_folder(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            names = os.listdir(folder)
+        finally:
+            os.close(folder)
+        names = sorted(name for name in names if name >= start_name)
+        if not stat:
+            return [FileStatus(f"{directory}/{name}", UNKNOWN, UNKNOWN) for name in names]
+        found = (self.head(f"{directory}/{name}") for name in names)
+        return [status for status in found if status is not None]
+
+    def list_recursive(self, directory: str) -> Iterator[FileStatus]:
+        """Yield all files below a directory; of a link, what it leads to, marked as such."""
+        try:
+            os.close(self._open_folder(directory))
+            with os.scandir(self._absolute(directory) if directory else self.local_root) as entries:
+                children = list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in children:
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                yield from self.list_recursive(path)
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:  # deleted while we list, or a dangling link
+                continue
+            yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000, entry.is_symlink())
+
+    def list_directories(self, directory: str) -> list[str]:
+        """Return the names of the directories right below a directory."""
+        try:
+            folder = self._open_folder(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            with os.scandir(folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        finally:
+            os.close(folder)
+
+    def list_children(self, directory: str) -> tuple[list[str], list[str]]:
+        """Return the names of the files and of the directories right below a directory."""
+        directories = self.list_directories(directory)
+        names = {status.name for status in self.list_from(directory, "", stat=False)}
+        return sorted(names.difference(directories)), directories
+
+    def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
+        """Yield the files of the table that are not below certain names."""
+        files, directories = self.list_children("")
+        for name in files:
+            if not skip(name):
+                yield FileStatus(name, UNKNOWN, UNKNOWN)
+        for name in directories:
+            if not skip(name):
+                yield from self.list_recursive(name)
+
+    def open_input(self, path: str) -> Any:
+        """Open a file for random access."""
+        import pyarrow as pa
+
+        file = os.fdopen(self._open(path), "rb")
+        try:
+            opened = pa.OSFile(f"/proc/self/fd/{file.fileno()}", mode="r")
+        except OSError:  # /proc is not mounted
+            return pa.PythonFile(file, mode="r")
+        file.close()
+        return opened
+
+    # -- writing --------------------------------------------------------------------------------------------------------------
+
+    def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Create a file, unless one is there: an unnamed file is written, synced and then linked to its name."""
+        target = self._absolute(path)
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        directory, name = os.path.split(path)
+        durable = durable and self._durable
+        folder = self._open_directory(directory)
+        try:
+            if not (self._anonymous_files and self._link_anonymous(folder, name, data, durable)):
+                self._link_named(folder, name, data, durable)
+            if durable:
+                self._sync_directory(folder, target)
+        finally:
+            os.close(folder)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace a file by renaming a complete one over it."""
+        self._replace(path, (data,))
+
+    def scratch_file(self) -> BinaryIO:
+        """Return a nameless file beside the log where there is such a thing, so that putting it copies nothing."""
+        if self._anonymous_files:
+            directory = self._absolute(LOG_DIRECTORY)
+            with contextlib.suppress(OSError):  # then any other place will do
+                descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+                file = os.fdopen(descriptor, "w+b")
+                self._scratch.add(file)
+                return file
+        return super().scratch_file()
+
+    def put_file(self, path: str, file: BinaryIO) -> None:
+        """Create or replace a file with another's content: by giving a :meth:`scratch_file` a name, else copying it in parts."""
+        if file in self._scratch and file.tell() == 0 and self._replace(path, file):
+            return
+        self._replace(path, iter(lambda: file.read(_COPIED_AT_ONCE), b""))
+
+    def _replace(self, path: str, content: Iterable[bytes] | BinaryIO) -> bool:
+        """Put a complete file in the place of another; ``False`` when ``content`` is a file that cannot be linked."""
+        directory, name = os.path.split(path)
+        folder = self._open_directory(directory)
+        temporary = f".{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            try:
+                if isinstance(content, io.IOBase):
+                    if not self._link_scratch(folder, temporary, content):
+                        return False
+                else:
+                    self._write_new(folder, temporary, content, self._durable)
+                # Hadoop's checksum of the file that was there; against it, its readers would take the new one for damaged.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f".{name}.crc", dir_fd=folder)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            if self._durable:
+                os.fsync(folder)
+            return True
+        finally:
+            os.close(folder)
+
+    def _link_scratch(self, folder: int, name: str, file: io.IOBase) -> bool:
+        """Give a nameless file a name; ``False`` where it lies elsewhere or the system cannot."""
+        file.flush()
+        if self._durable:
+            os.fsync(file.fileno())
+        try:
+            os.link(f"/proc/self/fd/{file.fileno()}", name, dst_dir_fd=folder, follow_symlinks=True)
+        except OSError:
+            return False
+        return True
+
+    def _open_directory(self, directory: str) -> int:
+        try:
+            return self._open_folder(directory)
+        except FileNotFoundError:
+            self._make_directories(self._absolute(directory).rstrip("/"))
+            return self._open_folder(directory)
+
+    def _make_directories(self, directory: str) -> None:
+        missing = []
+        while directory and not os.path.isdir(directory):
+            missing.append(directory)
+            directory = os.path.dirname(directory)
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+            if self._durable:
+                parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(parent)
+                finally:
+                    os.close(parent)
+
+    def _link_anonymous(self, folder: int, name: str, data: bytes, durable: bool) -> bool:
+        """Put through ``O_TMPFILE`` and ``linkat``; return ``False`` where the file system has no such thing."""
+        try:
+            descriptor = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in _NO_TMPFILE:
+                raise
+            self._anonymous_files = False
+            return False
+        try:
+            _write_all(descriptor, data)
+            if durable:
+                os.fsync(descriptor)
+            try:
+                os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder, follow_symlinks=True)
+            except FileExistsError:
+                raise
+            except OSError as error:
+                if error.errno not in _NO_LINK and not isinstance(error, FileNotFoundError):
+                    raise
+                self._anonymous_files = False  # /proc is not mounted, or unnamed files cannot be linked here
+                return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _link_named(self, folder: int, name: str, data: bytes, durable: bool) -> None:
+        """Put through a temporary file and a hard link."""
+        temporary = f".{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            self._write_new(folder, temporary, (data,), durable)
+            try:
+                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                # Over NFS the answer to a link that was made can get lost: the second name then counts as a link.
+                if os.stat(temporary, dir_fd=folder).st_nlink == 2:
+                    return
+                if error.errno in _NO_LINK:
+                    raise OSError(
+                        error.errno,
+                        f"The file system of {self.local_root} has no hard links, so a commit cannot be put there atomically. "
+                        "Keep the table on a file system with hard links or on an object store",
+                    ) from error
+                raise
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+
+    def _write_new(self, folder: int, name: str, chunks: Iterable[bytes], durable: bool) -> None:
+        descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+        try:
+            for chunk in chunks:
+                _write_all(descriptor, chunk)
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _sync_directory(folder: int, target: str) -> None:
+        try:
+            os.fsync(folder)
+        except OSError as error:  # the file is visible, but whether its name survives a crash is unknown
+            raise AmbiguousPutError(error.errno, f"The directory entry of {target} could not be synced") from error
+
+    # -- deleting -------------------------------------------------------------------------------------------------------------
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files; one that is missing is no error."""
+        with _Folders(self) as folders:
+            for path in paths:
+                directory, _, name = path.rpartition("/")
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    os.unlink(name, dir_fd=folders.open(directory))
+
+    def delete_tree(self, directory: str) -> int:
+        """Delete a directory with all that is below it; symbolic links are unlinked, not followed."""
+        if not directory.strip("/"):
+            raise DeltaIllegalArgumentException(f"Refused to delete the whole table directory of {self.root}.", table=self.root)
+        try:
+            folder = self._open_folder(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        count = 0
+        try:
+            for _, folders, files, base in os.fwalk(".", topdown=False, dir_fd=folder):
+                for name in files:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=base)
+                        count += 1
+                for name in folders:
+                    try:
+                        os.rmdir(name, dir_fd=base)
+                    except NotADirectoryError:
+                        os.unlink(name, dir_fd=base)
+                        count += 1
+                    except OSError:  # another process put a file there meanwhile
+                        continue
+        finally:
+            os.close(folder)
+        with contextlib.suppress(OSError):
+            os.rmdir(self._absolute(directory))
+        return count
+
+
+class _Folders:
+    """The directory that was opened last: what is deleted in a row mostly lies in one."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+        self._directory: str | None = None
+        self._folder = -1
+
+    def open(self, directory: str) -> int:
+        """Return a descriptor of a directory; it is good until the next call."""
+        if directory != self._directory:
+            self.close()
+            self._folder = self._store._open_folder(directory)
+            self._directory = directory
+        return self._folder
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._directory is not None:
+            self._directory = None
+            os.close(self._folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

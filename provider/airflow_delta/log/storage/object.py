@@ -1,0 +1,350 @@
+"""Tables on S3, Google Cloud Storage and Azure, through obstore.
+
+A commit is a conditional put (``If-None-Match: *`` on S3), so two writers cannot both create a version. Conditional puts are sent
+once: were they retried below us, a lost answer would look like a lost race.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore
+from airflow_delta.log.storage.fork import check_runtime
+from airflow_delta.masking import masked, secret_values
+
+logger = logging.getLogger(__name__)
+
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+
+_THREADS = 16
+_DELETE_BATCH = 1_000
+_CONFLICT_RETRIES = 5
+_CONFLICT_WAIT = 0.05
+_CAUSES = 10
+_CLIENT_OPTIONS = {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_url",
+    "timeout",
+    "user_agent",
+}
+# Options of other Delta clients that say how *they* make puts safe; here puts are always conditional.
+_FOREIGN_OPTIONS = {
+    "aws_s3_allow_unsafe_rename",
+    "aws_s3_locking_provider",
+    "allow_unsafe_rename",
+    "delta_dynamo_table_name",
+    "aws_conditional_put",
+    "conditional_put",
+    "copy_if_not_exists",
+    "aws_copy_if_not_exists",
+}
+
+T = TypeVar("T")
+
+
+class ObjectStore(LogStore):
+    """A table on an object store; the client is made on first use, never at import or in a parent process.
+
+    :param table_uri: ``s3://bucket/prefix`` and the like. The part after the bucket is the key as it is, not URL-encoded.
+    :param options: settings in the spelling of ``object_store``, any case; also ``allow_http`` and the other client options.
+    """
+
+    probes = False
+
+    def __init__(self, table_uri: str, options: Mapping[str, str] | None = None) -> None:
+        self.root = table_uri.rstrip("/")
+        self._options = dict(options or {})
+        self._secrets = secret_values(self._options)
+        scheme, _, rest = self.root.partition("://")
+        self._scheme = scheme.lower()
+        self._container, _, self._prefix = rest.partition("/")
+        if not self._container:
+            raise DeltaIllegalArgumentException(
+                f"Table location {table_uri} names no bucket: {scheme}://bucket/path.", table=table_uri
+            )
+        self._reader: Any = None
+        self._writer: Any = None
+
+    # -- the client -----------------------------------------------------------------------------------------------------------
+
+    def _client(self) -> Any:
+        """Return the client that retries; for everything but conditional puts."""
+        check_runtime(self.root)
+        if self._reader is None:
+            self._reader = self._make(None)
+        return self._reader
+
+    def _single_shot(self) -> Any:
+        """Return the client that sends each request once."""
+        check_runtime(self.root)
+        if self._writer is None:
+            self._writer = self._make({"max_retries": 0})
+        return self._writer
+
+    def _make(self, retry: Mapping[str, Any] | None) -> Any:
+        from obstore import store as stores
+        from obstore.exceptions import BaseError
+
+        config: dict[str, Any] = {}
+        client: dict[str, Any] = {}
+        for key, value in self._options.items():
+            name = key.lower()
+            short = name.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
+            if name in _FOREIGN_OPTIONS:
+                continue
+            if short in _CLIENT_OPTIONS:
+                client[short] = _boolean(value) if short.startswith("allow_") else value
+            else:
+                config[name] = value
+        if str(config.get("aws_endpoint_url") or config.get("aws_endpoint") or config.get("endpoint") or "").startswith(
+            "http://"
+        ):
+            client.setdefault("allow_http", True)
+        arguments: dict[str, Any] = {"prefix": self._prefix or None, "config": config or None}
+        if client:
+            arguments["client_options"] = client
+        if retry is not None:
+            arguments["retry_config"] = retry
+        try:
+            if self._scheme in ("s3", "s3a"):
+                return stores.S3Store(self._container, **arguments)
+            if self._scheme == "gs":
+                return stores.GCSStore(self._container, **arguments)
+            container, at, host = self._container.partition("@")
+            if at:  # abfss://container@account.dfs.core.windows.net/path
+                config.setdefault("account_name", (urlsplit(f"//{host}").hostname or host).split(".")[0])
+                arguments["config"] = config
+            return stores.AzureStore(container, **arguments)
+        except (BaseError, ValueError, TypeError) as error:
+            raise DeltaIllegalArgumentException(
+                f"The storage options of table {self.root} are not understood: {self._told(error)}. Keys are spelled as in "
+                "object_store, for example AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID.",
+                table=self.root,
+            ) from error
+
+    def _told(self, error: BaseException) -> str:
+        """Return what an error says, without what must not be seen: the client's own errors repeat URLs and headers.
+
+        They are masked in place as well, since a traceback shows them beside ours.
+        """
+        told: BaseException | None = error
+        for _ in range(_CAUSES):
+            if told is None:
+                break
+            told.args = tuple(masked(part, self._secrets) if isinstance(part, str) else part for part in told.args)
+            told = told.__cause__ or told.__context__
+        return masked(_first_line(error), self._secrets)
+
+    def _call(self, path: str, action: Callable[[], T]) -> T:
+        from obstore import exceptions as errors
+
+        try:
+            return action()
+        except (errors.NotFoundError, FileNotFoundError) as error:
+            self._told(error)
+            raise FileNotFoundError(f"{self.root}/{path}") from error
+        except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
+            raise PermissionError(f"{self.root}/{path}: {self._told(error)}") from error
+        except errors.BaseError as error:
+            raise OSError(f"{self.root}/{path}: {self._told(error)}") from error
+
+    # -- reading --------------------------------------------------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes:
+        """Return an object's content."""
+        import obstore
+
+        client = self._client()
+        return self._call(path, lambda: bytes(obstore.get(client, path).bytes()))
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Return several objects' contents in the order given, read concurrently."""
+        if len(paths) < 2:
+            return [self.read(path) for path in paths]
+        self._client()
+        with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
+            return list(pool.map(self.read, paths))
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return up to ``length`` bytes from ``start``."""
+        import obstore
+
+        client = self._client()
+        options: Any = {"range": (start, start + length)}
+        return self._call(path, lambda: bytes(obstore.get(client, path, options=options).bytes()))
+
+    def head(self, path: str) -> FileStatus | None:
+        """Return an object's status, or ``None``."""
+        import obstore
+
+        client = self._client()
+        try:
+            return self._status(self._call(path, lambda: obstore.head(client, path)))
+        except FileNotFoundError:
+            return None
+
+    def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:  # noqa: ARG002 - told anyway
+        """Return the direct children of a directory from a name on; the store skips what is before."""
+        # The offset is exclusive: all but the last character of the name sorts right below every name wanted.
+        found = []
+        for status in self._list(f"{directory}/", offset=f"{directory}/{start_name[:-1]}" if start_name else None):
+            name = status.path[len(directory) + 1 :]
+            if "/" not in name and name >= start_name:
+                found.append(status)
+        return sorted(found, key=lambda status: status.path)
+
+    def list_recursive(self, directory: str) -> Iterator[FileStatus]:
+        """Yield all objects below a directory."""
+        yield from self._list(f"{directory}/" if directory else None)
+
+    def list_directories(self, directory: str) -> list[str]:
+        """Return the names of what stands between a directory and the next slash."""
+        import obstore
+
+        client = self._client()
+        try:
+            listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/"))
+        except FileNotFoundError:
+            return []
+        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
+
+    def list_children(self, directory: str) -> tuple[list[str], list[str]]:
+        """Return what stands between a directory and the next slash, and the names that no slash follows."""
+        import obstore
+
+        client = self._client()
+        try:
+            listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/" if directory else None))
+        except FileNotFoundError:
+            return [], []
+        files = sorted(meta["path"].rpartition("/")[2] for meta in listed["objects"])
+        return files, sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
+
+    def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
+        """Yield the objects of the table that are not below certain names, whose pages are not fetched."""
+        offset: str | None = None
+        while True:
+            for status in self._list(None, offset):
+                first, slash, _ = status.path.partition("/")
+                if not skip(first):
+                    yield status
+                elif slash and offset != (beyond := f"{first}/~"):
+                    offset = beyond  # goes on behind what is below that name
+                    break
+            else:
+                return
+
+    def _list(self, prefix: str | None, offset: str | None = None) -> Iterator[FileStatus]:
+        import obstore
+
+        client = self._client()
+        pages = iter(obstore.list(client, prefix, offset=offset, chunk_size=1000))
+        while True:
+            try:
+                page = self._call(prefix or "", lambda: next(pages, None))
+            except FileNotFoundError:
+                return
+            if page is None:
+                return
+            for meta in page:
+                yield self._status(meta)
+
+    @staticmethod
+    def _status(meta: Any) -> FileStatus:
+        modified: datetime = meta["last_modified"]
+        return FileStatus(meta["path"], int(meta["size"]), int(modified.timestamp() * 1000))
+
+    def open_input(self, path: str) -> Any:
+        """Open an object for random access, read in ranges."""
+        import pyarrow as pa
+
+        status = self.head(path)
+        if status is None:
+            raise FileNotFoundError(f"{self.root}/{path}")
+        from airflow_delta.log.storage.object_input import ObjectInput
+
+        return pa.PythonFile(ObjectInput(self, path, status.size), mode="r")
+
+    # -- writing --------------------------------------------------------------------------------------------------------------
+
+    def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002 - always durable here
+        """Create an object, unless one is there."""
+        import obstore
+        from obstore import exceptions as errors
+
+        client = self._single_shot()
+        for attempt in range(_CONFLICT_RETRIES + 1):
+            try:
+                obstore.put(client, path, data, mode="create", use_multipart=False)
+            except errors.AlreadyExistsError as error:
+                # A store may also answer so (409) while another put of the key is under way, which may yet fail.
+                if self.head(path) is not None:
+                    raise FileExistsError(f"{self.root}/{path}") from error
+                if attempt == _CONFLICT_RETRIES:
+                    raise OSError(
+                        f"{self.root}/{path} cannot be put: the store reports a conflict, but nothing is there"
+                    ) from error
+                time.sleep(_CONFLICT_WAIT * (attempt + 1))
+                continue
+            except (errors.PreconditionError, errors.NotModifiedError) as error:
+                raise FileExistsError(f"{self.root}/{path}") from error
+            except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
+                raise PermissionError(f"{self.root}/{path}: {self._told(error)}") from error
+            except (errors.NotFoundError, FileNotFoundError, errors.InvalidPathError, errors.NotSupportedError) as error:
+                raise OSError(f"{self.root}/{path} cannot be put: {self._told(error)}") from error
+            except (errors.BaseError, OSError) as error:
+                raise AmbiguousPutError(f"It is not known whether {self.root}/{path} was put: {self._told(error)}") from error
+            return
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace an object."""
+        import obstore
+
+        client = self._client()
+        self._call(path, lambda: obstore.put(client, path, data, use_multipart=False))
+
+    # -- deleting -------------------------------------------------------------------------------------------------------------
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete objects; one that is missing is no error."""
+        import obstore
+
+        client = self._client()
+        wanted = list(paths)
+        for start in range(0, len(wanted), _DELETE_BATCH):
+            batch = wanted[start : start + _DELETE_BATCH]
+            try:
+                self._call(batch[0], lambda batch=batch: obstore.delete(client, batch))  # type: ignore[misc]
+            except FileNotFoundError:
+                for path in batch:
+                    try:
+                        self._call(path, lambda path=path: obstore.delete(client, path))  # type: ignore[misc]
+                    except FileNotFoundError:
+                        continue
+
+    def delete_tree(self, directory: str) -> int:
+        """Delete all objects below a directory."""
+        if not directory.strip("/"):
+            raise DeltaIllegalArgumentException(f"Refused to delete the whole table directory of {self.root}.", table=self.root)
+        paths = [status.path for status in self.list_recursive(directory)]
+        self.delete(paths)
+        return len(paths)
+
+
+def _boolean(value: Any) -> bool:
+    return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "1", "yes")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]

@@ -1,0 +1,71 @@
+"""An object as a seekable file, read in ranges: what Arrow's Parquet reader needs."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_delta.log.storage.base import LogStore
+
+_TAIL = 64 * 1024
+"""Bytes read when the end is first asked for: most footers fit."""
+
+
+class ObjectInput(io.RawIOBase):
+    """A read-only file over a store's ranged reads; the last range and the tail of the object are kept.
+
+    :param size: bytes of the object.
+    """
+
+    def __init__(self, store: LogStore, path: str, size: int) -> None:
+        self._store = store
+        self._path = path
+        self._size = size
+        self._position = 0
+        self._tail: bytes | None = None
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Tell that it can be sought."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def size(self) -> int:
+        """Return the number of bytes."""
+        return self._size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(base + offset, 0)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to ``size`` bytes; all that remain for -1."""
+        left = max(self._size - self._position, 0)
+        length = left if size < 0 else min(size, left)
+        if length == 0:
+            return b""
+        start = self._position
+        tail_start = max(self._size - _TAIL, 0)
+        if start >= tail_start:
+            if self._tail is None:
+                self._tail = self._store.read_range(self._path, tail_start, self._size - tail_start)
+            data = self._tail[start - tail_start : start - tail_start + length]
+        else:
+            data = self._store.read_range(self._path, start, length)
+        self._position += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

@@ -1,0 +1,1 @@
+"""One optimistic transaction, from its first read to its put and the hooks after it."""

@@ -1,0 +1,85 @@
+"""The transaction that is active in a thread, and the last version committed from it (Delta keeps both in the session)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaIllegalStateException
+
+if TYPE_CHECKING:
+    from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
+
+
+class _Thread(threading.local):
+    transaction: OptimisticTransaction | None = None
+    last_version: int | None = None
+
+
+_thread = _Thread()
+
+
+def get_active() -> OptimisticTransaction | None:
+    """Return the transaction that is active in this thread."""
+    return _thread.transaction
+
+
+def set_active(txn: OptimisticTransaction) -> None:
+    """Make ``txn`` the active transaction of this thread; setting it again changes nothing.
+
+    :raises DeltaIllegalStateException: another transaction is active (Delta: DELTA_ACTIVE_TRANSACTION_ALREADY_SET).
+    """
+    current = _thread.transaction
+    if current is not None and current is not txn:
+        raise DeltaIllegalStateException(
+            f"Cannot make the transaction on {txn.log.uri} active: this thread already has one on {current.log.uri} "
+            f"(version {current.read_version}). Transactions do not nest (DELTA_ACTIVE_TRANSACTION_ALREADY_SET); commit or clear "
+            "that one first.",
+            table=txn.log.uri,
+        )
+    _thread.transaction = txn
+
+
+def clear_active() -> None:
+    """Leave this thread without an active transaction."""
+    _thread.transaction = None
+
+
+@contextmanager
+def with_active(txn: OptimisticTransaction, *, override_existing: bool = False) -> Iterator[OptimisticTransaction]:
+    """Run the body with ``txn`` as the active transaction, and afterwards with the one that was active before.
+
+    :param override_existing: replace another transaction that is active, for the body.
+    :raises DeltaIllegalStateException: another transaction is active and not to be overridden.
+    """
+    before = _thread.transaction
+    if override_existing:
+        _thread.transaction = txn
+    else:
+        set_active(txn)
+    try:
+        yield txn
+    finally:
+        _thread.transaction = before
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Run the body without an active transaction (what a post-commit hook does is not part of the commit)."""
+    transaction, _thread.transaction = _thread.transaction, None
+    try:
+        yield
+    finally:
+        _thread.transaction = transaction
+
+
+def last_commit_version_in_session() -> int | None:
+    """Return the version that was last committed from this thread (Delta's ``lastCommitVersionInSession``)."""
+    return _thread.last_version
+
+
+def record_commit(version: int) -> None:
+    """Remember the version that was just committed."""
+    _thread.last_version = version

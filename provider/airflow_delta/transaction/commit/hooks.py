@@ -1,0 +1,109 @@
+"""What happens after a commit: the checksum, the checkpoint when one is due, and hooks that a caller registers."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaError, PostCommitHookFailedException
+from airflow_delta.transaction.commit.active import suspended
+from airflow_delta.transaction.policy.events import record_event
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import Action
+    from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
+
+logger = logging.getLogger(__name__)
+
+
+class PostCommitHook(ABC):
+    """Something to do right after a successful commit. It cannot undo it, and may start transactions of its own.
+
+    :ivar name: for messages.
+    """
+
+    name: str
+
+    @abstractmethod
+    def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
+        """Run after ``txn`` was committed as ``version``.
+
+        :param actions: what was committed, ``commitInfo`` first.
+        """
+
+    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+        """Decide what an error of :meth:`run` means; by default the policy's ``fail_on_hook_error`` does."""
+        if txn.policy.fail_on_hook_error:
+            raise PostCommitHookFailedException(
+                f"Version {version} of table {txn.log.uri} is committed, but its post-commit hook {self.name} failed: {error}",
+                hook=self.name,
+                table=txn.log.uri,
+                version=version,
+            ) from error
+
+
+class ChecksumHook(PostCommitHook):
+    """Writes ``<version>.crc``, from which the next start reads protocol, metadata and transactions."""
+
+    name = "Post commit checksum"
+
+    def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
+        """Write the checksum, unless a later version is known already; an optional file never fails a commit."""
+        if not txn.policy.checksum:
+            return
+        snapshot = txn.log.snapshot
+        if snapshot.version == version:
+            txn.log.write_checksum(snapshot)
+
+    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+        """Let it be: the file is optional."""
+
+
+class CheckpointHook(PostCommitHook):
+    """Writes a checkpoint of every ``delta.checkpointInterval``-th version, then deletes what of the log has expired.
+
+    :param always: of every version that it is run for.
+    """
+
+    name = "Post commit checkpoint trigger"
+
+    def __init__(self, *, always: bool = False) -> None:
+        self._always = always
+
+    def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
+        """Write a checkpoint when one is due."""
+        if txn.policy.checkpoint == "off" or not (self._always or txn.needs_checkpoint):
+            return
+        log = txn.log
+        snapshot = log.snapshot if log.snapshot.version == version else log.snapshot_at(version)
+        log.checkpoint(snapshot)
+        if snapshot.properties.enable_expired_log_cleanup:
+            log.clean_up_expired_logs(snapshot)
+
+    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+        """Let it be: a later commit writes the next checkpoint."""
+
+
+def run_hooks(hooks: Sequence[PostCommitHook], txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
+    """Run hooks in the order they were registered, none of them as part of an active transaction.
+
+    :raises PostCommitHookFailedException: a hook failed and says that this matters, as may another :class:`DeltaError`. The
+        commit stays, and the hooks after it have run.
+    """
+    failure: DeltaError | None = None
+    with suspended():
+        for hook in hooks:
+            try:
+                hook.run(txn, version, actions)
+            except Exception as error:
+                logger.error("Error when executing post-commit hook %s for commit %s", hook.name, version, exc_info=error)
+                data = {"hook": hook.name, "version": version, "error": type(error).__name__, "message": str(error)}
+                record_event("delta.commit.hook.failure", txn.log.uri, data, level=logging.WARNING)
+                try:
+                    hook.handle_error(txn, error, version)
+                except DeltaError as raised:
+                    failure = failure or raised
+    if failure is not None:
+        raise failure

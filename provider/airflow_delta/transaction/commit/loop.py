@@ -1,0 +1,356 @@
+"""Putting the log entry: the next free version, conflict checks against whoever was faster, bounded retries.
+
+Losing the race for a version is contention and is retried here, with nothing but the log entry to write again. A logical
+conflict is final. Whether a put that was not answered clearly has landed is settled by reading the log, and what cannot be
+settled is said.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import (
+    CommitCancelledException,
+    CommitStateUnknownException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MaxCommitRetriesExceededException,
+)
+from airflow_delta.log.actions.decode import CommitFile
+from airflow_delta.log.storage.base import AmbiguousPutError
+from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file
+from airflow_delta.transaction.commit.backoff import pause
+from airflow_delta.transaction.commit.observer import TransactionObserver
+from airflow_delta.transaction.conflicts.checker import ConflictChecker
+from airflow_delta.transaction.conflicts.errors import conflict
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit, read_back
+from airflow_delta.transaction.policy import events
+from airflow_delta.transaction.policy.policy import CommitPolicy
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+    from airflow_delta.log.actions.actions import Action, CommitInfo
+    from airflow_delta.log.delta_log import DeltaLog
+
+logger = logging.getLogger(__name__)
+
+_SETTLING_PAUSES = (0.0, 0.1, 0.3, 1.0)
+"""Seconds before each try to read back a version whose put was not answered clearly."""
+
+_MAX_AMBIGUOUS_PUTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The log entry to put.
+
+    :param data: its bytes; others once winning commits ask for it (row ids, timestamps).
+    :param num_actions: for messages.
+    :param may_retry: ``False`` for a commit that is valid at its first version only (Delta's ``commitLarge``).
+    """
+
+    txn_id: str
+    read_version: int
+    data: bytes
+    num_actions: int
+    isolation_level: str
+    may_retry: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Where the entry is.
+
+    :param recognised: the log told so, not the answer to the last put.
+    :param commits: every commit since the version that was read, as far as the loop knows them, the entry last.
+    :param write_seconds: what the last put took.
+    """
+
+    version: int
+    attempts: int
+    versions_checked: int
+    recognised: bool
+    commits: list[CommitFile]
+    write_seconds: float
+
+
+class CommitLoop:
+    """One run of the loop for one entry.
+
+    :param checker: of the transaction's reads and actions.
+    """
+
+    def __init__(
+        self, log: DeltaLog, entry: Entry, checker: ConflictChecker, policy: CommitPolicy, observer: TransactionObserver
+    ) -> None:
+        self.log = log
+        self.entry = entry
+        self.version = entry.read_version + 1
+        self.attempts = 0
+        self._checker = checker
+        self._policy = policy
+        self._observer = observer
+        self._winners: list[CommitFile] = []
+        self._started = time.monotonic()
+        self._write_seconds = 0.0
+        self._fresh = False
+        self._unsettled = False
+        self._ambiguous_puts = 0
+
+    def run(self) -> Landed:
+        """Put the entry at the next free version that it does not conflict with (Delta's ``doCommitRetryIteratively``).
+
+        :raises DeltaConcurrentModificationException: a logical conflict.
+        :raises MaxCommitRetriesExceededException: the policy's bounds are reached. Nothing was written.
+        :raises CommitCancelledException: the policy says so. Nothing was written.
+        :raises CommitStateUnknownException: the entry may or may not be in the log.
+        """
+        try:
+            landed = self._try()
+            return landed if landed is not None else self._contend()
+        except CommitStateUnknownException:
+            raise
+        except Exception as error:
+            if isinstance(error, DeltaConcurrentModificationException):
+                self._record_conflict(error)
+            if self._unsettled:
+                raise self._unknown(str(error)) from error
+            raise
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the loop started."""
+        return time.monotonic() - self._started
+
+    def _contend(self) -> Landed:
+        """Go on after a loss. Contention is rare enough for a fresh process not to import tenacity before."""
+        if self._exhausted():
+            raise self._max_retries()
+        from tenacity import RetryError, Retrying, retry_if_result
+
+        retrying = Retrying(
+            retry=retry_if_result(lambda landed: landed is None), wait=self._wait, stop=lambda _state: self._exhausted()
+        )
+        time.sleep(self._pause())
+        try:
+            landed: Landed | None = retrying(self._try)
+        except RetryError:
+            raise self._max_retries() from None
+        if landed is None:
+            raise self._max_retries()
+        return landed
+
+    def _exhausted(self) -> bool:
+        timeout = self._policy.total_timeout
+        return self.attempts >= self._policy.max_attempts or (timeout is not None and self.elapsed >= timeout)
+
+    def _wait(self, _state: RetryCallState) -> float:
+        return self._pause()
+
+    def _pause(self) -> float:
+        seconds = pause(self.attempts, self.elapsed, self._policy.min_wait, self._policy.max_wait)
+        if self._ambiguous_puts:  # a store that does not answer clearly needs time, not speed
+            seconds = max(seconds, min(self._policy.max_wait, 0.01 * 2**self._ambiguous_puts))
+        self._fresh = self._fresh and seconds == 0
+        return seconds
+
+    # -- one try ---------------------------------------------------------------------------------------------------------------
+
+    def _try(self) -> Landed | None:
+        """Check what is new, put the entry; after a loss check who won. ``None`` is a loss without a logical conflict."""
+        if not self._fresh:
+            landed = self.next_attempt_version()
+            if landed is not None:
+                return landed
+        landed = self._put()
+        return landed if landed is not None else self.next_attempt_version()
+
+    def next_attempt_version(self) -> Landed | None:
+        """Read the commits that are new, check them, and go to the version after them (Delta's ``getNextAttemptVersion``).
+
+        :returns: where the entry is, when one of them turns out to be it.
+        """
+        found = self.log.read_commits(self.version)
+        self._fresh = True
+        if not found:
+            return None
+        winners = [WinningCommit(file, table=self.log.uri) for file in found]
+        for index, winner in enumerate(winners):
+            if winner.is_of(self.entry.txn_id):
+                self._unsettled = False
+                logger.info("Version %s of %s is this transaction's own commit", winner.version, self.log.uri)
+                return self._landed(winner.version, [*self._winners, *found[: index + 1]], recognised=True)
+        self._unsettled = False  # somebody else has the version, so an entry that is still on its way cannot land
+        self.check_for_conflicts(winners)
+        self._winners += found
+        self.version += len(found)
+        return None
+
+    def check_for_conflicts(self, winners: Sequence[WinningCommit]) -> None:
+        """Check winning commits one by one, and make the log entry anew where they ask for it (Delta's ``checkForConflicts``).
+
+        :param winners: all that were found together, in ascending order.
+        :raises DeltaConcurrentModificationException: a logical conflict.
+        """
+        if not self.entry.may_retry:
+            raise conflict(
+                ConcurrentWriteException,
+                winners[0],
+                "Another writer took the version that this commit must be",
+                current=self._checker.current,
+            )
+        started = time.monotonic()
+        self._checker.begin(winners)
+        for winner in winners:
+            self._checker.check(winner)
+            if logger.isEnabledFor(logging.INFO):
+                milliseconds = int((time.monotonic() - started) * 1000)
+                logger.info(
+                    "Completed checking for conflicts Version: %s Attempt: %s Time: %s ms",
+                    winner.version,
+                    self.attempts,
+                    milliseconds,
+                )
+        next_version = winners[-1].version + 1
+        if self._checker.rebase(next_version):
+            current = self._checker.current
+            self.entry = replace(self.entry, data=current.encode(), num_actions=len(current.actions) + 1)
+        logger.info("No logical conflicts with deltas [%s, %s), retrying.", winners[0].version, next_version)
+        self._record_lost_race(winners[0].version, winners[-1].version)
+
+    def _record_lost_race(self, first: int, last: int) -> None:
+        """Record that others were faster (``delta.commit.retry``, ours): who waits for a commit wants to know why it takes long.
+
+        Commits that were there before the first put are no lost race.
+        """
+        if self.attempts and events.enabled(name="delta.commit.retry"):
+            data = {"txnId": self.entry.txn_id, "attempts": self.attempts, "firstWinner": first, "lastWinner": last}
+            events.record_event("delta.commit.retry", self.log.uri, data)
+
+    def _record_conflict(self, error: DeltaConcurrentModificationException) -> None:
+        """Record the event that Delta records: ``delta.commit.conflict.<Type>``."""
+        kind = type(error).__name__.removesuffix("Exception")
+        events.record_event(
+            f"delta.commit.conflict.{kind}",
+            self.log.uri,
+            {
+                "txnId": self.entry.txn_id,
+                "readVersion": self.entry.read_version,
+                "attempts": self.attempts,
+                "isolationLevel": self.entry.isolation_level,
+                "condition": error.condition,
+                "winningVersion": error.winning_version,
+                "winningTxnOperation": error.operation,
+                "partition": error.partition,
+            },
+            level=logging.INFO,
+        )
+
+    def _put(self) -> Landed | None:
+        version = self.version
+        if self._policy.cancelled is not None and self._policy.cancelled():
+            raise CommitCancelledException(
+                f"The commit to table {self.log.uri} was cancelled before version {version} was put. Nothing was written.",
+                table=self.log.uri,
+                version=version,
+            )
+        self.attempts += 1
+        self._fresh = False
+        self._observer.before_put(version, self.attempts)
+        logger.debug(
+            "Attempting to commit version %s with %s actions with %s isolation level",
+            version,
+            self.entry.num_actions,
+            self.entry.isolation_level,
+        )
+        started = time.monotonic()
+        try:
+            self.log.write_commit(version, self.entry.data)
+        except FileExistsError:
+            self._unsettled = True  # by ourselves, perhaps: an answer may have been lost below the store's own retries
+            landed = False
+        except AmbiguousPutError as error:
+            logger.warning("The put of version %s of %s was not answered clearly: %s", version, self.log.uri, error)
+            self._unsettled = True
+            landed = self._settle(version, error)
+            if not landed:
+                self._count_ambiguous(error)
+        except Exception as error:
+            landed = self._settle(version, error)
+            if not landed:
+                raise
+            self._unsettled = True
+        else:
+            landed = True
+            self._unsettled = False
+        self._write_seconds = time.monotonic() - started
+        self._observer.after_put(version, landed)
+        if not landed:
+            return None
+        recognised = self._unsettled
+        self._unsettled = False
+        return self._landed(version, [*self._winners, CommitFile(version, self.entry.data, None)], recognised=recognised)
+
+    # -- what a put that was not answered clearly has done ---------------------------------------------------------------------
+
+    def _settle(self, version: int, error: Exception) -> bool:
+        """Tell whether the version is ours, by reading it.
+
+        :raises CommitStateUnknownException: it cannot be read.
+        """
+        for seconds in _SETTLING_PAUSES:
+            time.sleep(seconds)
+            try:
+                data = self.log.store.read(commit_file(version))
+            except FileNotFoundError:
+                return False
+            except OSError as read_error:
+                logger.warning("Cannot read back version %s of %s: %s", version, self.log.uri, read_error)
+                continue
+            return WinningCommit(CommitFile(version, data, None), table=self.log.uri).is_of(self.entry.txn_id)
+        raise self._unknown(str(error)) from error
+
+    def _count_ambiguous(self, error: Exception) -> None:
+        self._ambiguous_puts += 1
+        if self._ambiguous_puts >= _MAX_AMBIGUOUS_PUTS:
+            raise self._unknown(f"{self._ambiguous_puts} puts were not answered clearly, the last with: {error}") from error
+
+    def _unknown(self, why: str) -> CommitStateUnknownException:
+        return CommitStateUnknownException(
+            f"Whether transaction {self.entry.txn_id} is version {self.version} of table {self.log.uri} is unknown ({why}). "
+            "Delete none of its files. Run the commit again: it looks for this transaction in the log first.",
+            table=self.log.uri,
+            version=self.version,
+        )
+
+    def committed(self, landed: Landed) -> tuple[CommitInfo, Sequence[Action]]:
+        """Return ``commitInfo`` and the actions that are in the log, which may be those of an earlier try."""
+        file = landed.commits[-1]
+        if file.data == self.entry.data:
+            return self._checker.current.commit_info, self._checker.current.actions
+        return read_back(file, table=self.log.uri)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------------
+
+    def _landed(self, version: int, commits: list[CommitFile], *, recognised: bool) -> Landed:
+        logger.info("Committed delta #%s to %s/%s", version, self.log.uri, LOG_DIRECTORY)
+        return Landed(version, self.attempts, len(self._winners), recognised, commits, self._write_seconds)
+
+    def _max_retries(self) -> MaxCommitRetriesExceededException:
+        return MaxCommitRetriesExceededException(
+            f"This commit has failed as it has been tried {self.attempts} times but did not succeed.\n"
+            "This can be caused by the Delta table being committed continuously by many concurrent commits.\n\n"
+            f"Table: {self.log.uri}\n"
+            f"Commit started at version: {self.entry.read_version + 1}\n"
+            f"Commit failed at version: {self.version}\n"
+            f"Number of actions attempted to commit: {self.entry.num_actions}\n"
+            f"Total time spent attempting this commit: {int(self.elapsed * 1000)} ms\n"
+            "Nothing was written. Commit again, or allow more attempts or a longer total time.",
+            table=self.log.uri,
+            version=self.version,
+        )

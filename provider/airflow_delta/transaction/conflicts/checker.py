@@ -1,0 +1,255 @@
+"""Whether a transaction may still be committed after others have taken the versions it wanted (Delta's ``ConflictChecker``).
+
+Each winning commit is checked once, in ascending order; the first check that fails decides the exception. The cost follows the
+winning commits, never the table. What winners make necessary (row ids, timestamps, adopted metadata) is folded into the
+transaction, and its actions are brought up to date once for all winners that were found together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from airflow_delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    DeltaConcurrentModificationException,
+    DeltaIllegalStateException,
+)
+from airflow_delta.log.actions.actions import AddFile, Metadata, Protocol, RemoveFile
+from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+from airflow_delta.transaction.conflicts.domains import check_domains
+from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, keep_apart, partition_hint
+from airflow_delta.transaction.conflicts.metadata import check_metadata
+from airflow_delta.transaction.conflicts.protocol import check_own_drop, check_protocol
+from airflow_delta.transaction.conflicts.winning_commit import (
+    ADD_KEY,
+    DOMAIN_KEY,
+    METADATA_KEY,
+    PROTOCOL_KEY,
+    REMOVE_KEY,
+    TXN_KEY,
+    WinningCommit,
+)
+from airflow_delta.transaction.prepare import in_commit_timestamps, row_tracking
+from airflow_delta.transaction.prepare.isolation import IsolationLevel
+
+__all__ = ["ConflictChecker", "CurrentTransaction"]
+
+_BACKFILLS = (row_tracking.BACKFILL, row_tracking.UNBACKFILL)
+
+
+class ConflictChecker:
+    """Checks winning commits against one transaction.
+
+    :param modification_time: gives the time of a winner's file in milliseconds, for one that carries no timestamp itself.
+    """
+
+    def __init__(self, current: CurrentTransaction, modification_time: Callable[[int], int] | None = None) -> None:
+        self.current = current
+        self._modification_time = modification_time
+        self._is_backfill = current.operation in _BACKFILLS
+        self._checks_adds = (
+            not current.is_blind_append
+            and not self._is_backfill
+            and current.isolation_level is not IsolationLevel.SNAPSHOT_ISOLATION
+        )
+        self._batch: Sequence[WinningCommit] = ()
+        self._read_and_removed: set[str] | None = None
+        self._look_at_actions()
+
+    def _look_at_actions(self) -> None:
+        actions = self._seen = self.current.own_actions
+        self._has_metadata = any(isinstance(action, Metadata) for action in actions)
+        self._has_protocol = any(isinstance(action, Protocol) for action in actions)
+        self._removes = {action.path: action for action in actions if isinstance(action, RemoveFile)}
+        reads = self.current.reads
+        self._checks_removes = reads.has_files or reads.whole_table or bool(self._removes)
+
+    def begin(self, winners: Sequence[WinningCommit]) -> None:
+        """Take a batch of winners, so that the files that were read are searched once for all of them."""
+        self._batch = winners
+        self._read_and_removed = None
+
+    def check(self, winner: WinningCommit) -> None:
+        """Check one winning commit of the batch; each once, in ascending order.
+
+        :raises DeltaConcurrentModificationException: this transaction cannot be serialised after it.
+        :raises DeltaUnsupportedTableFeatureException: the winner raised the protocol beyond what this provider can write.
+        :raises MissingCommitTimestampException: the winner lacks the timestamp that every commit of the table must have.
+        """
+        changes_table = winner.may_hold(PROTOCOL_KEY) | winner.may_hold(METADATA_KEY)
+        if changes_table:
+            check_protocol(self.current, winner, has_protocol=self._has_protocol)
+        if self._has_protocol:
+            check_own_drop(self.current, winner)
+        if changes_table:
+            check_metadata(self.current, winner, has_metadata=self._has_metadata)
+        if winner.may_hold(DOMAIN_KEY):
+            check_domains(self.current, winner)
+        if self.current.reads.app_ids and winner.may_hold(TXN_KEY):
+            self._check_app_ids(winner)
+        if row_tracking.is_supported(self.current.protocol):
+            self._fold_row_tracking(winner)
+        if self._checks_adds and winner.may_hold(ADD_KEY):
+            self._check_added(winner)
+        if self._checks_removes and winner.may_hold(REMOVE_KEY):
+            self._check_removed(winner)
+        if in_commit_timestamps.is_enabled(self.current.metadata):
+            self._fold_timestamp(winner)
+        if changes_table and (winner.protocol is not None or winner.metadata):
+            # What was adopted must still be a table that this provider can write.
+            table_protocol.check_can_write(self.current.protocol, self.current.metadata, winner.table, winner.version)
+        if self.current.own_actions is not self._seen:
+            self._look_at_actions()
+
+    def rebase(self, version: int) -> bool:
+        """Bring the transaction up to date after a batch of winners; tell whether its log entry has changed.
+
+        :param version: version that it tries next.
+        :raises DeltaIllegalStateException: what it would write now is not valid any more.
+        """
+        current = self.current
+        seen = current.actions
+        changed = current.rebase(version)
+        if current.actions is not seen and current.validate is not None:
+            current.validate(current.actions)
+        return changed
+
+    def _fail(
+        self,
+        kind: type[DeltaConcurrentModificationException],
+        winner: WinningCommit,
+        what: str,
+        advice: str = BEGIN_AGAIN,
+        partition: dict[str, str | None] | None = None,
+    ) -> DeltaConcurrentModificationException:
+        return conflict(kind, winner, what, advice, current=self.current, partition=partition)
+
+    def _check_app_ids(self, winner: WinningCommit) -> None:
+        common = sorted(self.current.reads.app_ids.intersection(winner.app_ids))
+        if common:
+            raise self._fail(
+                ConcurrentTransactionException,
+                winner,
+                f"The application transaction {', '.join(common)}, whose version this transaction looked up, was written by a "
+                "concurrent update",
+                "What to do: nothing, if the other run did the same work; a new transaction will see it in the log and apply its "
+                "rerun policy. Else give every concurrent run its own transaction key (appId).",
+            )
+
+    # -- what is folded into the transaction -----------------------------------------------------------------------------------
+
+    def _fold_row_tracking(self, winner: WinningCommit) -> None:
+        current = self.current
+        if current.operation == row_tracking.BACKFILL:
+            touched = winner.touched
+            if touched:
+                current.replace_actions(row_tracking.without_touched(current.own_actions, touched, table=current.table))
+                current.forgotten |= touched
+        if winner.operation == row_tracking.BACKFILL:
+            if current.operation == row_tracking.UNBACKFILL:
+                raise DeltaIllegalStateException(
+                    f"Row tracking is being switched on and dropped at the same time on table {current.table}: version "
+                    f"{winner.version} is a {row_tracking.BACKFILL} (DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_"
+                    "UNBACKFILL). Drop the feature again once that is done.",
+                    table=current.table,
+                    version=winner.version,
+                )
+            backfilled: dict[str, AddFile] = {file.path: file for file in winner.added_files}
+            current.replace_actions(row_tracking.with_backfilled(current.own_actions, backfilled))
+        elif current.operation == row_tracking.UNBACKFILL:
+            current.replace_actions(row_tracking.unbackfilled(current.own_actions, winner.added_files, winner.touched))
+            current.forgotten |= winner.touched
+        if winner.may_hold(DOMAIN_KEY):
+            for domain in winner.domain_metadata:
+                if domain.domain == row_tracking.DOMAIN:
+                    current.winning_high_water_mark = row_tracking.mark_of(domain, table=current.table)
+
+    def _fold_timestamp(self, winner: WinningCommit) -> None:
+        current = self.current
+        winning = winner.in_commit_timestamp
+        if winning is None and in_commit_timestamps.is_enabled(current.read_metadata):
+            from airflow_delta.log.time_travel import timestamp_of_info
+
+            winning = timestamp_of_info(winner.version, winner.commit_info or None, table=winner.table)  # which refuses
+        if winning is None:
+            winning = winner.modification_time
+        if winning is None and self._modification_time is not None:
+            winning = self._modification_time(winner.version)
+        own = current.in_commit_timestamp
+        if own is None:  # a winner has switched timestamps on
+            own = current.commit_info.timestamp or 0
+        current.in_commit_timestamp = own if winning is None else in_commit_timestamps.rebase(own, winning)
+
+    # -- files -----------------------------------------------------------------------------------------------------------------
+
+    def _check_added(self, winner: WinningCommit) -> None:
+        current = self.current
+        if current.isolation_level is IsolationLevel.WRITE_SERIALIZABLE and not self._has_metadata and winner.is_blind_append:
+            return
+        for _path, values in winner.added:
+            if self._should_have_read(values):
+                if winner.operation in _BACKFILLS:
+                    return
+                hint = partition_hint(values, current)
+                where = f"the partition {hint}" if hint else "the table"
+                raise self._fail(
+                    ConcurrentAppendException,
+                    winner,
+                    f"Files were added to {where} by a concurrent update, and this transaction should have read them (it read "
+                    f"{current.reads.describe()})",
+                    f"{BEGIN_AGAIN}\n{keep_apart(current)}",
+                    partition=values,
+                )
+
+    def _should_have_read(self, partition_values: dict[str, str | None]) -> bool:
+        reads = self.current.reads
+        if reads.whole_table or not self.current.partition_columns:
+            return True
+        return any(predicate.covers(partition_values) for predicate in reads.predicates.values())
+
+    def _check_removed(self, winner: WinningCommit) -> None:
+        removed = winner.removed
+        if not removed:
+            return
+        current = self.current
+        values_of = dict(removed)
+        read = self._read_files_removed_by_batch().intersection(values_of) - current.forgotten
+        if read or current.reads.whole_table:
+            path = min(read) if read else None
+            values = self._values_of(path, values_of) if path is not None else {}
+            hint = partition_hint(values, current)
+            what = (
+                f"A file in the partition {hint} that this transaction read ({path}) was removed by a concurrent update"
+                if hint
+                else f"A file that this transaction read ({path or 'it read the whole table'}) was removed by a concurrent update"
+            )
+            raise self._fail(
+                ConcurrentDeleteReadException, winner, what, f"{BEGIN_AGAIN}\n{keep_apart(current)}", partition=values
+            )
+        both = min(self._removes.keys() & values_of.keys(), default=None)
+        if both is not None:
+            values = self._values_of(both, values_of)
+            hint = partition_hint(values, current)
+            where = f" in the partition {hint}" if hint else ""
+            raise self._fail(
+                ConcurrentDeleteDeleteException,
+                winner,
+                f"A file{where} that this transaction removes ({both}) was removed by a concurrent update",
+                f"{BEGIN_AGAIN}\n{keep_apart(current)}",
+                partition=values,
+            )
+
+    def _values_of(self, path: str, winners: dict[str, dict[str, str | None]]) -> dict[str, str | None]:
+        """Return the partition of a file: as this transaction knows it, else as the winner says, which may say nothing."""
+        own = self._removes.get(path)
+        return (own.partition_values if own is not None else None) or winners[path]
+
+    def _read_files_removed_by_batch(self) -> set[str]:
+        if self._read_and_removed is None:
+            paths = {path for winner in self._batch if winner.may_hold(REMOVE_KEY) for path, _values in winner.removed}
+            self._read_and_removed = self.current.reads.read_among(list(paths))
+        return self._read_and_removed

@@ -1,0 +1,155 @@
+"""The transaction that wants to commit, as it must look after every winning commit (Delta's ``CurrentTransactionInfo``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_delta.log.actions.actions import Action, CommitInfo, Metadata, Protocol, encode_actions
+from airflow_delta.transaction.policy.conflict_options import ConflictOptions
+from airflow_delta.transaction.prepare import in_commit_timestamps, row_tracking
+from airflow_delta.transaction.prepare.isolation import IsolationLevel
+from airflow_delta.transaction.reads.read_set import ReadSet
+
+if TYPE_CHECKING:
+    from airflow_delta.log.snapshot import Snapshot
+
+
+@dataclass(slots=True)
+class CurrentTransaction:
+    """What the checks need to know of a transaction; winning commits fold into it.
+
+    :param metadata: as the transaction leaves it, as is ``protocol``. What winners changed and it can live with is adopted.
+    :param partition_columns: logical names at the version that was read.
+    :param actions: as they will be written, without ``commitInfo``.
+    :param commit_info: as it will be written.
+    :param operation: its name.
+    :param read_metadata: at the version that was read, as is ``read_protocol``; ``None`` when there was no table.
+    :param read_high_water_mark: gives the last row id at the version that was read; asked only where row ids are given.
+    :param snapshot_at: gives the table at a winning version; asked only by a commit that drops a feature.
+    :param validate: checks actions among themselves, as was done when the commit was prepared; raises what is wrong with them.
+    :param forgotten: paths of files that were read, and whose removal by others is taken care of.
+    """
+
+    table: str
+    read_version: int
+    reads: ReadSet
+    metadata: Metadata
+    protocol: Protocol
+    partition_columns: Sequence[str]
+    actions: Sequence[Action]
+    is_blind_append: bool
+    isolation_level: IsolationLevel
+    commit_info: CommitInfo = field(default_factory=CommitInfo)
+    operation: str = ""
+    read_metadata: Metadata | None = None
+    read_protocol: Protocol | None = None
+    read_high_water_mark: Callable[[], int] = lambda: row_tracking.NO_HIGH_WATER_MARK
+    options: ConflictOptions = field(default_factory=ConflictOptions)
+    snapshot_at: Callable[[int], Snapshot] | None = None
+    validate: Callable[[Sequence[Action]], None] | None = None
+    winning_high_water_mark: int | None = None
+    in_commit_timestamp: int | None = None
+    forgotten: set[str] = field(default_factory=set)
+    _own: Sequence[Action] = ()
+    """The actions before row ids, timestamps and versions were brought up to date."""
+
+    def __post_init__(self) -> None:
+        self._own = self.actions
+        self.in_commit_timestamp = self.commit_info.in_commit_timestamp
+
+    @property
+    def own_actions(self) -> Sequence[Action]:
+        """The actions as winning commits have left them, but for what follows from the version of the commit."""
+        return self._own
+
+    def replace_actions(self, actions: Iterable[Action]) -> None:
+        """Go on with other actions, because a winning commit asks for them."""
+        self._own = list(actions)
+
+    def replace_metadata(self, metadata: Metadata) -> None:
+        """Go on with other metadata, also in the metadata action if there is one."""
+        self.metadata = metadata
+        self.replace_actions(metadata if isinstance(action, Metadata) else action for action in self._own)
+
+    def add_tag(self, name: str, value: str) -> None:
+        """Set a tag of ``commitInfo``."""
+        tags = {**(self.commit_info.tags or {}), name: value}
+        self.commit_info = msgspec.structs.replace(self.commit_info, tags=tags)
+
+    def encode(self) -> bytes:
+        """Return the log entry."""
+        return encode_actions([self.commit_info, *self.actions])
+
+    def stamp(self, read_timestamp: int) -> None:
+        """Give the first attempt its in-commit timestamp.
+
+        :param read_timestamp: of the version that was read, -1 for none.
+        """
+        self.in_commit_timestamp = in_commit_timestamps.first(self.commit_info.timestamp or 0, read_timestamp)
+        self._own = self.actions = self._with_timestamp(self.actions, self.read_version + 1)
+
+    def rebase(self, version: int) -> bool:
+        """Bring all that depends on the version up to date; tell whether the log entry is another one than before.
+
+        :param version: version that the commit tries next.
+        :raises RowIdAssignmentWithoutStatsException: row ids have to be given, and a file does not say how many rows it has.
+        """
+        before_actions, before_info = self.actions, self.commit_info
+        actions = self._own
+        if in_commit_timestamps.is_enabled(self.metadata):
+            actions = self._with_timestamp(actions, version)
+        if any(isinstance(action, Metadata) and _TYPE_CHANGE in action.schema_string for action in actions):
+            actions = [_with_type_change(a, self.read_version, version) if isinstance(a, Metadata) else a for a in actions]
+        if row_tracking.is_supported(self.protocol):
+            mark = self.winning_high_water_mark
+            actions = row_tracking.rebase(
+                actions,
+                protocol=self.protocol,
+                metadata=self.metadata,
+                read_high_water_mark=self.read_high_water_mark(),
+                read_version=self.read_version,
+                winning_high_water_mark=mark if mark is not None else self.read_high_water_mark(),
+                commit_version=version,
+                table=self.table,
+            )
+        self.actions = actions
+        return self.actions is not before_actions or self.commit_info is not before_info
+
+    def _with_timestamp(self, actions: Sequence[Action], version: int) -> Sequence[Action]:
+        """Note the timestamp, and with it when timestamps were switched on if this commit does so."""
+        own = self.in_commit_timestamp
+        timestamp = own if own is not None else (self.commit_info.timestamp or 0)
+        if self.commit_info.in_commit_timestamp != timestamp:
+            self.commit_info = msgspec.structs.replace(self.commit_info, in_commit_timestamp=timestamp)
+        if not any(isinstance(action, Metadata) for action in actions):
+            return actions
+        self.metadata = in_commit_timestamps.with_enablement(
+            self.metadata, self.read_metadata, version=version, timestamp=timestamp
+        )
+        return [self.metadata if isinstance(action, Metadata) else action for action in actions]
+
+
+_TYPE_CHANGE = '"tableVersion"'
+
+
+def _with_type_change(metadata: Metadata, read_version: int, version: int) -> Metadata:
+    """Return the metadata with the version of type changes that this commit makes (only the preview of the feature notes it)."""
+    schema = msgspec.json.decode(metadata.schema_string)
+
+    def update(node: object) -> None:
+        if isinstance(node, list):
+            for item in node:
+                update(item)
+        elif isinstance(node, dict):
+            for change in node.get("delta.typeChanges", ()):
+                if isinstance(change, dict) and change.get("tableVersion", -1) > read_version:
+                    change["tableVersion"] = version
+            for value in node.values():
+                update(value)
+
+    update(schema)
+    return msgspec.structs.replace(metadata, schema_string=msgspec.json.encode(schema).decode())

@@ -1,0 +1,115 @@
+"""What a conflict tells the one who lost: what was read, what was committed, by whom, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_delta.exceptions import DeltaConcurrentModificationException
+
+if TYPE_CHECKING:
+    from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+    from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
+
+BEGIN_AGAIN = (
+    "What to do: begin a new transaction, which reads the latest version, and do its work again. In a Dag: clear the start task "
+    "with everything after it, or have the commit do that with on_conflict='restart'; a task that is a transaction of its own "
+    "begins anew when it is retried or cleared, and by itself with max_restarts."
+)
+
+_NULL = "null"
+_AIRFLOW = (("dagId", "Dag"), ("runId", "run"), ("taskId", "task"), ("mapIndex", "map index"), ("tryNumber", "try"))
+
+E = TypeVar("E", bound=DeltaConcurrentModificationException)
+
+
+def named_partition(values: Mapping[str, str | None] | None, current: CurrentTransaction) -> dict[str, str | None]:
+    """Return a partition by the names that users know; empty where there is nothing to tell.
+
+    :param values: by physical name, as actions have them; some writers leave them out of a remove.
+    """
+    if not current.partition_columns or not values:
+        return {}
+    physical = list(current.partition_columns)
+    metadata = current.read_metadata
+    if metadata is not None and metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none":
+        from airflow_delta.log.features.column_mapping import physical_partition_columns
+
+        physical = physical_partition_columns(metadata)
+    return {logical: values.get(name) for logical, name in zip(current.partition_columns, physical, strict=True)}
+
+
+def partition_hint(values: Mapping[str, str | None] | None, current: CurrentTransaction) -> str | None:
+    """Return a partition as ``[col=value, ...]``, or ``None`` where there is nothing to tell."""
+    return _hint(named_partition(values, current))
+
+
+def _hint(named: Mapping[str, str | None]) -> str | None:
+    if not named:
+        return None
+    return f"[{', '.join(f'{column}={_NULL if value is None else value}' for column, value in named.items())}]"
+
+
+def describe_winner(winner: WinningCommit) -> str:
+    """Return who committed the winning version: operation, Dag run or engine, time, and what the committer noted."""
+    info = winner.commit_info
+    tags = info.get("tags")
+    who = []
+    if isinstance(tags, Mapping):
+        who = [f"{label} {tags[f'airflow.{key}']}" for key, label in _AIRFLOW if tags.get(f"airflow.{key}") not in (None, "-1")]
+    engine = info.get("engineInfo")
+    by = ", ".join(who) or str(engine or "an unnamed writer")
+    timestamp = info.get("timestamp")
+    when = ""
+    if isinstance(timestamp, int) and not isinstance(timestamp, bool):
+        when = f" at {datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec='seconds')}"
+    noted = info.get("userMetadata")
+    note = f" with {engine}" if who and engine else ""
+    note += f", user metadata {noted!r}" if isinstance(noted, str) and noted else ""
+    return f"version {winner.version} ({info.get('operation') or 'TRANSACTION'}), committed by {by}{when}{note}"
+
+
+def keep_apart(current: CurrentTransaction) -> str:
+    """Return how such a conflict is kept from happening, for a transaction on this table that read what it read."""
+    columns = ", ".join(current.partition_columns)
+    if not columns:
+        return (
+            "To keep it from happening: the table has no partitions, so whatever another transaction adds conflicts with each "
+            "that read something. Partition it by what its writers keep apart."
+        )
+    return (
+        "To keep it from happening: transactions on disjoint partitions do not conflict. Let the predicate of an overwrite, a "
+        f"delete or a read name the partition columns ({columns}), and no more partitions than needed; what needs the same ones "
+        "runs one after the other (max_active_runs, a pool)."
+    )
+
+
+def conflict(
+    kind: type[E],
+    winner: WinningCommit,
+    what: str,
+    advice: str = BEGIN_AGAIN,
+    *,
+    current: CurrentTransaction,
+    partition: Mapping[str, str | None] | None = None,
+) -> E:
+    """Return the exception for a logical conflict with ``winner``.
+
+    :param what: one sentence without its end: what was committed that this transaction cannot be serialised with.
+    :param partition: of the conflicting file, by physical name.
+    """
+    info: dict[str, Any] = winner.commit_info
+    named = named_partition(partition, current)
+    read = current.reads.describe()
+    of_that = "" if read == "nothing" or read in what else f" ({read})"
+    return kind(
+        f"{what} on table {winner.table}: {describe_winner(winner)}. This transaction ({current.operation or 'TRANSACTION'}) "
+        f"read version {current.read_version}{of_that} and committed nothing.\n{advice}",
+        table=winner.table,
+        winning_version=winner.version,
+        winning_commit=info or None,
+        partition=_hint(named),
+        partition_values=named or None,
+        table_name=current.metadata.name or f"delta.`{current.table}`",
+    )

@@ -1,0 +1,178 @@
+"""A commit that took a version this transaction wanted, decoded only as far as a check needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.actions.actions import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.actions.decode import (
+    ADD_KEY,
+    DOMAIN_KEY,
+    METADATA_KEY,
+    PROTOCOL_KEY,
+    REMOVE_KEY,
+    TXN_KEY,
+    CommitFile,
+    check_complete,
+    decode_commit,
+    read_commit_info,
+)
+
+__all__ = ["ADD_KEY", "DOMAIN_KEY", "METADATA_KEY", "PROTOCOL_KEY", "REMOVE_KEY", "TXN_KEY", "WinningCommit"]
+
+
+class _File(msgspec.Struct, kw_only=True, rename="camel"):
+    path: str
+    partition_values: dict[str, str | None] | None = None
+
+
+class _Line(msgspec.Struct, kw_only=True, rename="camel"):
+    add: _File | None = None
+    remove: _File | None = None
+    meta_data: Metadata | None = None
+    txn: SetTransaction | None = None
+    protocol: Protocol | None = None
+    domain_metadata: DomainMetadata | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
+_SMALL_KEYS = (METADATA_KEY, PROTOCOL_KEY, TXN_KEY, DOMAIN_KEY)
+
+
+class WinningCommit:
+    """One winning commit.
+
+    What it may hold is decided by searching its bytes; only the lines that a check asks for are decoded, once.
+
+    :param file: the commit as it stands on storage.
+    :param table: URI of the table, for errors.
+    :raises DeltaLogCorruptedException: the file is empty or truncated.
+    """
+
+    def __init__(self, file: CommitFile, *, table: str) -> None:
+        check_complete(file.version, file.data, table=table)
+        self.version = file.version
+        self.modification_time = file.modification_time
+        self.table = table
+        self._data = file.data
+        self._small: list[_Line] | None = None
+        self._all: list[_Line] | None = None
+        self._info: dict[str, Any] | None = None
+
+    def may_hold(self, key: bytes) -> bool:
+        """Tell whether the commit may hold an action of that key; may say yes wrongly, never no."""
+        return key in self._data
+
+    @property
+    def commit_info(self) -> dict[str, Any]:
+        """The commit's ``commitInfo``; empty when it has none."""
+        if self._info is None:
+            self._info = read_commit_info(self.version, self._data, table=self.table) or {}
+        return self._info
+
+    @property
+    def operation(self) -> str:
+        """Name of the operation; empty when the winner does not say."""
+        name = self.commit_info.get("operation")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def in_commit_timestamp(self) -> int | None:
+        """Timestamp that the commit itself carries, in milliseconds since the epoch."""
+        value = self.commit_info.get("inCommitTimestamp")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def has_tag(self, name: str) -> bool:
+        """Tell whether ``commitInfo`` carries the tag with the value true."""
+        tags = self.commit_info.get("tags")
+        return isinstance(tags, dict) and str(tags.get(name)).lower() == "true"
+
+    @property
+    def is_blind_append(self) -> bool:
+        """Whether the winner says that it read nothing; a commit that does not say so did."""
+        return self.commit_info.get("isBlindAppend") is True
+
+    def is_of(self, txn_id: str) -> bool:
+        """Tell whether this is the commit of the transaction ``txn_id``."""
+        return txn_id.encode() in self._data and self.commit_info.get("txnId") == txn_id
+
+    @property
+    def metadata(self) -> list[Metadata]:
+        """Metadata actions."""
+        return [line.meta_data for line in self._small_lines() if line.meta_data is not None]
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """The protocol action."""
+        return next((line.protocol for line in self._small_lines() if line.protocol is not None), None)
+
+    @property
+    def app_ids(self) -> list[str]:
+        """Application ids of the ``txn`` actions."""
+        return [line.txn.app_id for line in self._small_lines() if line.txn is not None]
+
+    @property
+    def domains(self) -> list[str]:
+        """Domains of the domain metadata actions."""
+        return [domain.domain for domain in self.domain_metadata]
+
+    @property
+    def domain_metadata(self) -> list[DomainMetadata]:
+        """Domain metadata actions."""
+        return [line.domain_metadata for line in self._small_lines() if line.domain_metadata is not None]
+
+    @property
+    def added(self) -> list[tuple[str, dict[str, str | None]]]:
+        """Path and partition values of the files that were added."""
+        return [(line.add.path, line.add.partition_values or {}) for line in self._lines() if line.add is not None]
+
+    @property
+    def removed(self) -> list[tuple[str, dict[str, str | None]]]:
+        """Path and partition values (empty when the action has none) of the files that were removed."""
+        return [(line.remove.path, line.remove.partition_values or {}) for line in self._lines() if line.remove is not None]
+
+    @property
+    def touched(self) -> set[str]:
+        """Paths of the files that were added or removed."""
+        return {path for path, _values in (*self.added, *self.removed)}
+
+    @property
+    def added_files(self) -> list[AddFile]:
+        """The files that were added, decoded completely."""
+        return decode_commit(self.version, self._data, table=self.table).adds
+
+    def _lines(self) -> list[_Line]:
+        if self._all is None:
+            self._all = self._small = self._decode(self._data)
+        return self._all
+
+    def _small_lines(self) -> list[_Line]:
+        """Decode only the lines that are no file actions, of which a commit has few."""
+        if self._small is None:
+            lines = [line for line in self._data.split(b"\n") if any(key in line for key in _SMALL_KEYS)]
+            self._small = self._decode(b"\n".join(lines))
+        return self._small
+
+    def _decode(self, data: bytes) -> list[_Line]:
+        try:
+            return _decoder.decode_lines(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DeltaLogCorruptedException(
+                f"Commit {self.version} of table {self.table} cannot be understood ({error}), so whether it conflicts with "
+                "this transaction is unknown. Nothing was committed. Restore the file from a backup or a replica of the storage.",
+                table=self.table,
+                version=self.version,
+            ) from error
+
+
+def read_back(file: CommitFile, *, table: str) -> tuple[CommitInfo, list[Action]]:
+    """Return ``commitInfo`` and the other actions of a commit, as it is in the log.
+
+    :raises DeltaLogCorruptedException: the file cannot be understood.
+    """
+    commit = decode_commit(file.version, file.data, table=table)
+    actions: list[Action] = [*commit.metadata, *commit.protocol, *commit.txns, *commit.domains]
+    return CommitInfo.from_mapping(commit.commit_info or {}), [*actions, *commit.removes, *commit.adds, *commit.cdcs]

@@ -1,0 +1,1 @@
+"""What a caller may choose of a commit, and the events that it sends."""

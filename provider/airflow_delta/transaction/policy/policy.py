@@ -1,0 +1,141 @@
+"""How far a commit may go, and how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.actions.actions import CommitInfo
+from airflow_delta.transaction.policy.conflict_options import ConflictOptions
+
+CheckMode = Literal["off", "log", "fatal"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitPolicy:
+    """Bounds of the commit loop. Losing the race for a version is retried within them; a logical conflict never is.
+
+    :param max_attempts: puts of the log entry before giving up.
+    :param min_wait: seconds; the shortest pause after several losses.
+    :param max_wait: seconds; the longest pause.
+    :param total_timeout: seconds that the whole loop may take; ``None`` for no bound.
+    :param cancelled: asked right before every put; true stops the commit with nothing written.
+    :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``off`` leaves it to maintenance.
+    :param checksum: write ``<version>.crc`` after the commit.
+    :param fail_on_hook_error: raise when a post-commit hook fails. The commit stays either way.
+    :param conflicts: choices of the conflict checker.
+    :param commit_lock: hold the table's lock of this process while committing; by default as the kind of store asks for it
+        (Delta: ``commitLock.enabled``).
+    :param skip_recording_empty_commits: ``commit_if_needed`` writes no version for no actions
+        (Delta: ``skipRecordingEmptyCommits``).
+    :param duplicate_action_check: refuse a file that is added twice, removed twice, or both
+        (Delta: ``duplicateActionCheck.enabled``).
+    :param consistent_data_change: what to do about a commit in which only some adds and removes change data: ``off``, ``log`` or
+        ``fatal`` (Delta: ``commitValidation.consistentDataChange.mode``). With ``log``, too, one is refused of which the others
+        cannot hold the same rows.
+    :param fail_on_empty_file: refuse an added file of 0 bytes instead of logging it (Delta: ``emptyFileCheck.throwEnabled``).
+    :param fail_on_null_partition: refuse a null in a NOT NULL partition column instead of logging it
+        (Delta: ``nullPartitionCheck.throwEnabled``).
+    :param partition_column_change: what to do about an operation that may not change the partitioning and does: ``off``, ``log``
+        or ``fatal`` (Delta: ``partitionColumnChangeCheck``, which only logs unless it is told otherwise).
+    :param history_metrics: write ``operationMetrics`` (Delta: ``history.metricsEnabled``).
+    :param user_metadata: ``commitInfo.userMetadata`` where neither commit, operation nor transaction have one
+        (Delta: ``commitInfo.userMetadata``).
+    :param auto_compact: request compaction after commits that leave many small files; by default as the table's properties say
+        (Delta: ``autoCompact.enabled``).
+    :param auto_compact_min_files: small files of one partition from which on it is requested (``autoCompact.minNumFiles``).
+    :param auto_compact_max_file_size: bytes; files up to half of it are small (``autoCompact.maxFileSize``).
+    :param on_auto_compact: is handed the request; it is in the outcome of the commit either way.
+    """
+
+    max_attempts: int = 10_000
+    min_wait: float = 0.0
+    max_wait: float = 0.25
+    total_timeout: float | None = 600.0
+    cancelled: Callable[[], bool] | None = None
+    checkpoint: Literal["inline", "off"] = "inline"
+    checksum: bool = True
+    fail_on_hook_error: bool = False
+    conflicts: ConflictOptions = field(default_factory=ConflictOptions)
+    commit_lock: bool | None = None
+    skip_recording_empty_commits: bool = True
+    duplicate_action_check: bool = True
+    consistent_data_change: CheckMode = "log"
+    fail_on_empty_file: bool = False
+    fail_on_null_partition: bool = False
+    partition_column_change: CheckMode = "fatal"
+    history_metrics: bool = True
+    user_metadata: str | None = None
+    auto_compact: bool | None = None
+    auto_compact_min_files: int = 50
+    auto_compact_max_file_size: int = 128 * 1024 * 1024
+    on_auto_compact: Callable[[AutoCompactionRequest], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise DeltaIllegalArgumentException(f"max_attempts must be at least 1, got {self.max_attempts}")
+        if not 0 <= self.min_wait <= self.max_wait:
+            raise DeltaIllegalArgumentException(
+                f"0 <= min_wait <= max_wait must hold, got min_wait={self.min_wait}, max_wait={self.max_wait}"
+            )
+        if self.total_timeout is not None and self.total_timeout <= 0:
+            raise DeltaIllegalArgumentException(f"total_timeout must be positive, got {self.total_timeout}")
+        if self.checkpoint not in ("inline", "off"):
+            raise DeltaIllegalArgumentException(f"checkpoint must be 'inline' or 'off', got {self.checkpoint!r}")
+        for name in ("consistent_data_change", "partition_column_change"):
+            if getattr(self, name) not in get_args(CheckMode):
+                raise DeltaIllegalArgumentException(f"{name} must be 'off', 'log' or 'fatal', got {getattr(self, name)!r}")
+        if self.auto_compact_min_files < 2 or self.auto_compact_max_file_size < 1:
+            raise DeltaIllegalArgumentException(
+                "auto_compact_min_files must be at least 2 and auto_compact_max_file_size at least 1, got "
+                f"{self.auto_compact_min_files} and {self.auto_compact_max_file_size}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitOutcome:
+    """How a commit went.
+
+    :param version: version that it is.
+    :param attempts: puts of the log entry that were tried.
+    :param versions_checked: winning commits that were checked for conflicts.
+    :param recognised: the log held this transaction's commit already: an earlier put had landed unnoticed.
+    :param commit_info: as it is in the log.
+    :param timestamp: milliseconds since the epoch, ``commitInfo.timestamp``.
+    :param elapsed: seconds from the start of the loop to the durable commit.
+    :param auto_compaction: what should be compacted now, when post-commit hooks found that something should.
+    """
+
+    version: int
+    attempts: int
+    versions_checked: int
+    recognised: bool
+    commit_info: CommitInfo
+    timestamp: int
+    elapsed: float
+    auto_compaction: AutoCompactionRequest | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutoCompactionRequest:
+    """Small files that a commit has left in the partitions that it wrote to (Delta's ``AutoCompactRequest``).
+
+    An OPTIMIZE of these partitions, with ``auto=true``, is due; who gets the request decides when and where it runs.
+
+    :param version: version after which it was found.
+    :param partitions: serialised values by physical column name; one empty mapping for a table without partitions.
+    :param num_small_files: small files in these partitions.
+    :param small_file_bytes: their bytes.
+    :param min_file_size: bytes; smaller files are to be compacted.
+    :param max_file_size: bytes; the size to write.
+    """
+
+    table: str
+    version: int
+    partitions: tuple[Mapping[str, str | None], ...]
+    num_small_files: int
+    small_file_bytes: int
+    min_file_size: int
+    max_file_size: int

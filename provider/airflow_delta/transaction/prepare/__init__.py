@@ -1,0 +1,1 @@
+"""Actions made ready for the put: checks, metadata, row ids, times, isolation."""

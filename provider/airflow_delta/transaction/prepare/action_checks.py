@@ -1,0 +1,204 @@
+"""Checks of the actions of a commit among themselves, before anything is tried (steps of Delta's ``commitImpl``)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_delta.exceptions import (
+    DeltaDuplicateActionsException,
+    DeltaDuplicateDomainException,
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    DeltaUnsupportedTableFeatureException,
+)
+from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, Protocol, RemoveFile, SetTransaction
+from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.transaction.policy.events import record_event
+
+if TYPE_CHECKING:
+    from airflow_delta.transaction.policy.policy import CommitPolicy
+
+_MAX_EVENTS = 2
+"""Events that one commit records of each kind, however many files it concerns."""
+
+
+def deduplicate_set_transactions(actions: Sequence[Action], own: Iterable[SetTransaction]) -> list[Action]:
+    """Return the actions with the transaction's own ``txn`` actions after them, each application id once.
+
+    :raises DeltaIllegalArgumentException: one application id with two versions.
+    """
+    versions: dict[str, int] = {}
+    result: list[Action] = []
+    for action in [*actions, *own]:
+        if isinstance(action, SetTransaction):
+            known = versions.get(action.app_id)
+            if known is not None and known != action.version:
+                raise DeltaIllegalArgumentException(
+                    f"The application id {action.app_id!r} is set to version {known} and to version {action.version} in one "
+                    "commit. Give one version per application id."
+                )
+            if known is not None:
+                continue
+            versions[action.app_id] = action.version
+        result.append(action)
+    return result
+
+
+def check_added_files(table: str, actions: Sequence[Action], metadata: Metadata, policy: CommitPolicy) -> None:
+    """Look for added files that no sane writer adds: without bytes, or with a null where the column takes none.
+
+    Both are logged, as in Delta, unless the policy says that they are errors.
+
+    :raises DeltaIllegalStateException: there is one, and the policy says so.
+    """
+    adds = [action for action in actions if isinstance(action, AddFile)]
+    empty = [add for add in adds if add.size == 0]
+    if empty:
+        for add in empty[:_MAX_EVENTS]:
+            record_event("delta.commit.emptyAddFile", table, {"path": add.path}, level=logging.WARNING)
+        if policy.fail_on_empty_file:
+            raise DeltaIllegalStateException(
+                f"The file {empty[0].path} that is added to table {table} has 0 bytes, as no Parquet file has. Write it again.",
+                table=table,
+            )
+    if not adds or not metadata.partition_columns or '"nullable":false' not in metadata.schema_string.replace(" ", ""):
+        return
+    required = _required_partition_columns(metadata)
+    nulls = [(add, physical, name) for add in adds for physical, name in required if add.partition_values.get(physical) is None]
+    if nulls:
+        for add, _physical, name in nulls[:_MAX_EVENTS]:
+            data = {"path": add.path, "column": name}
+            record_event("delta.commit.nullPartitionValue", table, data, level=logging.WARNING)
+        if policy.fail_on_null_partition:
+            add, _physical, name = nulls[0]
+            raise DeltaIllegalStateException(
+                f"The file {add.path} that is added to table {table} is in a partition where {name} is null, and that column is "
+                "NOT NULL. Fill the column before writing.",
+                table=table,
+            )
+
+
+def _required_partition_columns(metadata: Metadata) -> list[tuple[str, str]]:
+    """Return physical and logical name of the partition columns that are NOT NULL."""
+    from airflow_delta.log.features.column_mapping import physical_partition_columns
+    from airflow_delta.log.schema.types import parse_schema
+
+    schema = parse_schema(metadata.schema_string)
+    pairs = zip(physical_partition_columns(metadata), metadata.partition_columns, strict=True)
+    fields = {field.name.lower(): field for field in schema.fields}
+    return [(physical, name) for physical, name in pairs if name.lower() in fields and not fields[name.lower()].nullable]
+
+
+def check_duplicates(table: str, actions: Sequence[Action]) -> None:
+    """Check that no file is added twice, removed twice, or both added and removed.
+
+    A file may be removed and added again with another deletion vector.
+
+    :raises DeltaDuplicateActionsException: it is.
+    """
+    added = [action for action in actions if isinstance(action, AddFile)]
+    removed = [action for action in actions if isinstance(action, RemoveFile)]
+    for what, paths in (("added", [a.path for a in added]), ("removed", [r.path for r in removed])):
+        if len(set(paths)) != len(paths):
+            twice = next(path for path, count in Counter(paths).items() if count > 1)
+            raise _duplicate(table, f"The file {twice} is {what} twice")
+    if added and removed:
+        both = {_file_key(a) for a in added}.intersection(_file_key(r) for r in removed)
+        if both:
+            raise _duplicate(table, f"The file {min(path for path, _ in both)} is both added and removed")
+
+
+def check_consistent_data_change(table: str, actions: Sequence[Action], operation: str, policy: CommitPolicy) -> None:
+    """Look for a commit in which some adds and removes change data and others do not; change data files do not count.
+
+    Such a commit may be true of each of its files, so that readers of changes go by the flag of each. It is not when the files
+    that claim to hold the same rows hold other numbers of them.
+
+    :raises DeltaIllegalStateException: it is one that the policy does not let through, or one that cannot be true.
+    """
+    if policy.consistent_data_change == "off":
+        return
+    changes = {action.data_change for action in actions if isinstance(action, AddFile | RemoveFile)}
+    if len(changes) < 2:
+        return
+    record_event("delta.commit.inconsistentDataChange", table, {"operation": operation}, level=logging.WARNING)
+    if policy.consistent_data_change == "fatal":
+        raise DeltaIllegalStateException(
+            f"The files of {operation} on table {table} are partly marked dataChange=true and partly dataChange=false. A commit "
+            "either changes data or rearranges it; make two commits of it.",
+            table=table,
+        )
+    added = [action for action in actions if isinstance(action, AddFile) and not action.data_change]
+    removed = [action for action in actions if isinstance(action, RemoveFile) and not action.data_change]
+    before, after = _live_rows(removed), _live_rows(added)
+    if before != after if before is not None and after is not None else bool(added) != bool(removed):
+        raise DeltaIllegalStateException(
+            f"The files of {operation} on table {table} that are marked dataChange=false do not hold the same rows: "
+            f"{len(removed)} files with {_count(before)} rows are removed, {len(added)} with {_count(after)} added. "
+            "Streams and the change data feed would miss the difference. Nothing was written; mark what changes rows "
+            "dataChange=true.",
+            table=table,
+        )
+
+
+class _NumRecords(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
+
+
+def _live_rows(files: Sequence[AddFile | RemoveFile]) -> int | None:
+    """Return the rows that are not deleted, ``None`` where the statistics of a file do not tell."""
+    total = 0
+    for file in files:
+        try:
+            rows = msgspec.json.decode(file.stats or "{}", type=_NumRecords).num_records
+        except msgspec.MsgspecError:
+            rows = None
+        if rows is None:
+            return None
+        total += rows - (0 if file.deletion_vector is None else file.deletion_vector.cardinality)
+    return total
+
+
+def _count(rows: int | None) -> str:
+    return "an unknown number of" if rows is None else str(rows)
+
+
+def check_domains(table: str, actions: Sequence[Action], protocol: Protocol) -> None:
+    """Check that no domain comes twice, and that the table's protocol has domains.
+
+    :raises DeltaDuplicateDomainException: one comes twice.
+    :raises DeltaUnsupportedTableFeatureException: the table has none (Delta: DELTA_DOMAIN_METADATA_NOT_SUPPORTED).
+    """
+    domains = [action.domain for action in actions if isinstance(action, DomainMetadata)]
+    if not domains:
+        return
+    twice = next((domain for domain, count in Counter(domains).items() if count > 1), None)
+    if twice is not None:
+        raise DeltaDuplicateDomainException(
+            f"The metadata domain {twice} is set twice in one commit to table {table} "
+            "(DELTA_DUPLICATE_DOMAIN_METADATA_INTERNAL_ERROR). Nothing was written; commit one configuration per domain.",
+            table=table,
+        )
+    if "domainMetadata" not in table_protocol.features(protocol):
+        raise DeltaUnsupportedTableFeatureException(
+            f"The metadata domain {domains[0]} cannot be written to table {table}: its protocol lacks domainMetadata "
+            "(DELTA_DOMAIN_METADATA_NOT_SUPPORTED). Set the table property delta.feature.domainMetadata to 'supported' first.",
+            features=("domainMetadata",),
+            table=table,
+        )
+
+
+def _file_key(action: AddFile | RemoveFile) -> tuple[str, str | None]:
+    return action.path, action.deletion_vector.unique_id if action.deletion_vector is not None else None
+
+
+def _duplicate(table: str, what: str) -> DeltaDuplicateActionsException:
+    return DeltaDuplicateActionsException(
+        f"{what} in one commit to table {table} (DELTA_DUPLICATE_ACTIONS_FOUND). Nothing was written.",
+        table=table,
+    )

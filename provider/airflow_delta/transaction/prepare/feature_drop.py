@@ -1,0 +1,145 @@
+"""Dropping a table feature: allowed one at a time, once nothing makes use of it (Delta's ``RemovableFeature``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_delta.exceptions import ProtocolDowngradeException
+from airflow_delta.log.actions.actions import Metadata, Protocol
+from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.transaction.prepare import in_commit_timestamps, row_tracking
+
+if TYPE_CHECKING:
+    from airflow_delta.log.snapshot import Snapshot
+
+OPERATION = "DROP FEATURE"
+CHECKPOINT_PROTECTION = "checkpointProtection"
+PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
+
+
+def dropped(old: Protocol, new: Protocol) -> frozenset[str]:
+    """Return the features that ``new`` lacks."""
+    return table_protocol.features(old) - table_protocol.features(new)
+
+
+def check_drop(old: Protocol, new: Protocol, snapshot: Snapshot, *, table: str) -> None:
+    """Check that a commit may take a table from one protocol to a lesser one.
+
+    :raises ProtocolDowngradeException: more than one feature is dropped, another one is added, it is in use, or one that stays
+        requires it.
+    """
+    lost = dropped(old, new)
+    gained = dropped(new, old) - {CHECKPOINT_PROTECTION}
+    known = table_protocol.FEATURES
+    dependent = sorted(name for name in table_protocol.features(new) if name in known and lost & set(known[name].requires))
+    why = None
+    if gained:
+        why = f"{', '.join(sorted(gained))} cannot be added in the same commit"
+    elif dependent:
+        why = f"{', '.join(dependent)} depends on it (DELTA_FEATURE_DROP_DEPENDENT_FEATURE)"
+    elif lost:
+        why = obstacle(lost, snapshot)
+    if why is not None:
+        raise ProtocolDowngradeException(
+            f"The table feature {', '.join(sorted(lost))} cannot be dropped from table {table}: {why}. Remove what makes use of "
+            "it, and drop one feature at a time.",
+            table=table,
+            version=snapshot.version,
+        )
+
+
+def obstacle(features: Collection[str], snapshot: Snapshot) -> str | None:
+    """Return why the features cannot be dropped from a table as it is, or ``None`` when they can."""
+    if len(features) != 1:
+        return "only one feature can be dropped in a commit"
+    (feature,) = features
+    rule = _REMOVABLE.get(feature)
+    if rule is None:
+        return "Delta does not let it go"
+    return rule(snapshot)
+
+
+def needs_history_protection(protocol: Protocol, features: Collection[str]) -> bool:
+    """Tell whether checkpoints must be kept for clients that know of the dropped features nothing any more."""
+    known = table_protocol.FEATURES
+    reader = any(name in known and known[name].reader for name in features)
+    return reader and CHECKPOINT_PROTECTION in table_protocol.features(protocol)
+
+
+def with_history_protection(metadata: Metadata, version: int) -> Metadata:
+    """Return the metadata that keeps the checkpoint before ``version`` from being cleaned up."""
+    return msgspec.structs.replace(metadata, configuration={**metadata.configuration, PROTECTED_BEFORE: str(version)})
+
+
+# -- what stands in the way, by feature ----------------------------------------------------------------------------------------
+
+
+def _unused(feature: str) -> Callable[[Snapshot], str | None]:
+    """Return the rule for features that only table properties or the schema can make use of."""
+
+    def rule(snapshot: Snapshot) -> str | None:
+        return "the table makes use of it" if feature in table_protocol.active_features(snapshot.metadata) else None
+
+    return rule
+
+
+def _free(_snapshot: Snapshot) -> str | None:
+    return None
+
+
+def _no_domains(snapshot: Snapshot) -> str | None:
+    domains = sorted(snapshot.domain_metadata)
+    return f"the metadata domains {', '.join(domains)} are set" if domains else None
+
+
+def _not_clustered(snapshot: Snapshot) -> str | None:
+    return "the table is clustered" if "delta.clustering" in snapshot.domain_metadata else None
+
+
+def _no_timestamps(snapshot: Snapshot) -> str | None:
+    keys = (in_commit_timestamps.ENABLEMENT_VERSION, in_commit_timestamps.ENABLEMENT_TIMESTAMP)
+    known = [key for key in keys if key in snapshot.metadata.configuration]
+    if in_commit_timestamps.is_enabled(snapshot.metadata):
+        known.insert(0, in_commit_timestamps.ENABLED)
+    return f"the table properties {', '.join(known)} are set" if known else None
+
+
+def _no_vectors(snapshot: Snapshot) -> str | None:
+    if snapshot.metadata.configuration.get("delta.enableDeletionVectors", "false").lower() == "true":
+        return "the table property delta.enableDeletionVectors is set"
+    column = snapshot.files(columns=["deletion_vector"]).column("deletion_vector")
+    count = len(column) - column.null_count
+    return f"{count} files have a deletion vector" if count else None
+
+
+def _no_mapping(snapshot: Snapshot) -> str | None:
+    mapped = "delta.columnMapping." in snapshot.metadata.schema_string
+    off = snapshot.metadata.configuration.get("delta.columnMapping.mode", "none").lower() == "none"
+    return None if off and not mapped else "the columns are mapped"
+
+
+def _no_row_ids(snapshot: Snapshot) -> str | None:
+    if row_tracking.is_enabled(snapshot.metadata):
+        return "the table property delta.enableRowTracking is set"
+    column = snapshot.files(columns=["base_row_id"]).column("base_row_id")
+    count = len(column) - column.null_count
+    return f"{count} files have row ids (set delta.rowTrackingSuspended, and commit them again without)" if count else None
+
+
+_REMOVABLE: Mapping[str, Callable[[Snapshot], str | None]] = {
+    "checkConstraints": _unused("checkConstraints"),
+    "columnMapping": _no_mapping,
+    "deletionVectors": _no_vectors,
+    "typeWidening": _unused("typeWidening"),
+    "typeWidening-preview": _unused("typeWidening-preview"),
+    "v2Checkpoint": _unused("v2Checkpoint"),
+    "inCommitTimestamp": _no_timestamps,
+    "vacuumProtocolCheck": _free,
+    "domainMetadata": _no_domains,
+    "clustering": _not_clustered,
+    "rowTracking": _no_row_ids,
+    "checkpointProtection": _free,
+}

@@ -1,0 +1,106 @@
+"""Checks of the file actions of a commit against the table that they are for (part of Delta's ``prepareCommit``)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException, DeltaIllegalStateException
+from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, Metadata, Protocol, RemoveFile
+from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.transaction.operations.operation import Operation
+
+REPLACES = frozenset(f"{head}REPLACE TABLE{tail}" for head in ("", "CREATE OR ") for tail in ("", " AS SELECT"))
+"""Operations that put another table into the place of one."""
+
+
+def check_files(
+    table: str,
+    actions: Sequence[Action],
+    metadata: Metadata,
+    protocol: Protocol,
+    operation: Operation,
+    *,
+    read_metadata: Metadata | None = None,
+    large: bool = False,
+) -> None:
+    """Check partitioning, deletion vectors and that nothing is deleted from an append-only table.
+
+    :param read_metadata: of the version that was read; a commit that deletes cannot itself lift its ``delta.appendOnly``.
+    :param large: of a ``commitLarge``, which replaces the state of the table and so is not held to append-only.
+    :raises DeltaIllegalStateException: a file has other partition columns than the table, or a deletion vector that may not be.
+    :raises AppendOnlyException: a file of an append-only table is removed.
+    """
+    columns = physical_partition_columns(metadata)
+    # A table that takes the place of another one is only held to what that one had asked for, as in Delta.
+    asked = (read_metadata,) if operation.name in REPLACES else (read_metadata, metadata)
+    append_only = not large and any(
+        known is not None and known.configuration.get("delta.appendOnly", "false").lower() == "true" for known in asked
+    )
+    for action in actions:
+        if isinstance(action, AddFile):
+            if action.partition_values.keys() != columns:
+                raise _wrong_partitioning(table, action, columns)
+            if action.deletion_vector is not None:
+                _check_deletion_vector(table, action, metadata, protocol, operation)
+        elif isinstance(action, RemoveFile):
+            if append_only and action.data_change:
+                raise AppendOnlyException(
+                    f"{operation.name} would remove {action.path}, but table {table} only allows appends "
+                    "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). If rows may be deleted, unset the property first, "
+                    "in a commit of its own.",
+                    table=table,
+                )
+        elif isinstance(action, AddCDCFile) and action.data_change:
+            raise DeltaIllegalArgumentException(
+                f"The change data file {action.path} must have dataChange=false (table {table}).", table=table
+            )
+
+
+def physical_partition_columns(metadata: Metadata) -> set[str]:
+    """Return the names that partition values have in the log; those of the schema without column mapping."""
+    if metadata.configuration.get("delta.columnMapping.mode", "none").lower() == "none":
+        return set(metadata.partition_columns)
+    from airflow_delta.log.features import column_mapping
+
+    return set(column_mapping.physical_partition_columns(metadata))
+
+
+def _wrong_partitioning(table: str, action: AddFile, columns: Collection[str]) -> DeltaIllegalStateException:
+    return DeltaIllegalStateException(
+        f"The file {action.path} has the partition columns {sorted(action.partition_values)}, but table {table} is partitioned "
+        f"by {sorted(columns)} (DELTA_INVALID_PARTITIONING_SCHEMA).",
+        table=table,
+    )
+
+
+class _Bounds(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
+    tight_bounds: bool | None = None
+
+
+def _check_deletion_vector(table: str, action: AddFile, metadata: Metadata, protocol: Protocol, operation: Operation) -> None:
+    enabled = metadata.configuration.get("delta.enableDeletionVectors", "false").lower() == "true"
+    if "deletionVectors" not in table_protocol.features(protocol) or not (enabled or operation.updates_in_place):
+        raise DeltaIllegalStateException(
+            f"The file {action.path} comes with a deletion vector, which table {table} does not allow "
+            "(DELTA_ADDING_DELETION_VECTORS_DISALLOWED). Set delta.enableDeletionVectors=true, or write the file anew.",
+            table=table,
+        )
+    try:
+        bounds = msgspec.json.decode(action.stats or "{}", type=_Bounds)
+    except msgspec.DecodeError:
+        bounds = _Bounds()
+    if bounds.num_records is None:
+        raise DeltaIllegalStateException(
+            f"The file {action.path} comes with a deletion vector but without numRecords (table {table}, "
+            "DELTA_DELETION_VECTOR_MISSING_NUM_RECORDS).",
+            table=table,
+        )
+    if operation.checks_loose_bounds and bounds.tight_bounds is not False:
+        raise DeltaIllegalStateException(
+            f"The file {action.path} comes with a deletion vector, so its statistics must say tightBounds=false (table {table}, "
+            "DELTA_ADDING_DELETION_VECTORS_WITH_TIGHT_BOUNDS_DISALLOWED).",
+            table=table,
+        )

@@ -1,0 +1,61 @@
+"""Timestamps inside the commits, strictly increasing from version to version (protocol, "In-Commit Timestamps").
+
+A table that switches them on later notes with which version and time that was, so that readers know up to where the
+modification times of the commit files count (Delta's ``InCommitTimestampUtils``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from airflow_delta.log.actions.actions import Metadata
+
+FEATURE = "inCommitTimestamp"
+ENABLED = "delta.enableInCommitTimestamps"
+ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+
+
+def is_enabled(metadata: Metadata | None) -> bool:
+    """Tell whether commits must carry a timestamp."""
+    return metadata is not None and metadata.configuration.get(ENABLED, "false").lower() == "true"
+
+
+def first(now: int, read_snapshot_timestamp: int) -> int:
+    """Return the timestamp of a first attempt.
+
+    :param now: milliseconds since the epoch.
+    :param read_snapshot_timestamp: of the version that was read; -1 when there was none.
+    """
+    return max(now, read_snapshot_timestamp + 1)
+
+
+def rebase(own: int, winning: int) -> int:
+    """Return the timestamp after a winning commit with timestamp ``winning``."""
+    return max(own, winning + 1)
+
+
+def with_enablement(new: Metadata, read: Metadata | None, *, version: int, timestamp: int) -> Metadata:
+    """Return the metadata that a commit writes, with the facts about when timestamps were switched on.
+
+    The first commit of a table needs none. Metadata that replaces a table's own keeps what was noted there.
+
+    :param new: metadata with in-commit timestamps.
+    :param read: metadata that was read; ``None`` when the table does not exist.
+    :param version: version of the commit.
+    :param timestamp: its in-commit timestamp.
+    """
+    if read is None or version == 0:
+        return new
+    if not is_enabled(read):
+        return _with(new, {ENABLEMENT_VERSION: str(version), ENABLEMENT_TIMESTAMP: str(timestamp)})
+    known = {key: read.configuration[key] for key in (ENABLEMENT_VERSION, ENABLEMENT_TIMESTAMP) if key in read.configuration}
+    if known and not known.keys() <= new.configuration.keys():
+        return _with(new, known)
+    return new
+
+
+def _with(metadata: Metadata, properties: Mapping[str, str]) -> Metadata:
+    return msgspec.structs.replace(metadata, configuration={**metadata.configuration, **properties})

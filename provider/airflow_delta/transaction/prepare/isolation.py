@@ -1,0 +1,72 @@
+"""Isolation levels, and which of them a commit runs at (Delta's ``IsolationLevel`` and its choice at commit)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, DomainMetadata, Metadata, RemoveFile
+from airflow_delta.transaction.operations.operation import Operation
+from airflow_delta.transaction.prepare import row_tracking
+
+
+class IsolationLevel(enum.Enum):
+    """How much of what others committed meanwhile a transaction may ignore; values are the names in ``commitInfo``."""
+
+    SERIALIZABLE = "Serializable"
+    WRITE_SERIALIZABLE = "WriteSerializable"
+    SNAPSHOT_ISOLATION = "SnapshotIsolation"
+
+    @classmethod
+    def parse(cls, name: str) -> IsolationLevel:
+        """Return the level of that name, in any case.
+
+        :raises DeltaIllegalArgumentException: there is no such level.
+        """
+        for level in cls:
+            if level.value.lower() == name.lower():
+                return level
+        names = ", ".join(level.value for level in cls)
+        raise DeltaIllegalArgumentException(f"There is no isolation level {name!r}; the levels are {names}.")
+
+
+def table_isolation_level(metadata: Metadata) -> IsolationLevel:
+    """Return the level that the property ``delta.isolationLevel`` asks for, Serializable by default.
+
+    :raises DeltaIllegalArgumentException: the value is no level that a table may have.
+    """
+    text = metadata.configuration.get("delta.isolationLevel")
+    if text is None:
+        return IsolationLevel.SERIALIZABLE
+    return writer_isolation_level(IsolationLevel.parse(text))
+
+
+def writer_isolation_level(level: IsolationLevel) -> IsolationLevel:
+    """Return ``level`` when a table or a transaction may ask for it; SnapshotIsolation is only ever chosen by the engine."""
+    if level is IsolationLevel.SNAPSHOT_ISOLATION:
+        raise DeltaIllegalArgumentException(
+            "SnapshotIsolation cannot be asked for: it would let a transaction overlook rows that it should have read. "
+            "Use Serializable or WriteSerializable."
+        )
+    return level
+
+
+def choose_isolation_level(prepared: Iterable[Action], level: IsolationLevel, operation: Operation) -> IsolationLevel:
+    """Return the level that a commit of ``prepared`` runs at.
+
+    A commit that changes no data may run at SnapshotIsolation: nothing that others added could have changed its outcome.
+    An action other than a file action (metadata, protocol, ``txn``, domain metadata) rules that out, but for the high-water mark
+    of row ids that follows from the files.
+
+    :param prepared: the actions as they will be written, without ``commitInfo``.
+    :param level: the table's level.
+    """
+    for action in prepared:
+        if isinstance(action, DomainMetadata) and action.domain == row_tracking.DOMAIN:
+            continue
+        if not isinstance(action, AddFile | RemoveFile | AddCDCFile) or action.data_change:
+            return level
+    if level is IsolationLevel.WRITE_SERIALIZABLE and operation.changes_data:
+        return level
+    return IsolationLevel.SNAPSHOT_ISOLATION

@@ -1,0 +1,251 @@
+"""What must hold before a commit is tried, and the order of its actions (Delta's ``prepareCommit`` and the checks around it)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaAssertionError,
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+)
+from airflow_delta.log.actions.actions import (
+    Action,
+    AddCDCFile,
+    AddFile,
+    CommitInfo,
+    Metadata,
+    Protocol,
+    RemoveFile,
+)
+from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.transaction.operations.operation import Operation
+from airflow_delta.transaction.policy.events import record_event
+from airflow_delta.transaction.policy.policy import CommitPolicy
+from airflow_delta.transaction.prepare import feature_drop, row_tracking
+from airflow_delta.transaction.prepare.file_checks import check_files
+
+if TYPE_CHECKING:
+    from airflow_delta.log.snapshot import Snapshot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableState:
+    """The table as a transaction read it, and what the transaction itself has set.
+
+    :param metadata: at the version that was read; ``None`` when the table does not exist, as is ``protocol``.
+    :param new_metadata: set through ``update_metadata``, as is ``new_protocol``.
+    :param row_id_high_water_mark: gives the last row id of the version that was read; asked only where row ids are given.
+    :param snapshot: version that was read; asked only by commits that drop a feature or change metadata.
+    """
+
+    table: str
+    read_version: int
+    metadata: Metadata | None
+    protocol: Protocol | None
+    new_metadata: Metadata | None = None
+    new_protocol: Protocol | None = None
+    row_id_high_water_mark: Callable[[], int] = lambda: row_tracking.NO_HIGH_WATER_MARK
+    snapshot: Snapshot | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedCommit:
+    """What will be written after ``commitInfo``, and the table as it is then."""
+
+    actions: list[Action]
+    metadata: Metadata
+    protocol: Protocol
+    new_metadata: Metadata | None
+    new_protocol: Protocol | None
+
+
+def prepare_commit(
+    state: TableState,
+    actions: Sequence[Action],
+    operation: Operation,
+    *,
+    policy: CommitPolicy | None = None,
+    large: bool = False,
+) -> PreparedCommit:
+    """Return the final actions of a commit, after every check that needs no look at other commits.
+
+    The order is metadata, protocol, then the caller's; in the first commit of a table a protocol that nobody asked for is first.
+
+    :param large: of a ``commitLarge``: its metadata is that of another table or version, so neither append-only nor the present
+        partitioning hold it back.
+
+    :raises DeltaAssertionError: metadata or protocol are changed more than once.
+    :raises DeltaIllegalStateException: the first commit has no metadata, or a file does not fit the partitioning.
+    """
+    if any(isinstance(action, CommitInfo) for action in actions):
+        raise DeltaIllegalArgumentException("commitInfo is written by the transaction; take it out of the actions.")
+    new_metadata, new_protocol, asked_for = _table_actions(state, actions)
+    metadata, protocol = new_metadata or state.metadata, new_protocol or state.protocol
+    if metadata is None or protocol is None:
+        raise DeltaIllegalStateException(f"Table {state.table} has no protocol or no metadata", table=state.table)
+    if new_protocol is not None and not (large and operation.name == "RESTORE"):  # which may be allowed to take features away
+        check_protocol_change(state, new_protocol, operation)
+    if new_metadata is not None or new_protocol is not None:  # else it was checked when the transaction began
+        table_protocol.check_can_write(protocol, metadata, state.table, state.read_version)
+        _check_column_defaults(state, metadata, protocol)
+    if new_metadata is not None and not large:  # RESTORE and CLONE bring metadata that fit their files, as in Delta
+        _check_change_data_feed(state, new_metadata, actions, operation)
+    if not large:
+        _check_partition_columns(state, new_metadata, operation, policy or CommitPolicy())
+    rest: list[Action] = [action for action in actions if not isinstance(action, Metadata | Protocol)]
+    check_files(state.table, rest, metadata, protocol, operation, read_metadata=state.metadata, large=large)
+    if row_tracking.is_supported(protocol):
+        rest = row_tracking.prepare(
+            rest,
+            protocol=protocol,
+            metadata=metadata,
+            snapshot_high_water_mark=state.row_id_high_water_mark(),
+            commit_version=state.read_version + 1,
+            table=state.table,
+        )
+    head: list[Action] = [action for action in (new_metadata, new_protocol) if action is not None]
+    if state.read_version < 0 and not asked_for:
+        head.reverse()
+    return PreparedCommit(
+        actions=head + rest, metadata=metadata, protocol=protocol, new_metadata=new_metadata, new_protocol=new_protocol
+    )
+
+
+def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metadata | None, Protocol | None, bool]:
+    """Return the metadata and the protocol to write, and whether the protocol is one that somebody asked for.
+
+    :raises DeltaAssertionError: one of them is changed more than once.
+    :raises DeltaIllegalStateException: the first commit has no metadata.
+    """
+    new_metadata: Metadata | None = _single(Metadata, state.new_metadata, actions, "metadata")
+    new_protocol: Protocol | None = _single(Protocol, state.new_protocol, actions, "protocol")
+    if new_metadata is not None and new_metadata is not state.new_metadata:
+        upgrade = verify_metadata(state, new_metadata)
+        if state.protocol is None and upgrade == _default_protocol():
+            upgrade = None
+        if new_protocol is not None and upgrade is not None:  # Delta counts what the metadata asks for as a change, too
+            raise DeltaAssertionError("Cannot change the protocol more than once in a transaction.", table=state.table)
+        new_protocol = new_protocol or upgrade
+    metadata = new_metadata or state.metadata
+    if metadata is None:
+        raise DeltaIllegalStateException(
+            f"The first commit of table {state.table} has no metadata (DELTA_METADATA_ABSENT). Set it with "
+            "update_metadata_for_new_table before committing.",
+            table=state.table,
+        )
+    if new_protocol is None and state.protocol is None:
+        return new_metadata, table_protocol.required_protocol(metadata), False
+    return new_metadata, new_protocol, new_protocol is not None
+
+
+def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
+    """Check metadata that is to be committed, and return the protocol that the table must be upgraded to for it, if any.
+
+    :raises DeltaAnalysisException: the schema, the partitioning or a property is not valid.
+    :raises DeltaUnsupportedTableFeatureException: it needs a feature that an existing table only gets by name.
+    """
+    from airflow_delta.log.schema.types import check_metadata
+    from airflow_delta.transaction.prepare.metadata_update import check_manual
+
+    check_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
+    required = table_protocol.required_protocol(metadata)
+    if state.protocol is None:
+        return required
+    check_manual(state, metadata)
+    upgraded = table_protocol.upgraded(state.protocol, required)
+    return None if upgraded == state.protocol else upgraded
+
+
+_writable: tuple[Protocol, Metadata] | None = None
+
+
+def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: int) -> None:
+    """Refuse a table that this provider cannot write.
+
+    Protocol and metadata are frozen and handed on from version to version, so transactions one after the other on one table
+    are examined once.
+
+    :raises DeltaUnsupportedTableFeatureException: a feature is unknown, or is in use and not supported.
+    :raises InvalidProtocolVersionException: the table needs a newer reader or writer version.
+    """
+    global _writable
+    known = _writable
+    if known is not None and known[0] is protocol and known[1] is metadata:
+        return
+    table_protocol.check_can_write(protocol, metadata, table, version)
+    _writable = (protocol, metadata)
+
+
+def check_protocol_change(state: TableState, new: Protocol, operation: Operation) -> None:
+    """Check that the table may go from its protocol to ``new``.
+
+    Only DROP FEATURE may take a feature away, when nothing makes use of it.
+
+    :raises ProtocolDowngradeException: the table would lose a feature.
+    """
+    table_protocol.check_form(new, state.table)
+    if state.protocol is None:
+        return
+    if operation.name == feature_drop.OPERATION and state.snapshot is not None:
+        feature_drop.check_drop(state.protocol, new, state.snapshot, table=state.table)
+        return
+    table_protocol.check_transition(state.protocol, new, state.table, state.read_version)
+
+
+def _single(kind: type[Any], own: Any, actions: Sequence[Action], what: str) -> Any:
+    found = [action for action in actions if isinstance(action, kind)]
+    if own is not None:
+        found.insert(0, own)
+    if len(found) > 1:
+        raise DeltaAssertionError(f"Cannot change the {what} more than once in a transaction.")
+    return found[0] if found else None
+
+
+def _default_protocol() -> Protocol:
+    """Return the protocol of a table that asks for nothing."""
+    reader, writer = table_protocol.DEFAULT_VERSIONS
+    return Protocol(min_reader_version=reader, min_writer_version=writer)
+
+
+def _check_column_defaults(state: TableState, metadata: Metadata, protocol: Protocol) -> None:
+    """Check that columns only have a default value where the table has that feature."""
+    if "CURRENT_DEFAULT" not in metadata.schema_string:
+        return
+    from airflow_delta.log.features.constraints import column_defaults
+    from airflow_delta.log.schema.types import parse_schema
+    from airflow_delta.transaction.prepare.metadata_update import check_defaults_supported
+
+    check_defaults_supported(state, column_defaults(parse_schema(metadata.schema_string)), protocol)
+
+
+def _check_change_data_feed(state: TableState, new_metadata: Metadata, actions: Sequence[Action], operation: Operation) -> None:
+    """Check that changes of rows can be told from changes of columns (Delta's ``performCdcColumnMappingCheck``)."""
+    from airflow_delta.log.features import change_data_feed
+
+    changes_files = any(isinstance(action, AddFile | RemoveFile | AddCDCFile) for action in actions)
+    change_data_feed.check_column_mapping(new_metadata, state.metadata, has_file_actions=changes_files, operation=operation.name)
+
+
+def _check_partition_columns(
+    state: TableState, new_metadata: Metadata | None, operation: Operation, policy: CommitPolicy
+) -> None:
+    old = state.metadata
+    if old is None or new_metadata is None or operation.may_change_partition_columns or policy.partition_column_change == "off":
+        return
+    if old.partition_columns != new_metadata.partition_columns:
+        data = {"operation": operation.name, "old": old.partition_columns, "new": new_metadata.partition_columns}
+        record_event("delta.commit.unexpectedPartitionColumnChange", state.table, data, level=logging.WARNING)
+        if policy.partition_column_change == "log":
+            return
+        raise DeltaAnalysisException(
+            f"{operation.name} may not change the partition columns of table {state.table} from {old.partition_columns} to "
+            f"{new_metadata.partition_columns} (DELTA_UNSUPPORTED_PARTITION_COLUMN_CHANGE). Overwrite the table with "
+            "overwriteSchema, or replace it.",
+            table=state.table,
+            version=state.read_version,
+        )

@@ -1,0 +1,223 @@
+"""Row ids and row commit versions of the files of a commit (protocol, "Row Tracking"; Delta's ``RowId``).
+
+Whoever writes a table whose protocol lists ``rowTracking`` gives every new file a range of row ids, whether or not the table
+property switches them on. The ranges start above a high-water mark that the table keeps in a metadata domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from airflow_delta.exceptions import (
+    DeltaIllegalStateException,
+    DeltaLogCorruptedException,
+    RowIdAssignmentWithoutStatsException,
+)
+from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
+
+FEATURE = "rowTracking"
+DOMAIN = "delta.rowTracking"
+NO_HIGH_WATER_MARK = -1
+"""High-water mark of a table that has given no row id."""
+BACKFILL = "ROW TRACKING BACKFILL"
+UNBACKFILL = "ROW TRACKING UNBACKFILL"
+PRESERVED_TAG = "delta.rowTracking.preserved"
+ENABLEMENT_ONLY_TAG = "rowTrackingEnablementOnly"
+
+_ENABLED = "delta.enableRowTracking"
+_SUSPENDED = "delta.rowTrackingSuspended"
+
+
+class _Mark(msgspec.Struct, rename="camel"):
+    row_id_high_water_mark: int
+
+
+class _Records(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
+
+
+_marks = msgspec.json.Decoder(_Mark)
+_records = msgspec.json.Decoder(_Records)
+
+
+def is_supported(protocol: Protocol) -> bool:
+    """Tell whether files must get row ids."""
+    return FEATURE in (protocol.writer_features or ())
+
+
+def is_enabled(metadata: Metadata) -> bool:
+    """Tell whether readers may rely on row ids."""
+    return metadata.configuration.get(_ENABLED, "false").lower() == "true"
+
+
+def is_suspended(metadata: Metadata) -> bool:
+    """Tell whether files must not get row ids although the protocol lists the feature: it is being dropped."""
+    return metadata.configuration.get(_SUSPENDED, "false").lower() == "true"
+
+
+def mark_of(domain: DomainMetadata, *, table: str) -> int:
+    """Return the high-water mark that a domain action sets.
+
+    :raises DeltaLogCorruptedException: it cannot be understood.
+    """
+    try:
+        return _marks.decode(domain.configuration).row_id_high_water_mark
+    except msgspec.DecodeError as error:
+        raise DeltaLogCorruptedException(
+            f"The row id high-water mark of table {table} cannot be understood ({domain.configuration!r}: {error}), so no row id "
+            "can be given. Nothing was written. Restore the commit or checkpoint that holds it from a backup.",
+            table=table,
+        ) from error
+
+
+def mark_action(mark: int) -> DomainMetadata:
+    """Return the action that sets the high-water mark."""
+    return DomainMetadata(domain=DOMAIN, configuration=f'{{"rowIdHighWaterMark":{mark}}}', removed=False)
+
+
+def prepare(
+    actions: Sequence[Action],
+    *,
+    protocol: Protocol,
+    metadata: Metadata,
+    snapshot_high_water_mark: int,
+    commit_version: int,
+    table: str = "",
+) -> list[Action]:
+    """Return the actions with row ids and row commit versions for all files that have none, the new high-water mark last.
+
+    :param snapshot_high_water_mark: of the version that was read, -1 for none.
+    :param commit_version: version that the commit tries first.
+    :raises RowIdAssignmentWithoutStatsException: a new file does not say how many rows it has.
+    :raises DeltaIllegalStateException: the caller sets the high-water mark.
+    """
+    if not is_supported(protocol):
+        return list(actions)
+    if any(isinstance(action, DomainMetadata) and action.domain == DOMAIN for action in actions):
+        raise DeltaIllegalStateException(
+            f"The row id high-water mark (metadata domain {DOMAIN}) of table {table} is set by the engine alone. Take it out of "
+            "the actions.",
+            table=table,
+        )
+    if is_suspended(metadata):
+        return [_stripped(action) if isinstance(action, AddFile) else action for action in actions]
+    assigned, mark = _assigned(
+        actions, NO_HIGH_WATER_MARK, snapshot_high_water_mark, NO_HIGH_WATER_MARK, commit_version, table, only_missing=True
+    )
+    return assigned if mark == snapshot_high_water_mark else [*assigned, mark_action(mark)]
+
+
+def rebase(
+    actions: Sequence[Action],
+    *,
+    protocol: Protocol,
+    metadata: Metadata,
+    read_high_water_mark: int,
+    read_version: int,
+    winning_high_water_mark: int,
+    commit_version: int,
+    table: str = "",
+) -> list[Action]:
+    """Return prepared actions as a commit at ``commit_version`` must have them, after others have given row ids.
+
+    Ids above the mark that was read are this commit's own and are given anew; ids of files that were in the table before stay.
+    The mark is always written, before all other actions (Delta's ``reassignOverlappingRowIds``).
+
+    :param winning_high_water_mark: after the last winning commit.
+    :raises RowIdAssignmentWithoutStatsException: a file needs an id for the first time and does not say how many rows it has.
+    """
+    if not is_supported(protocol) or is_suspended(metadata):
+        return list(actions)
+    own = [action for action in actions if not (isinstance(action, DomainMetadata) and action.domain == DOMAIN)]
+    assigned, mark = _assigned(own, read_high_water_mark, winning_high_water_mark, read_version, commit_version, table)
+    return [mark_action(mark), *assigned]
+
+
+def _assigned(
+    actions: Sequence[Action],
+    read_mark: int,
+    mark: int,
+    read_version: int,
+    commit_version: int,
+    table: str,
+    *,
+    only_missing: bool = False,
+) -> tuple[list[Action], int]:
+    """Give ids above ``mark``; return the actions and the last id."""
+    result: list[Action] = []
+    for action in actions:
+        if isinstance(action, AddFile):
+            base, version = action.base_row_id, action.default_row_commit_version
+            if base is None or (not only_missing and base > read_mark):
+                base, mark = mark + 1, mark + _num_records(action, table)
+            if version is None or (not only_missing and version > read_version):
+                version = commit_version
+            if base != action.base_row_id or version != action.default_row_commit_version:
+                action = msgspec.structs.replace(action, base_row_id=base, default_row_commit_version=version)
+        result.append(action)
+    return result, mark
+
+
+def _num_records(file: AddFile, table: str) -> int:
+    """Return the physical number of rows; a deletion vector does not lower it."""
+    try:
+        records = _records.decode(file.stats or "{}").num_records
+    except msgspec.DecodeError:
+        records = None
+    if records is None:
+        raise RowIdAssignmentWithoutStatsException(
+            f"The file {file.path} cannot get row ids in table {table}: its statistics do not say how many rows it has "
+            "(numRecords). Collect statistics for every file of a table with row tracking.",
+            table=table,
+        )
+    return records
+
+
+def _stripped(file: AddFile) -> AddFile:
+    if file.base_row_id is None and file.default_row_commit_version is None:
+        return file
+    return msgspec.structs.replace(file, base_row_id=None, default_row_commit_version=None)
+
+
+# -- the two operations that rewrite what the log says about every file --------------------------------------------------------
+
+
+def without_touched(actions: Sequence[Action], touched: Collection[str], *, table: str) -> list[Action]:
+    """Return a backfill without the files that a winning commit has added or removed: they have ids, or are gone.
+
+    :raises DeltaIllegalStateException: a backfill holds anything but files and the high-water mark.
+    """
+    for action in actions:
+        if not isinstance(action, AddFile) and not (isinstance(action, DomainMetadata) and action.domain == DOMAIN):
+            raise DeltaIllegalStateException(
+                f"A {BACKFILL} of table {table} holds an action that is neither a file nor the row id high-water mark: "
+                f"{type(action).__name__}. Commit it on its own.",
+                table=table,
+            )
+    return [action for action in actions if not (isinstance(action, AddFile) and action.path in touched)]
+
+
+def with_backfilled(actions: Sequence[Action], backfilled: Mapping[str, AddFile]) -> list[Action]:
+    """Return the actions with the row ids that a winning backfill gave to the same files."""
+    result: list[Action] = []
+    for action in actions:
+        if isinstance(action, AddFile | RemoveFile) and action.path in backfilled:
+            known = backfilled[action.path]
+            action = msgspec.structs.replace(
+                action, base_row_id=known.base_row_id, default_row_commit_version=known.default_row_commit_version
+            )
+        result.append(action)
+    return result
+
+
+def unbackfilled(actions: Sequence[Action], added: Sequence[AddFile], touched: Collection[str]) -> list[Action]:
+    """Return an unbackfill after a winning commit: what it touched is left alone, the ids that it gave are taken away."""
+    kept = [action for action in actions if not (isinstance(action, AddFile) and action.path in touched)]
+    cleaned = [
+        msgspec.structs.replace(file, data_change=False, base_row_id=None, default_row_commit_version=None)
+        for file in added
+        if file.base_row_id is not None or file.default_row_commit_version is not None
+    ]
+    return [*kept, *cleaned]
