@@ -139,7 +139,7 @@ def test_uris() -> None:
 def test_paths_without_a_scheme_are_of_the_source() -> None:
     from airflow_delta.commands.clone import _absolute
     from airflow_delta.log.actions.actions import AddFile
-    from airflow_delta.log.storage.base import store_for
+    from airflow_delta.log.storage.factory import store_for
 
     def cloned(path: str, root: str) -> str:
         file = AddFile(path=path, partition_values={}, size=1, modification_time=1, data_change=True)

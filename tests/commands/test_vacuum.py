@@ -180,7 +180,7 @@ def test_names_that_are_no_utf8_or_begin_with_dots(tmp_path):
 
 def test_keys_on_object_stores():
     from airflow_delta.commands.files.table_paths import keys_to_keep, relative_key
-    from airflow_delta.log.storage.base import store_for
+    from airflow_delta.log.storage.factory import store_for
 
     store = store_for("s3://bucket/a/table")
     for path in ("x y", "./x y", "s3a://bucket/a/table/x y", "S3N://bucket/a/table/x y", "/a/table/x y"):

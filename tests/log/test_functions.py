@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.expressions.functions import DETERMINISTIC, OTHERS, UNSAFE, oversized, refused_function
-from airflow_delta.log.expressions.generated import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.functions import (
+    DETERMINISTIC,
+    NOT_DETERMINISTIC,
+    OF_THE_SESSION,
+    OTHERS,
+    UNSAFE,
+    oversized,
+    refused_function,
+)
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import PrimitiveType, StructField, StructType
 

@@ -19,7 +19,7 @@ from airflow_delta.log.checkpoint.last_checkpoint import (
     short_schema,
 )
 from airflow_delta.log.checkpoint.write.writer import write_checkpoint
-from airflow_delta.log.storage.base import store_for
+from airflow_delta.log.storage.factory import store_for
 from support.tables import log_path, table_with_commits
 
 # (document, canonical form by the rules of the protocol's "JSON checksum")

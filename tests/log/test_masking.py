@@ -14,7 +14,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.storage.base import store_for
+from airflow_delta.log.storage.factory import store_for
 from airflow_delta.masking import has_user_info, masked, masked_settings, masked_values, refused_options, secret_values
 from airflow_delta.staging.report import StageRequest
 

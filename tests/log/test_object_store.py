@@ -12,7 +12,8 @@ import pytest
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionsNotContiguousException
 from airflow_delta.log import DeltaLog, Metadata, Protocol
 from airflow_delta.log.actions.actions import encode_actions
-from airflow_delta.log.storage.base import AmbiguousPutError, store_for
+from airflow_delta.log.storage.base import AmbiguousPutError
+from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.object import ObjectStore
 from support import tables
 

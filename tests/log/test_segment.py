@@ -9,7 +9,8 @@ import pytest
 
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log.segment.segment import LogSegment, load_segment
-from airflow_delta.log.storage.base import LogStore, store_for
+from airflow_delta.log.storage.base import LogStore
+from airflow_delta.log.storage.factory import store_for
 from support import tables
 
 

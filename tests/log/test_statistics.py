@@ -19,7 +19,8 @@ from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import from_arrow, to_json
 from airflow_delta.log.statistics.footers import read_footers
 from airflow_delta.log.statistics.statistics import stats_from_footer, truncate_max, truncate_min
-from airflow_delta.log.storage.base import FileStatus, store_for
+from airflow_delta.log.storage.base import FileStatus
+from airflow_delta.log.storage.factory import store_for
 
 MOMENT = dt.datetime(2024, 1, 1, 12, 0, 0, 123999, tzinfo=dt.UTC)
 TABLE = pa.table(

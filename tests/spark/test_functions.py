@@ -12,8 +12,7 @@ from airflow_delta.commands.merge.plan_merge import plan_merge
 from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.log.expressions.functions import DETERMINISTIC, OTHERS, UNSAFE
-from airflow_delta.log.expressions.generated import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.functions import DETERMINISTIC, NOT_DETERMINISTIC, OF_THE_SESSION, OTHERS, UNSAFE
 from airflow_delta.staging.merge import when_matched_update
 from commands.flow import Table, column
 from commands.test_table_features import create

@@ -19,6 +19,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.schema.types import ArrayType, Leaf, MapType, StructType
+from airflow_delta.log.storage.factory import sibling
 from airflow_delta.staging.contract import CommitResult
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ def _footers(store: LogStore, files: Sequence[AddFile]) -> Iterator[tuple[AddFil
             elsewhere, status = _status(store, file)
             groups.setdefault(elsewhere, []).append((file, status))
         for root, group in groups.items():
-            there = store if root is None else store.sibling(root)
+            there = store if root is None else sibling(store, root)
             try:
                 footers = read_footers(there, [status for _file, status in group], CONCURRENCY)
             except StagedFileException as error:

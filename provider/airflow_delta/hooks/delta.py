@@ -146,7 +146,7 @@ class DeltaHook(BaseHook):
 
         :raises DeltaIllegalArgumentException: the connection has no base path.
         """
-        from airflow_delta.log.storage.base import store_for
+        from airflow_delta.log.storage.factory import store_for
 
         if self.base_path is None:
             raise DeltaIllegalArgumentException(

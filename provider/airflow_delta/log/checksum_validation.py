@@ -88,10 +88,8 @@ def find_mismatches(snapshot: Snapshot) -> Mismatches:
 
 def computed_snapshot(snapshot: Snapshot) -> Snapshot:
     """Return the same version, to be read from checkpoint and commits alone."""
-    from airflow_delta.log.snapshot import Snapshot
-
     segment = replace(snapshot.segment, checksum_versions=())
-    return Snapshot(snapshot.log, segment, corrupt_checkpoints=snapshot.corrupt_checkpoints)
+    return type(snapshot)(snapshot.log, segment, corrupt_checkpoints=snapshot.corrupt_checkpoints)
 
 
 def mismatch_error(snapshot: Snapshot, mismatches: Mapping[str, tuple[Any, Any]]) -> DeltaChecksumMismatchException:

@@ -20,7 +20,8 @@ from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.segment.commit_files import CommitFiles
 from airflow_delta.log.segment.segment import LogSegment, load_segment
 from airflow_delta.log.snapshot import Snapshot
-from airflow_delta.log.storage.base import UNKNOWN, FileStatus, LogStore, store_for
+from airflow_delta.log.storage.base import UNKNOWN, FileStatus, LogStore
+from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.file_names import checksum_file, commit_file
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class DeltaLog(CommitFiles):
         """Open the log of a table; nothing is read yet, and the table need not exist.
 
         :param table_uri: path or URI of the table.
-        :param storage_options: see :func:`airflow_delta.log.storage.base.store_for`.
+        :param storage_options: see :func:`airflow_delta.log.storage.factory.store_for`.
         :param checksum_validation: when a transaction that starts verifies the state it reads; default: Delta's rule.
         """
         return cls(store_for(table_uri, storage_options), checksum_validation=checksum_validation)

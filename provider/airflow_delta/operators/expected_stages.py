@@ -86,12 +86,10 @@ def check_all_reported(
 
 def _stage_tasks(commit: DeltaCommitOperator, context: Context) -> Iterable[str]:
     """Yield the ids of the stage tasks that the commit is wired to (its arguments are rendered, the Dag's are not)."""
-    from airflow_delta.operators.transactional import DeltaTransactionalOperator
-
     definition = context["dag"].task_dict.get(commit.task_id)
     for task, _ in XComArg.iter_xcom_references(getattr(definition, "staged", None)):
         operator_class: Any = getattr(task, "operator_class", None) or type(task)
-        if issubclass(operator_class, DeltaTransactionalOperator):
+        if getattr(operator_class, "transaction_role", None) == "stage":
             yield task.task_id
 
 

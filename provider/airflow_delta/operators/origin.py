@@ -103,8 +103,6 @@ def _uri(table: str, conn_id: str) -> str:
 
 def _start_tasks(operator: Any, context: Context) -> list[Any] | None:
     """Return the start tasks whose handle a task may have; ``None``: the Dag file states the handle itself, or is not there."""
-    from airflow_delta.operators.transaction import DeltaStartTransactionOperator
-
     dag: Any = context.get("dag")
     definition: Any = None if dag is None else dag.task_dict.get(operator.task_id)
     if definition is None:
@@ -113,7 +111,7 @@ def _start_tasks(operator: Any, context: Context) -> list[Any] | None:
 
     def starts(tasks: Any) -> list[Any]:
         classes = ((task, getattr(task, "operator_class", None) or type(task)) for task in tasks)
-        return [task for task, cls in classes if isinstance(cls, type) and issubclass(cls, DeltaStartTransactionOperator)]
+        return [task for task, cls in classes if getattr(cls, "transaction_role", None) == "start"]
 
     references = [task for task, _ in XComArg.iter_xcom_references(given)]
     if not references and isinstance(given, Mapping):

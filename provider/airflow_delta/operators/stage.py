@@ -29,7 +29,7 @@ _K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator remembers a fi
 class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator):
     """Submit a Spark application that stages its result, and collect what it staged.
 
-    The application calls ``airflow_delta.spark.stage.delta_stage(spark).write(df)``; the cluster needs neither Airflow nor this
+    The application calls ``airflow_delta.spark.delta_stage(spark).write(df)``; the cluster needs neither Airflow nor this
     provider: the few modules for it travel along with ``--py-files``. A durable task (Airflow's default) that is retried after
     its worker was lost collects what the earlier try had submitted: in cluster mode it reconnects to the driver; in client mode
     it takes the report that the application left, and waits for one that still runs on this machine. What does not show is done

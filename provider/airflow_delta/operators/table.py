@@ -255,7 +255,7 @@ class DeltaMaintenanceBase(DeltaTaskIdentity):
         return absolute_table(self.table)
 
     def _commit_options(self, context: Context) -> dict[str, Any]:
-        """Return identity and commit options as :func:`airflow_delta.commands.run_transaction.run_transaction` and its like take them."""
+        """Return identity and commit options as ``run_transaction`` and its like take them."""
         return {
             **self._begin_options(context),
             "attempt": new_attempt(context["ti"].try_number),

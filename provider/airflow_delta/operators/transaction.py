@@ -58,6 +58,7 @@ class DeltaStartTransactionOperator(BaseOperator):
     :param create: create the table with the commit when there is none; else a missing table is an error.
     """
 
+    transaction_role: ClassVar[str] = "start"
     template_fields: Sequence[str] = (
         "table",
         "delta_conn_id",

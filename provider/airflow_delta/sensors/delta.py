@@ -35,8 +35,8 @@ class DeltaTableVersionSensor(BaseSensorOperator):
     With ``version`` it waits until the table has that version. Else it waits for the first commit after ``after_version`` that
     has one of the operations, touched one of the partitions, and changed rows.
 
-    Returns the commit as JSON, the same in every mode: the fields of :class:`~airflow_delta.commands.inspect.observe.CommitSummary`
-    (``version``, ``timestamp``, ``operation``, ``partitions``, ``num_records``, ``tags``, ...) with ``observed_version`` (the
+    Returns the commit as JSON, the same in every mode: the fields of
+    :class:`~airflow_delta.commands.inspect.observe.CommitSummary` (``version``, ``timestamp``, ``operation``, ``partitions``, ``num_records``, ``tags``, ...) with ``observed_version`` (the
     latest one), ``table``, ``table_identity`` (its id) and ``dedupe_key``. The XCom ``delta_table_version`` has the number alone,
     for reads that are pinned to it.
 

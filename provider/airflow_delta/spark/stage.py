@@ -113,11 +113,3 @@ def _new_rows(
     aligned = align(df, target, checks, defaults=default_values(target, request.rules), without=computed)
     complete = with_generated(with_identities(aligned, identities, checks), target, request.rules, computed)
     return checked(complete, request, target, computed, checks)
-
-
-def __getattr__(name: str) -> object:
-    if name == "delta_stage":
-        from airflow_delta.spark.job import delta_stage
-
-        return delta_stage
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """The changes that ALTER TABLE can make, as plain values with a JSON form.
 
 Standard library only: Dags build them, and a staged write carries them to the commit, which makes them in their order
-(:mod:`airflow_delta.commands.definition.altered_table`). The JSON form is ``{"change": <name of the class>, ...}``, fields in camelCase.
-Columns are dotted paths: names with dots in back-quotes, ``element``, ``key`` and ``value`` for the parts of lists and maps.
+(:mod:`airflow_delta.commands.definition.apply_changes`). The JSON form is ``{"change": <name of the class>, ...}``, fields in
+camelCase. Columns are dotted paths: names with dots in back-quotes, ``element``, ``key`` and ``value`` for the parts of lists and maps.
 Types are Spark SQL's (``BIGINT``, ``STRUCT<x: INT>``).
 """
 

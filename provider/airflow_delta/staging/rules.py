@@ -1,7 +1,7 @@
 """What the features of a table ask of the rows that are written into it.
 
-The worker finds it out from the table's protocol and metadata (:mod:`airflow_delta.commands.files.rules`); the cluster needs to know
-nothing of them. Expressions are Spark SQL over the table's logical columns.
+The worker finds it out from the table's protocol and metadata (:mod:`airflow_delta.commands.files.rules`); the cluster needs
+to know nothing of them. Expressions are Spark SQL over the table's logical columns.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class DeltaBatchSink:
     server, storage options included.
 
     :param table: URI of the table; with ``hook`` also a name below its base path. The first batch creates it.
-    :param storage_options: options of the object store, see :func:`airflow_delta.log.storage.base.store_for`.
+    :param storage_options: options of the object store, see :func:`airflow_delta.log.storage.factory.store_for`.
     :param mode: ``append``, or ``complete`` (a batch is the whole result and replaces the table's rows); must be the query's
         output mode.
     :param merge_schema: columns that the table does not have are added to it.

@@ -67,7 +67,8 @@ def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Ma
     :raises DeltaAnalysisException: it is no schema, or cannot be that of a table partitioned like this.
     """
     from airflow_delta.log.actions.actions import Metadata
-    from airflow_delta.log.schema.types import check_metadata, parse_schema, to_json
+    from airflow_delta.log.features.schema_checks import check_metadata
+    from airflow_delta.log.schema.types import parse_schema, to_json
 
     schema = to_json(parse_schema(schema))
     mapped, properties = with_column_mapping(schema, configuration)

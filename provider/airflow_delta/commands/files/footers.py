@@ -113,8 +113,8 @@ def mapped_schema_of_files(
             version=handle.read_version,
         )
     from airflow_delta.log.features.column_mapping import physical_schema
-    from airflow_delta.log.features.schema_merge import write_casts
-    from airflow_delta.log.schema.types import StructType, merge_schema, parse_schema, to_json
+    from airflow_delta.log.features.schema_merge import merge_schema, write_casts
+    from airflow_delta.log.schema.types import StructType, parse_schema, to_json
 
     logical = parse_schema(table_schema)
     physical = physical_schema(logical, rules.column_mapping)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from airflow_delta.log.storage.base import LogStore
+    from airflow_delta.log.storage.factory import sibling
+from airflow_delta.log.storage.base import LogStore
 
 _LOCAL = re.compile(r"^file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -80,7 +81,7 @@ def exists(store: LogStore, path: str, *, encoded: bool = True) -> bool:
     directory, _, name = _LOCAL.sub("", raw).rpartition("/")
     if store.local_root is None and raw.startswith("/"):
         directory = f"{store.root[: len(store.root) - len(_path_of(store.root))]}{directory}"
-    return store.sibling(directory or "/").head(name) is not None
+    return sibling(store, directory or "/").head(name) is not None
 
 
 def _below(path: str) -> str | None:

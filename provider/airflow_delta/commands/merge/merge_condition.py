@@ -101,8 +101,7 @@ def check_expression(text: str, *, table: str, repeatable: bool = False) -> None
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    from airflow_delta.log.expressions.functions import oversized, refused_function
-    from airflow_delta.log.expressions.generated import NOT_DETERMINISTIC
+    from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, oversized, refused_function
 
     if (problem := oversized(text)) is not None:
         raise refused(table, f"{text[:100]!r}... {problem}")

@@ -66,7 +66,7 @@ def run_rewrite(
 
     A commit that conflicts is tried again as it is, for as long as the table still has all the files that it has rewritten.
 
-    :param select: selects the files at the version that is read (:mod:`airflow_delta.commands.optimize.plan_optimize`, ``reorg``).
+    :param select: selects the files at the version that is read (``plan_optimize``, ``reorg``).
     :param work: does the Spark part.
     :param identity: ``task_id``, ``map_index`` and ``attempt``, which the staged files are kept apart by.
     :param batch_size: bytes of input that are committed at a time; default: all in one commit. What is committed stays when a

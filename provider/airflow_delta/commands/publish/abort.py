@@ -25,8 +25,8 @@ def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:
     """Abort a transaction unless it is committed; safe to call again, and in any order with a commit that is running.
 
     Puts the abort marker first and looks for attempts of the commit then; a commit puts its own marker first and looks for the
-    abort marker then (:mod:`airflow_delta.commands.outcome.markers`). The marker stays: it is what keeps a commit that comes later from
-    publishing files that are gone.
+    abort marker then (:mod:`airflow_delta.commands.outcome.markers`). The marker stays: it is what keeps a commit that comes
+    later from publishing files that are gone.
 
     Files are deleted only when nothing says that the transaction is committed - neither its marker, nor a commit, nor the state
     of its key, nor the files of the table - and the log can tell.

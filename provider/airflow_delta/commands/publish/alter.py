@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.definition.altered_table import AlteredTable, after_writes, is_alter, table_of
+from airflow_delta.commands.definition.altered_table import AlteredTable, is_alter, table_of
+from airflow_delta.commands.definition.apply_changes import after_writes
 from airflow_delta.commands.stage.after import stage_id
 from airflow_delta.commands.stage.load import StageActions
 from airflow_delta.exceptions import StageConflictException

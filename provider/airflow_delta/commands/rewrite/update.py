@@ -156,7 +156,7 @@ def is_repeatable(expression: str) -> bool:
     import sqlglot
     from sqlglot import exp
 
-    from airflow_delta.log.expressions.generated import NOT_DETERMINISTIC, OF_THE_SESSION
+    from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
 
     words = {word.lower() for word in re.findall(r"\w+", expression)}
     if words & (NOT_DETERMINISTIC | OF_THE_SESSION):

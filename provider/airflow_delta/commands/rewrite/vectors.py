@@ -16,6 +16,7 @@ from airflow_delta.commands.files.written import check_files, check_rows
 from airflow_delta.commands.outcome.find_commit import num_records
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.log.storage.factory import sibling
 from airflow_delta.spark.plan_files import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -190,7 +191,7 @@ def _with_num_records(log: DeltaLog, handle: TransactionHandle, files: Sequence[
         store = log.store
         if path.startswith(("/", "file:")) or "://" in path:
             directory, _, path = path.rpartition("/")
-            store = store.sibling(directory)
+            store = sibling(store, directory)
         [footer] = read_footers(store, [FileStatus(path, file.size, file.modification_time)])
         stats = stats_from_footer(footer, schema, properties, handle.partition_columns)
         found[file.path] = msgspec.structs.replace(file, stats=stats)

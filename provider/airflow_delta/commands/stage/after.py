@@ -118,7 +118,7 @@ def handle_after(handle: TransactionHandle, after: Sequence[StageActions]) -> Tr
     for stage in after:
         write = stage.write
         if write.changes:
-            from airflow_delta.commands.definition.altered_table import altered_handle
+            from airflow_delta.commands.definition.apply_changes import altered_handle
 
             known = replace(handle, schema_string=to_json(schema) if schema else None, partition_columns=tuple(partition_columns))
             handle = altered_handle(known, write, changes_before)

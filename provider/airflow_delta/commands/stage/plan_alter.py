@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.begin.read_snapshot import read_snapshot
 from airflow_delta.commands.definition.alter_paths import is_not_null
-from airflow_delta.commands.definition.altered_table import MODE, AlteredTable, after_writes, apply_changes, handle_of, table_of
+from airflow_delta.commands.definition.altered_table import MODE, AlteredTable, handle_of, table_of
+from airflow_delta.commands.definition.apply_changes import after_writes, apply_changes
 from airflow_delta.commands.stage.after import load_earlier, stage_id
 from airflow_delta.commands.stage.scan import candidate_files, scan_of, spark_table
 from airflow_delta.exceptions import InvariantViolationException, StagingException

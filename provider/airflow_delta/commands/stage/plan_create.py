@@ -45,8 +45,7 @@ def plan_create(
 
     Stages planned on top of it (``after=``) write into the new table; the commit is one version.
 
-    :param schema: columns as SQL words them (:func:`airflow_delta.commands.definition.columns_sql.schema_of_columns`), or Spark's JSON
-        form.
+    :param schema: columns as SQL words them (``definition.columns_sql``), or Spark's JSON form.
     :param cluster_by: up to four columns, those of structs with dots.
     :param properties: table properties; those of a table that is replaced are gone.
     :param mode: ``create``, ``create_or_replace``, ``replace`` or ``create_if_not_exists``.

@@ -151,7 +151,7 @@ def collect_files(
     :raises StagingException: the path is not under the staging path of the transaction, or of another of its stages.
     """
     from airflow_delta.commands.stage.after import handle_after, load_earlier, stage_id
-    from airflow_delta.commands.write.plan_write import check_write_options
+    from airflow_delta.commands.write.write_options import check_write_options
 
     if others:
         raise DeltaIllegalArgumentException(

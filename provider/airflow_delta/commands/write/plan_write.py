@@ -15,17 +15,16 @@ from airflow_delta.commands.stage.plan_create import handle_of_new
 from airflow_delta.commands.stage.scan import plan_scan, plan_scan_after, scan_of, spark_table, undecided_files, zone_needed
 from airflow_delta.commands.write.collect_write import collect_files, collect_stage
 from airflow_delta.commands.write.write_options import (
+    MODES,
     check_condition,
+    check_write_options,
     create_arguments,
     data_change_arguments,
     optimize_arguments,
     replacement,
 )
 from airflow_delta.exceptions import (
-    AppendOnlyException,
     DeltaError,
-    DeltaIllegalArgumentException,
-    DeltaIllegalStateException,
     StagingException,
 )
 from airflow_delta.staging.contract import ScanPlan, StagedWrite, TransactionHandle
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
 
 __all__ = ["MODES", "collect_files", "collect_stage", "plan_scan", "plan_stage", "put_request", "read_report", "skip_stage"]
-
-MODES = ("append", "overwrite", "dynamic")
 
 
 def plan_stage(
@@ -198,53 +195,6 @@ def _keeps_names(before: TransactionHandle, after: TransactionHandle) -> bool:
     from airflow_delta.log.features.column_mapping import mode
 
     return before.read_version >= 0 and mode(before.configuration) != "none" and mode(after.configuration) != "none"
-
-
-def check_write_options(
-    handle: TransactionHandle, *, mode: str, replace_where: str | None, overwrite_schema: bool, partition_by: Sequence[str]
-) -> tuple[str, ...]:
-    """Check that the options of a write go together and with the table; return its partition columns.
-
-    :raises DeltaIllegalArgumentException: they do not.
-    :raises AppendOnlyException: the table only takes appends.
-    """
-
-    def refuse(message: str) -> DeltaIllegalArgumentException:
-        return DeltaIllegalArgumentException(f"{message} (table {handle.table})", table=handle.table, version=handle.read_version)
-
-    if handle.committed is not None:
-        raise DeltaIllegalStateException(
-            f"Transaction {handle.app_id!r} is committed in version {handle.committed.version} of table {handle.table}; "
-            "there is "
-            "nothing to stage. Clear the start task with another rerun_policy to write again.",
-            table=handle.table,
-            version=handle.committed.version,
-        )
-    if mode not in MODES:
-        raise refuse(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    if replace_where is not None and (mode != "overwrite" or not replace_where.strip()):
-        raise refuse(f"replace_where needs mode='overwrite' and a predicate, got mode={mode!r} and {replace_where!r}")
-    if overwrite_schema and (mode != "overwrite" or replace_where is not None):
-        raise refuse("overwrite_schema needs mode='overwrite' without replace_where: rows that stay have the old schema")
-    append_only = handle.read_version >= 0 and handle.configuration.get("delta.appendOnly", "false").lower() == "true"
-    if append_only and mode != "append":
-        raise AppendOnlyException(
-            f"Table {handle.table} version {handle.read_version} only takes appends (delta.appendOnly=true), the stage has "
-            f"mode={mode!r}.",
-            table=handle.table,
-            version=handle.read_version,
-        )
-    known = handle.partition_columns
-    free = overwrite_schema or (handle.read_version < 0 and not known)
-    if partition_by and not free and [c.lower() for c in partition_by] != [c.lower() for c in known]:
-        raise refuse(
-            f"partition_by is ({', '.join(partition_by)}), the table is partitioned by ({', '.join(known)}). Leave it out, or "
-            "overwrite the table with overwrite_schema=True"
-        )
-    columns = tuple(partition_by) if partition_by and free else known
-    if mode == "dynamic" and not columns:
-        raise refuse("mode='dynamic' overwrites partitions, and the table has no partition columns; use mode='overwrite'")
-    return columns
 
 
 def put_request(log: DeltaLog, request: StageRequest) -> str:

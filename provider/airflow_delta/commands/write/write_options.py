@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.begin.read_snapshot import parse_predicate
 from airflow_delta.commands.stage.plan_create import check_create
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException, DeltaIllegalStateException
 from airflow_delta.staging.contract import Json, TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
+
+MODES = ("append", "overwrite", "dynamic")
 
 TARGET_FILE_SIZE = 128 * 1024 * 1024
 """Bytes of a file that an optimised write aims at, where ``delta.targetFileSize`` does not say."""
@@ -119,7 +121,8 @@ def _at_one_instant(handle: TransactionHandle, condition: str) -> str:
 
 
 def _check_repeatable(handle: TransactionHandle, condition: str) -> None:
-    from airflow_delta.log.expressions.generated import NOT_DETERMINISTIC, functions
+    from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC
+    from airflow_delta.log.expressions.generated import functions
 
     # Asked twice, of the rows that go and of those that stay: another answer would lose a row, or double it.
     changing = sorted(name for name in functions(condition) if name in NOT_DETERMINISTIC)
@@ -208,3 +211,50 @@ def optimize_arguments(handle: TransactionHandle, optimize_write: bool | None) -
     unit = _UNITS.get(text[len(number) :].strip() or "b")
     size = int(number) * 1024**unit if number.isdecimal() and len(number) < 20 and unit is not None else TARGET_FILE_SIZE
     return {"optimizeWrite": max(size, 1) * SHUFFLE_FACTOR}
+
+
+def check_write_options(
+    handle: TransactionHandle, *, mode: str, replace_where: str | None, overwrite_schema: bool, partition_by: Sequence[str]
+) -> tuple[str, ...]:
+    """Check that the options of a write go together and with the table; return its partition columns.
+
+    :raises DeltaIllegalArgumentException: they do not.
+    :raises AppendOnlyException: the table only takes appends.
+    """
+
+    def refuse(message: str) -> DeltaIllegalArgumentException:
+        return DeltaIllegalArgumentException(f"{message} (table {handle.table})", table=handle.table, version=handle.read_version)
+
+    if handle.committed is not None:
+        raise DeltaIllegalStateException(
+            f"Transaction {handle.app_id!r} is committed in version {handle.committed.version} of table {handle.table}; "
+            "there is "
+            "nothing to stage. Clear the start task with another rerun_policy to write again.",
+            table=handle.table,
+            version=handle.committed.version,
+        )
+    if mode not in MODES:
+        raise refuse(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    if replace_where is not None and (mode != "overwrite" or not replace_where.strip()):
+        raise refuse(f"replace_where needs mode='overwrite' and a predicate, got mode={mode!r} and {replace_where!r}")
+    if overwrite_schema and (mode != "overwrite" or replace_where is not None):
+        raise refuse("overwrite_schema needs mode='overwrite' without replace_where: rows that stay have the old schema")
+    append_only = handle.read_version >= 0 and handle.configuration.get("delta.appendOnly", "false").lower() == "true"
+    if append_only and mode != "append":
+        raise AppendOnlyException(
+            f"Table {handle.table} version {handle.read_version} only takes appends (delta.appendOnly=true), the stage has "
+            f"mode={mode!r}.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+    known = handle.partition_columns
+    free = overwrite_schema or (handle.read_version < 0 and not known)
+    if partition_by and not free and [c.lower() for c in partition_by] != [c.lower() for c in known]:
+        raise refuse(
+            f"partition_by is ({', '.join(partition_by)}), the table is partitioned by ({', '.join(known)}). Leave it out, or "
+            "overwrite the table with overwrite_schema=True"
+        )
+    columns = tuple(partition_by) if partition_by and free else known
+    if mode == "dynamic" and not columns:
+        raise refuse("mode='dynamic' overwrites partitions, and the table has no partition columns; use mode='overwrite'")
+    return columns

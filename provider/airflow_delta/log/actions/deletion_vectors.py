@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaFileNotFoundException, DeltaLogCorruptedException
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+from airflow_delta.log.storage.factory import sibling
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -174,7 +175,7 @@ def _read_ranges(store: LogStore, ranges: Sequence[_Range]) -> list[bytes]:
     for part in ranges:
         directory = part.path.rpartition("/")[0]
         if _elsewhere(part.path) and directory not in stores:
-            stores[directory] = store.sibling(directory)
+            stores[directory] = sibling(store, directory)
     if store.local_root is not None or len(ranges) < 2:
         return [read(part) for part in ranges]
     with ThreadPoolExecutor(len(ranges), thread_name_prefix="delta-vectors") as pool:

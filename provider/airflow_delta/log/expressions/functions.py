@@ -13,12 +13,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from airflow_delta.log.expressions.generated import NOT_DETERMINISTIC, OF_THE_SESSION
-
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
+
+NOT_DETERMINISTIC = _names(
+    """
+    rand randn random uniform randstr uuid shuffle monotonically_increasing_id spark_partition_id input_file_name
+    input_file_block_start input_file_block_length
+    """
+)
+"""Functions whose value is another one for each evaluation, by the names of Spark SQL."""
+
+OF_THE_SESSION = _names(
+    """
+    current_timestamp now localtimestamp current_date curdate current_time current_timezone current_user user
+    session_user current_catalog current_database current_schema
+    """
+)
+"""Functions whose value depends on when and by whom they are evaluated."""
 
 DETERMINISTIC = _names(
     """

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
 
 
@@ -41,22 +42,6 @@ _SUPPORTED = _names(
     string
     """
 )
-NOT_DETERMINISTIC = _names(
-    """
-    rand randn random uniform randstr uuid shuffle monotonically_increasing_id spark_partition_id input_file_name
-    input_file_block_start input_file_block_length
-    """
-)
-"""Functions whose value is another one for each evaluation, by the names of Spark SQL."""
-
-OF_THE_SESSION = _names(
-    """
-    current_timestamp now localtimestamp current_date curdate current_time current_timezone current_user user
-    session_user current_catalog current_database current_schema
-    """
-)
-"""Functions whose value depends on when and by whom they are evaluated."""
-
 _AGGREGATES = _names(
     """
     any any_value approx_count_distinct approx_percentile avg bit_and bit_or bit_xor bool_and bool_or collect_list

@@ -22,8 +22,7 @@ from airflow_delta.log.expressions.ast import (
     Opaque,
     Or,
 )
-from airflow_delta.log.expressions.functions import oversized, refused_function
-from airflow_delta.log.expressions.generated import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
 from airflow_delta.log.expressions.text import bare, escape_doubled_quotes, split
 from airflow_delta.log.schema.types import StructField, StructType
 

@@ -19,7 +19,6 @@ from airflow_delta.exceptions import DeltaAnalysisException
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log.actions.actions import Metadata
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
@@ -278,27 +277,6 @@ def type_to_json(data_type: DataType) -> Any:
 
 def _field_to_json(f: StructField) -> dict[str, Any]:
     return {"name": f.name, "type": type_to_json(f.data_type), "nullable": f.nullable, "metadata": dict(f.metadata)}
-
-
-# -- checks that live in rooms of their own ------------------------------------------------------------------------------------
-
-
-def check_metadata(
-    metadata: Metadata, old: Metadata | None = None, *, table: str | None = None, version: int | None = None
-) -> None:
-    """Check metadata before they are committed; see :func:`airflow_delta.log.features.schema_checks.check_metadata`."""
-    from airflow_delta.log.features import schema_checks
-
-    schema_checks.check_metadata(metadata, old, table=table, version=version)
-
-
-def merge_schema(
-    table_schema: StructType, data_schema: StructType, *, merge: bool, table: str | None = None, version: int | None = None
-) -> StructType:
-    """Return the table's schema after a write; see :func:`airflow_delta.log.features.schema_merge.merge_schema`."""
-    from airflow_delta.log.features import schema_merge
-
-    return schema_merge.merge_schema(table_schema, data_schema, merge=merge, table=table, version=version)
 
 
 # -- derived forms ------------------------------------------------------------------------------------------------------------

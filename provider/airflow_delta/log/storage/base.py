@@ -6,10 +6,10 @@ through ``os`` (:mod:`airflow_delta.log.storage.local`) and object stores (:mod:
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -17,8 +17,6 @@ from airflow_delta.masking import has_user_info, masked
 
 UNKNOWN = -1
 """Size or time that a listing did not ask the store for."""
-
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 class AmbiguousPutError(OSError):
@@ -57,12 +55,14 @@ class LogStore(ABC):
 
     :ivar root: URI of the table as the user gave it, without trailing slash.
     :ivar local_root: absolute path when the table is on a local file system, else ``None``.
+    :ivar options: settings that stores of other locations, which the log names, are opened with.
     :ivar probes: whether the next version is found by asking for it (local) rather than by listing (object stores).
     """
 
     probes: ClassVar[bool]
     root: str
     local_root: str | None = None
+    options: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -148,10 +148,6 @@ class LogStore(ABC):
         :raises FileNotFoundError: it does not exist.
         """
 
-    def sibling(self, uri: str) -> LogStore:
-        """Return the store of another location, with the settings of this one."""
-        return store_for(uri, getattr(self, "_options", None))
-
 
 def check_no_user_info(uri: str) -> None:
     """Refuse a location that brings credentials: it stands in the log, in XCom, in the names of assets and on pages.
@@ -164,32 +160,3 @@ def check_no_user_info(uri: str) -> None:
             "as login and password of the connection, or as storage options.",
             table=masked(uri),
         )
-
-
-def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None) -> LogStore:
-    """Return the store of a table.
-
-    :param table_uri: local path, ``file://``, ``s3://`` (``s3a://``), ``gs://``, ``az://`` or ``abfss://`` URI.
-    :param storage_options: credentials and settings in the spelling of ``object_store`` (``AWS_ENDPOINT_URL``, any case).
-        Local tables know ``durable`` (``"false"`` skips fsync).
-    :raises DeltaIllegalArgumentException: the URI is empty, has credentials in it, or its scheme is not supported.
-    """
-    if not table_uri or not table_uri.strip():
-        raise DeltaIllegalArgumentException("The table location is empty. Pass a path or a URI, for example s3://bucket/table.")
-    check_no_user_info(table_uri)
-    options = dict(storage_options or {})
-    match = _SCHEME.match(table_uri)
-    scheme = match[1].lower() if match else ("file" if table_uri[:5].lower() == "file:" else "")
-    if scheme in ("", "file"):
-        from airflow_delta.log.storage.local import LocalStore
-
-        return LocalStore(table_uri, options)
-    from airflow_delta.log.storage.object import SCHEMES, ObjectStore
-
-    if scheme not in SCHEMES:
-        raise DeltaIllegalArgumentException(
-            f"Storage scheme '{scheme}://' of table {table_uri} is not supported. "
-            f"Supported: local paths, file://, {', '.join(f'{known}://' for known in SCHEMES)}.",
-            table=table_uri,
-        )
-    return ObjectStore(table_uri, options)

@@ -64,8 +64,8 @@ class ObjectStore(LogStore):
 
     def __init__(self, table_uri: str, options: Mapping[str, str] | None = None) -> None:
         self.root = table_uri.rstrip("/")
-        self._options = dict(options or {})
-        self._secrets = secret_values(self._options)
+        self.options = dict(options or {})
+        self._secrets = secret_values(self.options)
         scheme, _, rest = self.root.partition("://")
         self._scheme = scheme.lower()
         self._container, _, self._prefix = rest.partition("/")
@@ -98,7 +98,7 @@ class ObjectStore(LogStore):
 
         config: dict[str, Any] = {}
         client: dict[str, Any] = {}
-        for key, value in self._options.items():
+        for key, value in self.options.items():
             name = key.lower()
             short = name.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
             if name in _FOREIGN_OPTIONS:

@@ -149,7 +149,7 @@ def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
     :raises DeltaAnalysisException: the schema, the partitioning or a property is not valid.
     :raises DeltaUnsupportedTableFeatureException: it needs a feature that an existing table only gets by name.
     """
-    from airflow_delta.log.schema.types import check_metadata
+    from airflow_delta.log.features.schema_checks import check_metadata
     from airflow_delta.transaction.prepare.metadata_update import check_manual
 
     check_metadata(metadata, state.metadata, table=state.table, version=state.read_version)

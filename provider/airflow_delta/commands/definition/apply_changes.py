@@ -1,0 +1,83 @@
+"""ALTER TABLE: changes made one after the other, each on what the ones before have left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from airflow_delta.commands.definition.alter_columns import COLUMN_CHANGES
+from airflow_delta.commands.definition.alter_properties import PROPERTY_CHANGES
+from airflow_delta.commands.definition.altered_table import AlteredTable, handle_of, is_alter, protocol_with
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.staging.changes import Change, change_from_dict
+from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+
+
+def apply_changes(table: AlteredTable, changes: Iterable[Change | dict[str, Any]]) -> AlteredTable:
+    """Return the table after changes, each made on what the ones before have left.
+
+    :raises DeltaError: one of them cannot be made.
+    """
+    for change in changes:
+        table = apply_change(table, change if isinstance(change, Change) else change_from_dict(change))
+    return table
+
+
+def apply_change(table: AlteredTable, change: Change) -> AlteredTable:
+    """Return the table after one change.
+
+    :raises DeltaError: it cannot be made; names table and version.
+    """
+    try:
+        return {**COLUMN_CHANGES, **PROPERTY_CHANGES}[type(change)](table, change)
+    except DeltaError as error:
+        if error.table is None:
+            error.table, error.version = table.table, table.version
+            error.message = f"{error.message} (table {table.table} version {table.version})"
+        raise
+
+
+def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterable[StagedWrite]) -> AlteredTable:
+    """Return the table after stages: their changes, and the columns that others bring (``merge_schema``).
+
+    :param writes: each after those that it was planned on top of.
+    """
+    from airflow_delta.commands.definition.evolve import evolved
+    from airflow_delta.transaction import Operation
+
+    for write in writes:
+        if is_alter(write):
+            table = apply_changes(table, write.changes)
+            continue
+        now = replace(handle, configuration=dict(table.metadata.configuration))
+        metadata = evolved(now, table.metadata, [write])
+        if metadata is not table.metadata:
+            known = table.operations
+            table = replace(table.with_metadata(metadata, Operation("WRITE")), operations=known)
+    return table
+
+
+def altered_handle(handle: TransactionHandle, write: StagedWrite, changes_before: int = 0) -> TransactionHandle:
+    """Return the handle as an earlier stage that alters the table leaves it.
+
+    :param changes_before: changes that stages before this one have made.
+    """
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.transaction import Operation
+
+    table = AlteredTable(
+        table=handle.table,
+        version=handle.read_version,
+        seed=handle.transaction_id,
+        metadata=Metadata(
+            id=handle.table_id or "",
+            schema_string=handle.schema_string or "",
+            partition_columns=list(handle.partition_columns),
+            configuration=dict(handle.configuration),
+        ),
+        protocol=protocol_with(handle.features),
+        clustering=None,
+        operations=tuple(Operation("") for _ in range(changes_before)),
+    )
+    return handle_of(handle, apply_changes(table, write.changes))

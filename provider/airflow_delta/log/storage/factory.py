@@ -1,0 +1,45 @@
+"""Stores by URI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.storage.base import LogStore, check_no_user_info
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None) -> LogStore:
+    """Return the store of a table.
+
+    :param table_uri: local path, ``file://``, ``s3://`` (``s3a://``), ``gs://``, ``az://`` or ``abfss://`` URI.
+    :param storage_options: credentials and settings in the spelling of ``object_store`` (``AWS_ENDPOINT_URL``, any case).
+        Local tables know ``durable`` (``"false"`` skips fsync).
+    :raises DeltaIllegalArgumentException: the URI is empty, has credentials in it, or its scheme is not supported.
+    """
+    if not table_uri or not table_uri.strip():
+        raise DeltaIllegalArgumentException("The table location is empty. Pass a path or a URI, for example s3://bucket/table.")
+    check_no_user_info(table_uri)
+    options = dict(storage_options or {})
+    match = _SCHEME.match(table_uri)
+    scheme = match[1].lower() if match else ("file" if table_uri[:5].lower() == "file:" else "")
+    if scheme in ("", "file"):
+        from airflow_delta.log.storage.local import LocalStore
+
+        return LocalStore(table_uri, options)
+    from airflow_delta.log.storage.object import SCHEMES, ObjectStore
+
+    if scheme not in SCHEMES:
+        raise DeltaIllegalArgumentException(
+            f"Storage scheme '{scheme}://' of table {table_uri} is not supported. "
+            f"Supported: local paths, file://, {', '.join(f'{known}://' for known in SCHEMES)}.",
+            table=table_uri,
+        )
+    return ObjectStore(table_uri, options)
+
+
+def sibling(store: LogStore, uri: str) -> LogStore:
+    """Return the store of another location, with the settings of one that is open."""
+    return store_for(uri, store.options)
