@@ -45,7 +45,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile, encode_action
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.staging.contract import ManifestRef, StagedWrite
 from airflow_delta.transaction import CommitPolicy
 from commands.flow import Table, column, schema

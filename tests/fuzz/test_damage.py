@@ -57,7 +57,7 @@ def made(kind: str) -> tuple[Path, dict[str, Any]]:
 
 def write_checkpoint(log: DeltaLog, kind: str) -> None:
     if kind == "multi-part":
-        from airflow_delta.log.checkpoint.write.writer import write_checkpoint as write
+        from airflow_delta.log.checkpoint_write.writer import write_checkpoint as write
 
         write(log.snapshot, part_size=6)
     else:

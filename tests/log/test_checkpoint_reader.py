@@ -14,7 +14,7 @@ from airflow_delta.log import DeltaLog, DomainMetadata
 from airflow_delta.log.checkpoint import files as checkpoint_files
 from airflow_delta.log.checkpoint import part as checkpoint_part
 from airflow_delta.log.checkpoint.reader import CheckpointReader
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.factory import store_for
 from support.tables import add, create_table, log_path, metadata, txn, write_commit

@@ -15,7 +15,7 @@ from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log import AddFile, DeletionVectorDescriptor, DeltaLog, DomainMetadata, RemoveFile, Snapshot
 from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.log.checkpoint.last_checkpoint import canonical_checksum, read_last_checkpoint
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from support.tables import add, append, commit_path, log_path, metadata, protocol, remove, txn, write_commit
 
 NOW_IS_EARLY = 4_000_000_000_000

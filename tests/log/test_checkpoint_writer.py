@@ -17,8 +17,8 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegal
 from airflow_delta.log import DeletionVectorDescriptor, DeltaLog, DomainMetadata, Snapshot
 from airflow_delta.log.checkpoint import files as checkpoint_files
 from airflow_delta.log.checkpoint import sort as checkpoint_sort
-from airflow_delta.log.checkpoint.write import source as checkpoint_source
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write import source as checkpoint_source
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from support import readers
 from support.tables import (
     add,

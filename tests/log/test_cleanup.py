@@ -11,8 +11,8 @@ import pytest
 
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.checkpoint.write.v2 import write_compatibility_checkpoint
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.v2 import write_compatibility_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.log.segment.segment import LogListing, list_log
 from support import readers

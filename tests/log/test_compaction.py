@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.log import DeletionVectorDescriptor, DeltaLog
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from support.tables import add, append, commit_path, log_path, remove, table_with_commits, write_commit, write_compaction
 
 

@@ -18,7 +18,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import AddFile, DeletionVectorDescriptor, DeltaLog, RemoveFile, Snapshot
 from airflow_delta.log.actions.reconciliation import TailFiles, canonical_path
 from airflow_delta.log.checkpoint.part import CheckpointPart
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.replay import filter as files_filter
 from airflow_delta.log.replay import live_files as files
 from support.tables import SCHEMA, add, create_table, log_path, metadata, protocol, remove, write_commit

@@ -18,7 +18,7 @@ from airflow_delta.log.checkpoint.last_checkpoint import (
     read_last_checkpoint,
     short_schema,
 )
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.storage.factory import store_for
 from support.tables import log_path, table_with_commits
 

@@ -13,7 +13,7 @@ from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTabl
 from airflow_delta.log import DeltaLog, Snapshot
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vector, write_deletion_vectors
 from airflow_delta.log.checkpoint.last_checkpoint import read_last_checkpoint
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import Operation
 from support import tables

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from support.tables import add, metadata, protocol, write_commit
 
 Row = dict[str, Any]

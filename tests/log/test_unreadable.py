@@ -29,7 +29,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, Protocol, encode_actions
-from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.staging.contract import TransactionHandle
 from support import tables

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.checkpoint.write.protection import protected_before
+from airflow_delta.log.checkpoint_write.protection import protected_before
 from airflow_delta.log.features.protocol import check_can_write, features
 from airflow_delta.log.segment.segment import CheckpointFiles, LogListing
 from airflow_delta.log.storage.file_names import (
@@ -158,7 +158,7 @@ class _RestartPoints:
             return
         if version in listing.single or version in listing.multi:
             return
-        from airflow_delta.log.checkpoint.write.v2 import write_compatibility_checkpoint
+        from airflow_delta.log.checkpoint_write.v2 import write_compatibility_checkpoint
 
         write_compatibility_checkpoint(self._store, checkpoint, table=self._snapshot.log.uri)
 

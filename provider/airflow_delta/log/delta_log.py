@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,8 @@ from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.file_names import checksum_file, commit_file
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from airflow_delta.log.checksum_validation import ChecksumValidation
     from airflow_delta.log.history import CommitRecord
     from airflow_delta.transaction import OptimisticTransaction
@@ -283,24 +283,18 @@ class DeltaLog(CommitFiles):
     # -- transactions ---------------------------------------------------------------------------------------------------------
 
     def start_transaction(self, snapshot: Snapshot | None = None, **options: Any) -> OptimisticTransaction:
-        """Start an optimistic transaction.
+        """Start an optimistic transaction: a convenience, see :func:`airflow_delta.transaction.start_transaction`."""
+        from airflow_delta.transaction.commit.start_transaction import start_transaction
 
-        :param snapshot: version to read; default: the latest.
-        :param options: further arguments of :class:`airflow_delta.transaction.OptimisticTransaction`.
-        """
-        transaction: type[OptimisticTransaction] = importlib.import_module("airflow_delta.transaction").OptimisticTransaction
-        return transaction(self, snapshot if snapshot is not None else self.update(), **options)
+        return start_transaction(self, snapshot, **options)
 
-    @contextmanager
-    def with_new_transaction(self, snapshot: Snapshot | None = None, **options: Any) -> Iterator[OptimisticTransaction]:
-        """Start a transaction that is the thread's active one inside the ``with`` block."""
-        active = importlib.import_module("airflow_delta.transaction").OptimisticTransaction
-        transaction = self.start_transaction(snapshot, **options)
-        active.set_active(transaction)
-        try:
-            yield transaction
-        finally:
-            active.clear_active()
+    def with_new_transaction(
+        self, snapshot: Snapshot | None = None, **options: Any
+    ) -> AbstractContextManager[OptimisticTransaction]:
+        """Start a transaction that is the thread's active one inside a ``with`` block: a convenience, too."""
+        from airflow_delta.transaction.commit.start_transaction import with_new_transaction
+
+        return with_new_transaction(self, snapshot, **options)
 
     # -- after a commit -------------------------------------------------------------------------------------------------------
 
@@ -309,7 +303,7 @@ class DeltaLog(CommitFiles):
 
         :param snapshot: default: the latest.
         """
-        from airflow_delta.log.checkpoint.write.writer import write_checkpoint
+        from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 
         snapshot = snapshot if snapshot is not None else self.update()
         believed = snapshot.derived_totals()

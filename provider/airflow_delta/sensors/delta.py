@@ -36,8 +36,9 @@ class DeltaTableVersionSensor(BaseSensorOperator):
     has one of the operations, touched one of the partitions, and changed rows.
 
     Returns the commit as JSON, the same in every mode: the fields of
-    :class:`~airflow_delta.commands.inspect.observe.CommitSummary` (``version``, ``timestamp``, ``operation``, ``partitions``, ``num_records``, ``tags``, ...) with ``observed_version`` (the
-    latest one), ``table``, ``table_identity`` (its id) and ``dedupe_key``. The XCom ``delta_table_version`` has the number alone,
+    :class:`~airflow_delta.commands.inspect.observe.CommitSummary` (``version``, ``timestamp``, ``operation``, ``partitions``,
+    ``num_records``, ``tags``, ...) with ``observed_version`` (the latest one), ``table``, ``table_identity`` (its id) and
+    ``dedupe_key``. The XCom ``delta_table_version`` has the number alone,
     for reads that are pinned to it.
 
     :param table: URI, absolute path, or name below the connection's base path. A table that does not exist is waited for.

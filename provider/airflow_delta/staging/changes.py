@@ -2,8 +2,8 @@
 
 Standard library only: Dags build them, and a staged write carries them to the commit, which makes them in their order
 (:mod:`airflow_delta.commands.definition.apply_changes`). The JSON form is ``{"change": <name of the class>, ...}``, fields in
-camelCase. Columns are dotted paths: names with dots in back-quotes, ``element``, ``key`` and ``value`` for the parts of lists and maps.
-Types are Spark SQL's (``BIGINT``, ``STRUCT<x: INT>``).
+camelCase. Columns are dotted paths: names with dots in back-quotes, ``element``, ``key`` and ``value`` for the parts of lists
+and maps. Types are Spark SQL's (``BIGINT``, ``STRUCT<x: INT>``).
 """
 
 from __future__ import annotations

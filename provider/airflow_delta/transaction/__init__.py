@@ -21,6 +21,8 @@ _EXPORTS = {
     "PostCommitHook": "commit.hooks",
     "TransactionObserver": "commit.observer",
     "last_commit_version_in_session": "commit.active",
+    "start_transaction": "commit.start_transaction",
+    "with_new_transaction": "commit.start_transaction",
 }
 
 __all__ = [
@@ -36,6 +38,8 @@ __all__ = [
     "PostCommitHook",
     "TransactionObserver",
     "last_commit_version_in_session",
+    "start_transaction",
+    "with_new_transaction",
 ]
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.commit.hooks import CheckpointHook, ChecksumHook, PostCommitHook
     from airflow_delta.transaction.commit.observer import TransactionObserver
     from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
+    from airflow_delta.transaction.commit.start_transaction import start_transaction, with_new_transaction
     from airflow_delta.transaction.commit.stats import CommitStats
     from airflow_delta.transaction.operations.operation import Operation
     from airflow_delta.transaction.policy.policy import AutoCompactionRequest, CommitOutcome, CommitPolicy

@@ -21,8 +21,8 @@ from airflow_delta.log.checkpoint.last_checkpoint import (
 from airflow_delta.log.checkpoint.manifest import SidecarFile
 from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.checkpoint.schema import spark_schema
-from airflow_delta.log.checkpoint.write.source import CheckpointSource
-from airflow_delta.log.checkpoint.write.v2 import SIDECAR_ACTIONS, uses_v2, write_manifest
+from airflow_delta.log.checkpoint_write.source import CheckpointSource
+from airflow_delta.log.checkpoint_write.v2 import SIDECAR_ACTIONS, uses_v2, write_manifest
 from airflow_delta.log.checksum.totals import Totals
 from airflow_delta.log.features.protocol import check_can_write
 from airflow_delta.log.replay.live_files import count_files
