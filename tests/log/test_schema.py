@@ -11,7 +11,7 @@ import pytest
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException, SchemaMismatchException
 from airflow_delta.log.actions.actions import Format, Metadata
 from airflow_delta.log.features.schema_checks import check_metadata
-from airflow_delta.log.features.schema_merge import WriteCast, write_casts
+from airflow_delta.log.features.schema_merge import WriteCast, merge_schema, write_casts
 from airflow_delta.log.schema.types import (
     DATE,
     DOUBLE,
@@ -26,7 +26,6 @@ from airflow_delta.log.schema.types import (
     StructType,
     from_arrow,
     leaves,
-    merge_schema,
     parse_schema,
     to_arrow,
     to_json,
