@@ -15,7 +15,7 @@ from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.expressions.functions import DETERMINISTIC, NOT_DETERMINISTIC, OF_THE_SESSION, OTHERS, UNSAFE
 from airflow_delta.staging.merge import when_matched_update
 from commands.flow import Table, column
-from commands.test_table_features import create
+from commands.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

@@ -22,7 +22,7 @@ from airflow_delta.staging.merge import (
     when_not_matched_insert,
 )
 from commands.flow import Table, column, schema
-from commands.test_table_features import create, field, identity
+from commands.stage.test_table_features import create, field, identity
 
 COLUMNS = schema(column("id", "long"), column("day", "date"), column("ts", "timestamp"), column("s", "string"))
 UPSERT = [when_matched_update(), when_not_matched_insert()]
