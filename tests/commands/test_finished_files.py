@@ -129,6 +129,7 @@ def test_each_try_of_a_job_has_a_path_of_its_own(table):
         ({"id": pa.array([1], pa.int64())}, r"0.parquet names a column id that table .* names Id"),
         ({"Id": pa.array([1], pa.int64()), "ID": pa.array([1], pa.int64())}, "columns Id and ID"),
         ({"Id": pa.array([1], pa.int64()), "s": pa.array([{"a": 1, "A": 2}])}, r"columns s.a and s.A"),
+        ({"s": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])}, r"column s.a twice"),
     ],
 )
 def test_names_are_spelled_as_in_the_table(table, columns, says):
@@ -186,6 +187,32 @@ def test_a_note_of_spark_does_not_hide_what_a_file_holds(table):
     pq.write_table(rows, directory / "0.parquet", version="2.6")
     with pytest.raises(DeltaAnalysisException, match="column t"):
         table.stage_files(handle, path="out", merge_schema=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"id": pa.array([1], pa.int64())}, "names a column id"),
+        ({"Id": pa.array([60.5])}, "expected bigint, got double"),
+        ({"Id": pa.array([10**6], pa.int32())}, "expected bigint, got int"),
+    ],
+)
+def test_a_note_of_spark_that_another_program_has_kept_is_not_believed(table, columns, says):
+    """PyArrow and pandas keep the note when they rename or cast a column, or add one."""
+    handle = table.begin()
+    noted = {"org.apache.spark.sql.parquet.row.metadata": schema(column("Id", "long"))}
+    directory = Path(handle.staging_path)
+    for path in ("out", "more"):
+        (directory / path).mkdir(parents=True)
+    pq.write_table(pa.table(columns).replace_schema_metadata(noted), directory / "out" / "0.parquet")
+    with pytest.raises(SchemaMismatchException, match=says):
+        table.stage_files(handle, path="out")
+    rows = pa.table({"Id": pa.array([2], pa.int64()), "x": pa.array([7], pa.int64())}).replace_schema_metadata(noted)
+    pq.write_table(rows, directory / "more" / "0.parquet")
+    with pytest.raises(SchemaMismatchException, match="column x: unexpected"):
+        table.stage_files(handle, path="more")
+    table.publish(handle, table.stage_files(handle, path="more", merge_schema=True))
+    assert table.rows() == [(1, None), (2, 7)]
 
 
 # -- new columns of two transactions ---------------------------------------------------------------------------------------------
