@@ -215,6 +215,27 @@ def test_a_note_of_spark_that_another_program_has_kept_is_not_believed(table, co
     assert table.rows() == [(1, None), (2, 7)]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array([1], pa.decimal128(20, 0)), pa.array([1], pa.int64())),
+        (pa.array([1], pa.decimal128(12, 2)), pa.array([1], pa.decimal128(5, 1))),
+    ],
+)
+@pytest.mark.parametrize("existing", [True, False])
+def test_stages_bring_a_new_column_as_one_type(table, first, second, existing):
+    """Nobody casts files that are written: not every reader finds one decimal in files of another."""
+    if not existing:
+        table = Table(table.path.parent / "new")
+    handle = table.begin()
+    stages = [
+        table.stage_files(handle, task_id=path, path=job(handle, path, x=values), merge_schema=existing)
+        for path, values in (("one", first), ("two", second))
+    ]
+    with pytest.raises(StageConflictException, match=r"two has written column x .* as (bigint|decimal\(5,1\)).* decimal"):
+        table.publish(handle, *stages)
+
+
 # -- new columns of two transactions ---------------------------------------------------------------------------------------------
 
 
