@@ -73,6 +73,18 @@ def test_everything_else_is_listed(table):
     assert "0.parquet" not in str(caught.value)
 
 
+def test_a_delta_table_is_more_than_its_files(table):
+    """Files that are no longer part of the job's own table hold rows that it has deleted."""
+    handle = table.begin()
+    other = Table(Path(handle.staging_path) / "out" / "deeper")
+    for mode in ("append", "overwrite"):
+        inner = other.begin()
+        other.publish(inner, other.stage_files(inner, path=job(inner), mode=mode))
+    for path in ("out", "out/deeper"):
+        with pytest.raises(StagedFileException, match="Delta table of its own"):
+            table.stage_files(handle, path=path)
+
+
 def test_a_path_that_is_missing_is_not_without_rows(table):
     handle = table.begin()
     for path in ("out", "out/deeper"):
