@@ -228,7 +228,7 @@ class ObjectStore(LogStore):
             listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/" if directory else None))
         except FileNotFoundError:
             return [], []
-        files = sorted(meta["path"].rpartition("/")[2] for meta in listed["objects"])
+        files = sorted(meta["path"].rpartition("/")[2] for meta in listed["objects"] if meta["path"] != directory)
         return files, sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
 
     def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
@@ -246,6 +246,25 @@ class ObjectStore(LogStore):
                 return
 
     def _list(self, prefix: str | None, offset: str | None = None) -> Iterator[FileStatus]:
+        """Yield objects without what stands for directories: empty ones whose key ends in a slash, or in ``_$folder$``.
+
+        Consoles and Hadoop's file systems put them. Paths come without the slash, so an empty object counts as a directory if
+        others are listed below it, or if there is no such key.
+        """
+        directory = (prefix or "").rstrip("/")
+        empty: FileStatus | None = None
+        for status in self._listed(prefix, offset):
+            if empty is not None and not status.path.startswith(f"{empty.path}/") and self.head(empty.path) is not None:
+                yield empty
+            empty = None
+            if status.size:
+                yield status
+            elif status.path != directory and not status.path.endswith("_$folder$"):
+                empty = status
+        if empty is not None and self.head(empty.path) is not None:
+            yield empty
+
+    def _listed(self, prefix: str | None, offset: str | None) -> Iterator[FileStatus]:
         import obstore
 
         client = self._client()

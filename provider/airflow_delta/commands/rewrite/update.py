@@ -109,26 +109,32 @@ def resolve_assignments(handle: TransactionHandle, rules: TableRules, values: Ma
 
 
 def _resolve(handle: TransactionHandle, schema: Json, name: str) -> list[str]:
-    """Return the names that lead to a column or a field of it."""
-    whole = find_field(schema, name)
-    if whole is not None:  # also a name with dots in it
-        return [whole["name"]]
+    """Return the names that lead to a column or a field of it.
+
+    As in SQL ``a.b`` is the field of a struct, and only where there is none the column whose name holds the dot.
+    """
     parts = [quoted.replace("``", "`") or plain for quoted, plain in _NAME.findall(name)]
     path: list[str] = []
     kind: Type = schema
+    problem = None if parts else f"sets a column without a name ({name!r})"
     for part in parts:
         if isinstance(kind, str) or kind["type"] != "struct":
-            raise _refused(handle, f"sets {name}, but {'.'.join(path)} is no struct; set all of it")
+            problem = f"sets {name}, but {'.'.join(path)} is no struct; set all of it"
+            break
         field = find_field(kind, part)
         if field is None:
             names = ", ".join(f["name"] for f in fields(kind))
             where = f"the fields of {'.'.join(path)}" if path else "the columns"
-            raise _refused(handle, f"sets {name}, and there is no {part}; {where} are {names}")
+            problem = f"sets {name}, and there is no {part}; {where} are {names}"
+            break
         path.append(field["name"])
         kind = field["type"]
-    if not path:
-        raise _refused(handle, f"sets a column without a name ({name!r})")
-    return path
+    if problem is None:
+        return path
+    whole = find_field(schema, name)
+    if whole is None:
+        raise _refused(handle, problem)
+    return [whole["name"]]
 
 
 def _check_expression(handle: TransactionHandle, name: str, expression: str) -> None:
