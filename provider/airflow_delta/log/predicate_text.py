@@ -19,6 +19,25 @@ def tokens_of(text: str) -> list[Any]:
     return list(sqlglot.tokenize(text, dialect="spark"))
 
 
+def tree_of(text: str) -> Any:
+    """Return sqlglot's tree of an expression.
+
+    :raises sqlglot.errors.SqlglotError: it does not parse.
+    """
+    import sqlglot
+    from sqlglot.errors import ParseError, SqlglotError
+
+    try:
+        statements = sqlglot.parse(text, dialect="spark")
+    except (SqlglotError, RecursionError):
+        raise
+    except Exception as error:  # sqlglot stumbles over some texts
+        raise ParseError(f"sqlglot fails with {type(error).__name__}: {error}") from error
+    if len(statements) != 1 or statements[0] is None:
+        raise ParseError("It is not one expression")
+    return statements[0]
+
+
 def escape_doubled_quotes(text: str) -> str:
     """Return the text with quotes that are doubled inside a string (``'it''s'``, as Spark 4 reads it) escaped by a backslash."""
     if "''" not in text and '""' not in text:
