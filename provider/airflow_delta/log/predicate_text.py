@@ -42,13 +42,14 @@ def escape_doubled_quotes(text: str) -> str:
     """Return the text with quotes that are doubled inside a string (``'it''s'``, as Spark 4 reads it) escaped by a backslash."""
     if "''" not in text and '""' not in text:
         return text
-    tokens = tokens_of(text)
-    result = text
-    for left, right in reversed(list(pairwise(tokens))):
+    parts: list[str] = []
+    start = 0
+    for left, right in pairwise(tokens_of(text)):
         strings = left.token_type.name == right.token_type.name == "STRING"
         if strings and left.end + 1 == right.start and text[left.end] == text[right.start]:
-            result = f"{result[: left.end]}\\{text[left.end]}{result[right.start + 1 :]}"
-    return result
+            parts.append(f"{text[start : left.end]}\\{text[left.end]}")
+            start = right.start + 1
+    return "".join(parts) + text[start:]
 
 
 def bare(text: str) -> str:
