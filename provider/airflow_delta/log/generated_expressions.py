@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.predicate_text import tree_of
 from airflow_delta.log.schema import ArrayType, DataType, MapType, StructType
 
 
@@ -110,7 +111,6 @@ def _refused(name: str, text: str, why: str, error_class: str) -> DeltaAnalysisE
 
 
 def _parse(name: str, text: str) -> Any:
-    import sqlglot
     from sqlglot.errors import SqlglotError
 
     from airflow_delta.log.functions import oversized
@@ -118,7 +118,7 @@ def _parse(name: str, text: str) -> Any:
     if (problem := oversized(text)) is not None:
         raise _refused(name, text[:100], f"it {problem}", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN")
     try:
-        return sqlglot.parse_one(text, dialect="spark")
+        return tree_of(text)
     except SqlglotError as error:
         first = str(error).splitlines()[0]
         raise _refused(name, text, f"it is no Spark SQL ({first})", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN") from error

@@ -12,6 +12,7 @@ from airflow_delta.log import column_mapping
 from airflow_delta.log.actions import Metadata
 from airflow_delta.log.constraints import check_constraints
 from airflow_delta.log.generated_columns import generated_columns
+from airflow_delta.log.predicate_text import tree_of
 from airflow_delta.log.schema import ArrayType, DataType, MapType, StructField, StructType, parse_schema, to_json
 from airflow_delta.log.schema_walk import Path, dotted, folded, transform_fields
 
@@ -67,7 +68,6 @@ def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool
 
     :raises DeltaAnalysisException: an expression is one that cannot be read here, so that it may refer to the column.
     """
-    import sqlglot
     from sqlglot.errors import SqlglotError
 
     from airflow_delta.log.generated_expressions import references
@@ -76,7 +76,7 @@ def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool
     for expressions, is_generated in ((check_constraints(metadata), False), (generated, True)):
         for name, text in expressions.items():
             try:
-                paths = list(references(sqlglot.parse_one(text, dialect="spark")))
+                paths = list(references(tree_of(text)))
             except SqlglotError as error:
                 raise DeltaAnalysisException(
                     f"Column {column} cannot be changed: whether {name} refers to it cannot be told, since its expression {text} "

@@ -112,6 +112,11 @@ def flatten_reports(value: Any) -> Iterator[Mapping[str, Any] | None]:
         raise StagingException(f"Expected staged writes, got {type(value).__name__}: {str(value)[:80]}")
 
 
+def text_of(value: Any) -> Any:
+    """Return a name as text that a template has made a number of (``render_template_as_native_obj``)."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def whole_number(name: str, value: int | str | None) -> int | None:
     """Return a number that a template may have turned into text.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.rewrite.plan import RewriteTarget, rewrite_target
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
+from airflow_delta.log.predicate_text import tree_of
 from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageRequest
 from airflow_delta.staging.rules import TableRules
@@ -138,7 +139,6 @@ def _resolve(handle: TransactionHandle, schema: Json, name: str) -> list[str]:
 
 
 def _check_expression(handle: TransactionHandle, name: str, expression: str) -> None:
-    import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
@@ -147,7 +147,7 @@ def _check_expression(handle: TransactionHandle, name: str, expression: str) -> 
     if (problem := oversized(expression)) is not None:
         raise _refused(handle, f"sets {name} to {expression[:100]!r}..., which {problem}")
     try:
-        tree = sqlglot.parse_one(expression, dialect="spark")
+        tree = tree_of(expression)
     except SqlglotError as error:
         reason = str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
         raise _refused(handle, f"sets {name} to {expression!r}, which does not parse as Spark SQL ({reason})") from error
@@ -159,7 +159,6 @@ def _check_expression(handle: TransactionHandle, name: str, expression: str) -> 
 
 def is_repeatable(expression: str) -> bool:
     """Return whether an expression certainly has the same value for a row whenever it is evaluated."""
-    import sqlglot
     from sqlglot import exp
 
     from airflow_delta.log.generated_expressions import NOT_DETERMINISTIC, OF_THE_SESSION
@@ -167,7 +166,7 @@ def is_repeatable(expression: str) -> bool:
     words = {word.lower() for word in re.findall(r"\w+", expression)}
     if words & (NOT_DETERMINISTIC | OF_THE_SESSION):
         return False
-    return sqlglot.parse_one(expression, dialect="spark").find(exp.Anonymous) is None  # a function that nobody here knows
+    return tree_of(expression).find(exp.Anonymous) is None  # a function that nobody here knows
 
 
 def _refused(handle: TransactionHandle, what: str) -> DeltaAnalysisException:
