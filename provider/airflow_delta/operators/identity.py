@@ -71,7 +71,9 @@ def try_chain(context: Context) -> TryChain:
     max_tries = int(tags.get("airflow.maxTries", -1))
     retries = getattr(context.get("task"), "retries", None)
     first_try = max_tries - retries + 1 if isinstance(retries, int) and max_tries >= 0 else 1
-    return TryChain(tags, max(first_try, 1))
+    # Airflow moves it when a run that has ended is cleared, not while a task of the run is between two tries.
+    began: Any = getattr(context.get("dag_run"), "start_date", None)
+    return TryChain(tags, max(first_try, 1), None if began is None else int(began.timestamp() * 1000))
 
 
 def _map_index(ti: Any) -> int:
