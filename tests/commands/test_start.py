@@ -213,7 +213,12 @@ def test_the_conflict_of_a_retry_is_told_although_the_log_was_cleaned_up(table):
 
 def test_a_retry_asks_the_log_no_further_back_than_its_run(table):
     """A key that was committed long ago, by a commit that has left the log, is no hint at another try."""
-    run_alone(table, 1)
+    result = run_alone(table, 1)
+    tags = {**INSTANCE, "airflow.tryNumber": "1", "airflow.maxTries": "3"}
+    for since, committed in ((result.timestamp, True), (result.timestamp + 1, False)):  # a run that was deleted and made anew
+        handle = table.begin(transaction_key="key", rerun_policy="append", tries=TryChain(tags, since=since))
+        assert (handle.committed is not None) is committed
+
     table.log().checkpoint()
     (table.path / "_delta_log" / f"{0:020}.json").unlink()
     (table.path / "_delta_log" / f"{1:020}.json").write_bytes(encode_actions([info(timestamp=int(time.time() * 1000) - 2 * DAY)]))

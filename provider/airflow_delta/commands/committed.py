@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 _CHUNK = 64
-_CLOCKS_DIFFER_BY = 24 * 3_600_000
 MAX_PARTITIONS = 1000
 """Partitions that a result lists; a commit that touches more lists the first ones."""
 
@@ -38,7 +37,8 @@ class TryChain:
 
     :param tags: ``commitInfo.tags`` of a commit by this try.
     :param first_try: number of the first try of the chain, for commits that do not tell ``max_tries``.
-    :param since: milliseconds since the epoch; no try of the chain began before.
+    :param since: milliseconds since the epoch; no other try of the chain committed before. (A run that is deleted and made anew
+        has tries with the same numbers.)
     """
 
     tags: Mapping[str, str]
@@ -79,7 +79,7 @@ def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> Commi
     oldest = None
     for file in newest_first(log):
         oldest = file.version
-        if tries.since is not None and _committed_before(log, file, tries.since - _CLOCKS_DIFFER_BY):
+        if tries.since is not None and _committed_before(log, file, tries.since):
             return None
         commit = holds_app_id(log, file, app_id)
         if commit is None:
