@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
+from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.outcome.find_commit import live_records
 from airflow_delta.staging.merge import when_matched_delete, when_matched_update, when_not_matched_insert
 from commands.flow import Table
 from delta_spark.support import delta_history, sql_name

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_delta.commands.outcome.find_commit import touched_partitions
+from airflow_delta.commands.outcome.commit_result import result_of_nothing, result_of_transaction
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
     DeltaTableNotFoundException,
@@ -182,7 +182,7 @@ def compute_statistics(
         adds = recomputed(txn, predicate, only_missing=only_missing)
         operation = Operation.compute_stats([predicate if predicate is not None else "true"])
         if not adds:
-            return _result(txn, adds, "")
+            return result_of_nothing(txn)
         try:
             txn.commit(adds, operation, tags=tags, user_metadata=user_metadata)
         except DeltaConcurrentModificationException as conflict:
@@ -191,7 +191,7 @@ def compute_statistics(
             restarts += 1
             logger.warning("Compute the statistics of %s again (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message)
             continue
-        return _result(txn, adds, operation.name)
+        return result_of_transaction(txn, operation.name, adds)
 
 
 def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missing: bool = False) -> list[AddFile]:
@@ -278,23 +278,3 @@ def _status(store: LogStore, file: AddFile) -> tuple[str | None, FileStatus]:
     else:
         return None, FileStatus(unquote(path), file.size, file.modification_time)
     return root, FileStatus(unquote(path), file.size, file.modification_time)
-
-
-def _result(txn: OptimisticTransaction, adds: Sequence[AddFile], operation: str) -> CommitResult:
-    outcome = txn.outcome
-    return CommitResult(
-        table=txn.log.uri,
-        table_id=txn.snapshot.metadata.id,
-        version=txn.read_version if outcome is None else outcome.version,
-        read_version=txn.read_version,
-        transaction_id=txn.txn_id,
-        operation=operation,
-        attempts=0 if outcome is None else outcome.attempts,
-        versions_checked=0 if outcome is None else outcome.versions_checked,
-        isolation_level=None if outcome is None else outcome.commit_info.isolation_level,
-        is_blind_append=None if outcome is None else outcome.commit_info.is_blind_append,
-        timestamp=None if outcome is None else outcome.timestamp,
-        num_files=len(adds),
-        num_bytes=sum(add.size for add in adds),
-        partitions=touched_partitions(adds),
-    )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.begin.read_snapshot import read_snapshot
-from airflow_delta.commands.outcome.find_commit import own_after_conflict, touched_partitions
-from airflow_delta.exceptions import CommitStateUnknownException, DeltaConcurrentModificationException
+from airflow_delta.commands.outcome.commit_result import result_of_nothing, result_of_transaction
+from airflow_delta.commands.outcome.find_commit import own_after_conflict
+from airflow_delta.exceptions import DeltaConcurrentModificationException
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile, SetTransaction
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
@@ -73,11 +74,11 @@ def run_large(
             at_once = large and done is not None
             if done is None:
                 if nothing is None:
-                    return _nothing(log, handle)
+                    return result_of_nothing(txn, handle)
                 done = (), nothing()
             actions, operation = done
             return commit_operation(
-                log, handle, txn, actions, operation, large=at_once, tags=tags, user_metadata=user_metadata, hooks=hooks
+                handle, txn, actions, operation, large=at_once, tags=tags, user_metadata=user_metadata, hooks=hooks
             )
         except DeltaConcurrentModificationException as conflict:
             if (own := own_after_conflict(log, handle.app_id, start.get("tries"))) is not None:
@@ -91,7 +92,6 @@ def run_large(
 
 
 def commit_operation(
-    log: DeltaLog,
     handle: TransactionHandle,
     txn: OptimisticTransaction,
     actions: Sequence[Action],
@@ -122,41 +122,6 @@ def commit_operation(
         from airflow_delta.transaction.commit.hooks import run_hooks
 
         run_hooks(hooks, txn, version, everything)
-    outcome = txn.outcome
-    if outcome is None:
-        raise CommitStateUnknownException(f"The commit to table {log.uri} returned without an outcome", table=log.uri)
     adds = [action for action in actions if isinstance(action, AddFile)]
-    return CommitResult(
-        table=log.uri,
-        table_id=txn.metadata.id,
-        version=outcome.version,
-        read_version=handle.read_version,
-        transaction_id=handle.transaction_id,
-        app_id=handle.app_id,
-        txn_version=handle.txn_version,
-        operation=operation.name,
-        attempts=outcome.attempts,
-        versions_checked=outcome.versions_checked,
-        isolation_level=outcome.commit_info.isolation_level,
-        is_blind_append=outcome.commit_info.is_blind_append,
-        timestamp=outcome.timestamp,
-        num_files=len(adds),
-        num_removed_files=sum(isinstance(action, RemoveFile) for action in actions),
-        num_bytes=sum(add.size for add in adds),
-        partitions=touched_partitions(adds),
-    )
-
-
-def _nothing(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
-    """Return the result of an operation that found nothing to do: no version, no identity in the log."""
-    return CommitResult(
-        table=log.uri,
-        table_id=handle.table_id,
-        version=handle.read_version,
-        read_version=handle.read_version,
-        transaction_id=handle.transaction_id,
-        app_id=handle.app_id,
-        txn_version=handle.txn_version,
-        operation="",
-        attempts=0,
-    )
+    num_removed_files = sum(isinstance(action, RemoveFile) for action in actions)
+    return result_of_transaction(txn, operation.name, adds, handle=handle, num_removed_files=num_removed_files)

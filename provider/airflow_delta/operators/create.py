@@ -95,18 +95,10 @@ class DeltaCreateTableOperator(DeltaTableOperator):
 
     def _existing(self) -> dict[str, Any] | None:
         """Return the table that is there, in the form of the commit that would have created it."""
-        from airflow_delta.staging.contract import CommitResult
+        from airflow_delta.commands.outcome.commit_result import result_of_existing
 
         snapshot = (log := self._log_of_table(self.delta_conn_id)).update()
         if snapshot.version < 0:
             return None
         self.log.info("Table %s exists, version %s: left as it is.", log.uri, snapshot.version)
-        return CommitResult(
-            table=log.uri,
-            table_id=snapshot.metadata.id,
-            version=snapshot.version,
-            read_version=snapshot.version,
-            transaction_id="",
-            operation="CREATE TABLE",
-            committed_before=True,
-        ).to_dict()
+        return result_of_existing(snapshot).to_dict()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_delta.commands.outcome.find_commit import num_records
+from airflow_delta.commands.files.row_counts import num_records
 from airflow_delta.exceptions import (
     DeltaLogCorruptedException,
     DeltaTableNotFoundException,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.outcome.find_commit import commits_of, result_of_commit
+from airflow_delta.commands.outcome.commit_result import result_of_commit
+from airflow_delta.commands.outcome.find_commit import commits_of
 from airflow_delta.staging.contract import CommitResult
 
 if TYPE_CHECKING:

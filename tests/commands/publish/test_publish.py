@@ -646,7 +646,7 @@ def test_a_commit_that_died_after_the_log_entry_recognises_it(filled, monkeypatc
         raise SystemExit("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit_stages, "_result", die)
+        patch.setattr(commit_stages, "result_of_transaction", die)
         with pytest.raises(SystemExit):
             filled.publish(handle, write)
     assert filled.publish(handle, write).committed_before

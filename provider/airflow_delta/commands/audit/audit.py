@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.begin.read_snapshot import read_snapshot
-from airflow_delta.commands.outcome.find_commit import live_records, num_records
+from airflow_delta.commands.files.row_counts import live_records, num_records
 from airflow_delta.commands.stage.after import FileKey, file_key, handle_after, load_stages
 from airflow_delta.commands.stage.data_change import REARRANGING
 from airflow_delta.commands.stage.load import parse_staged

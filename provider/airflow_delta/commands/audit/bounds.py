@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.begin.read_snapshot import parse_predicate
-from airflow_delta.commands.outcome.find_commit import live_records
+from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.features.properties import TableProperties

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.outcome.find_commit import TryChain, commit_of_chain, find_commit, result_without_commit
+from airflow_delta.commands.outcome.commit_result import result_without_commit
+from airflow_delta.commands.outcome.find_commit import TryChain, commit_of_chain, find_commit
 from airflow_delta.commands.outcome.horizon import PossibleSince, last_txn_version
 from airflow_delta.exceptions import (
     DeltaAnalysisException,

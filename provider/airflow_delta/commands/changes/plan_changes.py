@@ -17,7 +17,7 @@ import msgspec
 
 from airflow_delta.commands.changes.change_schema import check_readable, check_removed, read_schema
 from airflow_delta.commands.changes.version_range import change_range
-from airflow_delta.commands.outcome.find_commit import num_records
+from airflow_delta.commands.files.row_counts import num_records
 from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     DeltaTableNotFoundException,

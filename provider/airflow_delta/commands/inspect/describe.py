@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.outcome.find_commit import live_records, num_records
+from airflow_delta.commands.files.row_counts import live_records, num_records
 from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     DeltaUnsupportedTableFeatureException,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_delta.commands.outcome.find_commit import live_records
+from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, RemoveFile
 from airflow_delta.log.actions.decode import Commit, CommitFile, CommitHead, decode_commit

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.outcome.find_commit import live_records
+from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.commands.rewrite.collect_rewrite import Rewritten, collect_rewrite
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.merge import INSERTED, SCRATCH

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_delta.commands.outcome.find_commit import num_records
+from airflow_delta.commands.files.row_counts import num_records
 from airflow_delta.log.actions.actions import AddFile
 
 if TYPE_CHECKING:

@@ -19,10 +19,12 @@ import msgspec
 
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.begin.read_snapshot import read_snapshot
+from airflow_delta.commands.files.row_counts import live_records, total
 from airflow_delta.commands.optimize.bins import Rewrite, batches_of
 from airflow_delta.commands.optimize.collect_optimize import collect_actions, rewrite_metrics
 from airflow_delta.commands.optimize.plan_optimize import PARALLEL, stage_of
-from airflow_delta.commands.outcome.find_commit import live_records, newest_first, touched_partitions
+from airflow_delta.commands.outcome.commit_result import result_of_transaction
+from airflow_delta.commands.outcome.find_commit import newest_first
 from airflow_delta.commands.outcome.markers import fence
 from airflow_delta.commands.publish.abort import abort
 from airflow_delta.commands.publish.compaction_request import OptimizeResult
@@ -174,7 +176,9 @@ def _commit(
                 failure.message,
             )
             continue
-        return _result(log, handle, txn, operation.name, adds, removes)
+        return result_of_transaction(
+            txn, operation.name, adds, num_removed_files=len(removes), num_records=total(map(live_records, adds))
+        )
 
 
 def _is_committed(log: DeltaLog, txn: OptimisticTransaction) -> bool:
@@ -223,38 +227,6 @@ def _feature_tags(txn: OptimisticTransaction, request: StageRequest) -> dict[str
     if txn.metadata.configuration.get("delta.enableRowTracking", "false").lower() != "true":
         return {}
     return {ROW_TRACKING_PRESERVED: "true" if request.arguments.get("rowIds") is not None else "false"}
-
-
-def _result(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    txn: OptimisticTransaction,
-    operation: str,
-    adds: Sequence[AddFile],
-    removes: Sequence[RemoveFile],
-) -> CommitResult:
-    outcome = txn.outcome
-    if outcome is None:
-        raise CommitStateUnknownException(f"The commit to table {log.uri} returned without an outcome", table=log.uri)
-    counts = [live_records(add) for add in adds]
-    return CommitResult(
-        table=log.uri,
-        table_id=txn.metadata.id,
-        version=outcome.version,
-        read_version=txn.read_version,
-        transaction_id=handle.transaction_id,
-        operation=operation,
-        attempts=outcome.attempts,
-        versions_checked=outcome.versions_checked,
-        isolation_level=outcome.commit_info.isolation_level,
-        is_blind_append=outcome.commit_info.is_blind_append,
-        timestamp=outcome.timestamp,
-        num_files=len(adds),
-        num_removed_files=len(removes),
-        num_records=None if any(count is None for count in counts) else sum(count or 0 for count in counts),
-        num_bytes=sum(add.size for add in adds),
-        partitions=touched_partitions(adds),
-    )
 
 
 def _clean_up(log: DeltaLog, handle: TransactionHandle, request: StageRequest) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from airflow_delta.commands.outcome.commit_result import integer, result_of_commit, result_without_commit
 from airflow_delta.exceptions import HandleMismatchException, TransactionExpiredException, VersionsNotContiguousException
-from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.decode import Commit, CommitFile, decode_commit, read_commit_info
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 from airflow_delta.staging.paths import STAGING_DIRECTORY
@@ -20,9 +18,6 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 _CHUNK = 64
-MAX_PARTITIONS = 1000
-"""Partitions that a result lists; a commit that touches more lists the first ones."""
-
 
 INSTANCE_TAGS = ("airflow.dagId", "airflow.runId", "airflow.taskId", "airflow.mapIndex")
 TRY_NUMBER, MAX_TRIES = "airflow.tryNumber", "airflow.maxTries"
@@ -64,7 +59,7 @@ class TryChain:
 
     @staticmethod
     def _number(tags: Mapping[str, Any]) -> int:
-        return _integer(tags.get(TRY_NUMBER), 0)
+        return integer(tags.get(TRY_NUMBER), 0)
 
 
 def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> CommitResult | None:
@@ -199,51 +194,6 @@ def newest_first(log: DeltaLog, since: int = 0) -> Iterator[CommitFile]:
         end = start
 
 
-def result_of_commit(
-    log: DeltaLog, commit: Commit, *, app_id: str | None, committed_before: bool = True, table_id: str | None = None
-) -> CommitResult:
-    """Return the result of a commit as the log has it."""
-    info = commit.commit_info or {}
-    txn = next((txn for txn in commit.txns if txn.app_id == app_id), None)
-    metrics = info.get("operationMetrics") or {}
-    return CommitResult(
-        table=log.uri,
-        table_id=table_id if table_id is not None else log.snapshot.metadata.id,
-        version=commit.version,
-        read_version=_integer(info.get("readVersion"), -1),
-        transaction_id=str(info.get("txnId") or ""),
-        app_id=app_id,
-        txn_version=txn.version if txn is not None else None,
-        operation=str(info.get("operation") or ""),
-        committed_before=committed_before,
-        isolation_level=info.get("isolationLevel"),
-        is_blind_append=info.get("isBlindAppend"),
-        timestamp=_integer(info.get("timestamp"), 0) or None,
-        num_files=len(commit.adds),
-        num_removed_files=len(commit.removes),
-        num_records=_records(metrics, commit.adds),
-        num_bytes=sum(add.size for add in commit.adds),
-        partitions=touched_partitions(commit.adds),
-    )
-
-
-def result_without_commit(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
-    """Return the result of a transaction whose commit the log no longer holds: the latest version contains it."""
-    txn = log.snapshot.set_transaction(handle.app_id, expired=True)
-    return CommitResult(
-        table=log.uri,
-        table_id=log.snapshot.metadata.id,
-        version=log.snapshot.version,
-        read_version=handle.read_version,
-        transaction_id="",
-        app_id=handle.app_id,
-        txn_version=txn.version if txn is not None else handle.txn_version,
-        operation="",
-        committed_before=True,
-        timestamp=txn.last_updated if txn is not None else None,
-    )
-
-
 def committed_earlier(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
     """Return the commit that ``handle.committed`` claims, as the log has it: what travels between tasks is not believed.
 
@@ -261,48 +211,3 @@ def committed_earlier(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
             version=snapshot.version,
         )
     return find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
-
-
-def touched_partitions(adds: Iterable[AddFile]) -> tuple[dict[str, Any], ...]:
-    """Return the distinct partitions of files, in order of appearance."""
-    found: dict[tuple[tuple[str, str | None], ...], dict[str, Any]] = {}
-    for add in adds:
-        if add.partition_values and len(found) < MAX_PARTITIONS:
-            found.setdefault(tuple(add.partition_values.items()), dict(add.partition_values))
-    return tuple(found.values())
-
-
-class _Rows(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
-
-
-_rows = msgspec.json.Decoder(_Rows)
-
-
-def num_records(stats: str | None) -> int | None:
-    """Return the number of rows that a file's statistics tell."""
-    try:
-        return _rows.decode(stats).num_records if stats else None
-    except msgspec.DecodeError:
-        return None
-
-
-def live_records(file: AddFile | RemoveFile) -> int | None:
-    """Return the rows of a file that no deletion vector marks, ``None`` when its statistics do not tell."""
-    rows = num_records(file.stats)
-    return rows if rows is None or file.deletion_vector is None else rows - file.deletion_vector.cardinality
-
-
-def _records(metrics: Mapping[str, Any], adds: Iterable[AddFile]) -> int | None:
-    rows = _integer(metrics.get("numOutputRows"), -1)
-    if rows >= 0:
-        return rows
-    counts = [num_records(add.stats) for add in adds]
-    return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
-
-
-def _integer(value: Any, default: int) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return default

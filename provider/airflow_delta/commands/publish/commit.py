@@ -14,7 +14,8 @@ from airflow_delta.commands.begin.read_snapshot import read_snapshot
 from airflow_delta.commands.definition.altered_table import AlteredTable, is_alter
 from airflow_delta.commands.definition.create import clustering_domain, definition_of
 from airflow_delta.commands.definition.evolve import new_metadata
-from airflow_delta.commands.outcome.find_commit import touched_partitions
+from airflow_delta.commands.files.row_counts import total
+from airflow_delta.commands.outcome.commit_result import result_of_transaction
 from airflow_delta.commands.publish.alter import adopt_altered, altered_table, operation_tags, operation_with, with_altered_reads
 from airflow_delta.commands.publish.compaction_request import request_as_json
 from airflow_delta.commands.publish.created_meanwhile import adopt_created_table, check_nothing_replaced
@@ -22,14 +23,14 @@ from airflow_delta.commands.publish.feature_actions import changes_to_commit, fe
 from airflow_delta.commands.publish.operation import operation_of
 from airflow_delta.commands.stage.load import StageActions
 from airflow_delta.commands.stage.net_effect import find_replaced
-from airflow_delta.exceptions import CommitStateUnknownException, MetadataChangedException, ProtocolChangedException
-from airflow_delta.log.actions.actions import Action, AddFile, Metadata, SetTransaction
+from airflow_delta.exceptions import MetadataChangedException, ProtocolChangedException
+from airflow_delta.log.actions.actions import Action, Metadata, SetTransaction
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
     from airflow_delta.staging.contract import Json
-    from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+    from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,16 @@ def _attempt(
         operation = operation_with(altered, written, snapshot.metadata.partition_columns)
         tags |= operation_tags(altered, written)
     txn.commit(actions, operation, tags=tags, user_metadata=options.user_metadata)
-    return _result(log, handle, txn, data, replaced.adds, len(removes), operation)
+    asked = txn.outcome.auto_compaction if txn.outcome is not None else None
+    return result_of_transaction(
+        txn,
+        operation.name,
+        replaced.adds,
+        handle=handle,
+        num_removed_files=len(removes),
+        num_records=total(stage.write.num_records for stage in data),
+        auto_compaction=None if asked is None else request_as_json(asked),
+    )
 
 
 def _set_metadata(
@@ -169,39 +179,3 @@ def _check_same_table(handle: TransactionHandle, snapshot: Snapshot) -> None:
             table=handle.table,
             winning_version=snapshot.version,
         )
-
-
-def _result(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    txn: OptimisticTransaction,
-    stages: Sequence[StageActions],
-    adds: Sequence[AddFile],
-    num_removed: int,
-    operation: Operation,
-) -> CommitResult:
-    outcome = txn.outcome
-    if outcome is None:
-        raise CommitStateUnknownException(f"The commit to table {log.uri} returned without an outcome", table=log.uri)
-    counts = [stage.write.num_records for stage in stages]
-    return CommitResult(
-        table=log.uri,
-        table_id=txn.metadata.id,
-        version=outcome.version,
-        read_version=handle.read_version,
-        transaction_id=handle.transaction_id,
-        app_id=handle.app_id,
-        txn_version=handle.txn_version,
-        operation=operation.name,
-        attempts=outcome.attempts,
-        versions_checked=outcome.versions_checked,
-        isolation_level=outcome.commit_info.isolation_level,
-        is_blind_append=outcome.commit_info.is_blind_append,
-        timestamp=outcome.timestamp,
-        num_files=len(adds),
-        num_removed_files=num_removed,
-        num_records=None if any(count is None for count in counts) else sum(count or 0 for count in counts),
-        num_bytes=sum(add.size for add in adds),
-        partitions=touched_partitions(adds),
-        auto_compaction=None if outcome.auto_compaction is None else request_as_json(outcome.auto_compaction),
-    )

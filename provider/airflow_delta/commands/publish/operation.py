@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.definition.create import defined_operation
-from airflow_delta.commands.outcome.find_commit import live_records
+from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.commands.stage.load import StageActions
 from airflow_delta.commands.stage.net_effect import Replaced
 from airflow_delta.staging.contract import StagedWrite

@@ -9,13 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.definition.altered_table import is_alter
+from airflow_delta.commands.outcome.commit_result import result_without_commit
 from airflow_delta.commands.outcome.evidence import is_referenced
-from airflow_delta.commands.outcome.find_commit import (
-    commit_of_transaction,
-    committed_earlier,
-    find_commit,
-    result_without_commit,
-)
+from airflow_delta.commands.outcome.find_commit import commit_of_transaction, committed_earlier, find_commit
 from airflow_delta.commands.outcome.markers import delete_quietly, fence, mark_committed, read_markers
 from airflow_delta.commands.publish.commit import CommitOptions, commit_stages
 from airflow_delta.commands.stage.after import load_stages

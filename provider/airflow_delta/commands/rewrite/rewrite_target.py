@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.begin.read_snapshot import parse_predicate
 from airflow_delta.commands.files.adds import DataFiles
+from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.commands.files.rules import table_rules
-from airflow_delta.commands.outcome.find_commit import live_records
 from airflow_delta.commands.rewrite.collect_rewrite import PARAMETERS
 from airflow_delta.commands.stage.after import after_arguments, handle_after, load_earlier, stage_id
 from airflow_delta.commands.stage.data_change import refuse_rearranged, refuse_untold

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import msgspec
 
 from airflow_delta.commands.files.adds import find_data_files
+from airflow_delta.commands.files.row_counts import num_records
 from airflow_delta.commands.files.written import check_files, check_rows
-from airflow_delta.commands.outcome.find_commit import num_records
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.storage.factory import sibling

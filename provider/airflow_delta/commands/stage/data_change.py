@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.outcome.find_commit import live_records
+from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.commands.stage.after import file_key, files_after
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle

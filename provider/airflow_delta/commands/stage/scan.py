@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.begin.read_snapshot import parse_predicate, read_snapshot
-from airflow_delta.commands.outcome.find_commit import live_records, num_records
+from airflow_delta.commands.files.row_counts import live_records, num_records
 from airflow_delta.commands.stage.after import files_after, handle_after, load_earlier
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
 from airflow_delta.log.features import column_mapping
