@@ -92,8 +92,8 @@ class Bench:
     # -- ours -----------------------------------------------------------------------------------------------------------------
 
     def operation(self, table: Path, plan: Callable[..., Any], source: Any = None) -> None:
-        from airflow_delta.commands.operations import collect_operation
         from airflow_delta.commands.run_transaction import run_transaction
+        from airflow_delta.commands.stage.stage_view import open_stage
         from airflow_delta.log import DeltaLog
         from airflow_delta.spark.operations import run_operation
         from airflow_delta.staging.contract import StagedWrite
@@ -101,25 +101,28 @@ class Bench:
         log = DeltaLog.for_table(str(table))
 
         def stage(handle: Any) -> list[StagedWrite]:
-            planned = plan(log, handle, task_id="task", attempt=uuid.uuid4().hex[:8])
+            planned = plan(open_stage(log, handle, task_id="task", attempt=uuid.uuid4().hex[:8]))
             if isinstance(planned, StagedWrite):
                 return [planned]
-            return [collect_operation(log, handle, planned, run_operation(self.spark, planned, source))]
+            return [planned.collect(planned.request, run_operation(self.spark, planned.request, source))]
 
         self.keys += 1
         run_transaction(log, stage, attempt="1", transaction_key=f"benchmark-{self.keys}")
 
     def write(self, table: Path, frame: Any, **options: Any) -> None:
         from airflow_delta.commands.run_transaction import run_transaction
-        from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
+        from airflow_delta.commands.stage.stage_view import open_stage
+        from airflow_delta.commands.write.collect_write import collect_stage
+        from airflow_delta.commands.write.plan_write import plan_stage
         from airflow_delta.log import DeltaLog
         from airflow_delta.spark.stage import stage_dataframe
 
         log = DeltaLog.for_table(str(table))
 
         def stage(handle: Any) -> list[Any]:
-            request = plan_stage(log, handle, task_id="task", attempt=uuid.uuid4().hex[:8], **options)
-            return [collect_stage(log, handle, request, stage_dataframe(self.spark, frame, request))]
+            view = open_stage(log, handle, task_id="task", attempt=uuid.uuid4().hex[:8])
+            request = plan_stage(view, **options)
+            return [collect_stage(view, request, stage_dataframe(self.spark, frame, request))]
 
         self.keys += 1
         run_transaction(log, stage, attempt="1", transaction_key=f"benchmark-{self.keys}")
@@ -215,7 +218,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
             name,
             kind,
             sql("DELETE FROM {table}" + where),
-            lambda target: bench.operation(target, lambda log, handle, **i: plan_delete(log, handle, predicate=predicate, **i)),
+            lambda target: bench.operation(target, lambda stage: plan_delete(stage, predicate=predicate)),
         )
 
     def update(name: str, kind: str, predicate: str) -> Callable[[], None]:
@@ -227,9 +230,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
             name,
             kind,
             sql("UPDATE {table} SET " + text + f" WHERE {predicate}"),
-            lambda target: bench.operation(
-                target, lambda log, handle, **i: plan_update(log, handle, predicate=predicate, set=values, **i)
-            ),
+            lambda target: bench.operation(target, lambda stage: plan_update(stage, predicate=predicate, set=values)),
         )
 
     def merge(name: str, kind: str, share: int, *, clustered: bool = False) -> Callable[[], None]:
@@ -275,7 +276,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
                 sql(statement),
                 lambda target: bench.operation(
                     target,
-                    lambda log, handle, **i: plan_merge(log, handle, condition="target.id = source.id", clauses=clauses, **i),
+                    lambda stage: plan_merge(stage, condition="target.id = source.id", clauses=clauses),
                     read,
                 ),
             )()
@@ -290,7 +291,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
             name,
             "small files",
             sql("OPTIMIZE {table}" + z_order),
-            lambda target: bench.operation(target, lambda log, handle, **i: plan_optimize(log, handle, z_order_by=columns, **i)),
+            lambda target: bench.operation(target, lambda stage: plan_optimize(stage, z_order_by=columns)),
         )
 
     scattered, range_of_ids = "customer % 100 = 7", f"id < {count // 100}"

@@ -20,7 +20,9 @@ def main(work: Path) -> None:
 
     from airflow_delta.commands.begin.begin import begin
     from airflow_delta.commands.publish.publish import publish
-    from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
+    from airflow_delta.commands.stage.stage_view import open_stage
+    from airflow_delta.commands.write.collect_write import collect_stage
+    from airflow_delta.commands.write.plan_write import plan_stage
     from airflow_delta.log import DeltaLog
     from airflow_delta.spark.stage import stage_dataframe
 
@@ -59,8 +61,9 @@ def main(work: Path) -> None:
             # Who comes second in a lap waits for the other's dirty pages: they take turns.
             a = write_plain() if i % 2 else 0.0
             start = time.perf_counter()
-            request = plan_stage(log, handle, task_id="stage", attempt="1", mode="append", partition_by=partitions)
-            write = collect_stage(log, handle, request, stage_dataframe(spark, data, request))
+            view = open_stage(log, handle, task_id="stage", attempt="1")
+            request = plan_stage(view, mode="append", partition_by=partitions)
+            write = collect_stage(view, request, stage_dataframe(spark, data, request))
             b = time.perf_counter() - start
             a = a or write_plain()
             start = time.perf_counter()

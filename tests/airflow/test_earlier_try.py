@@ -334,10 +334,11 @@ class TestOfATableOperator:
 
 
 def new_request(world):
+    from airflow_delta.commands.stage.stage_view import open_stage
     from airflow_delta.commands.write.plan_write import plan_stage
 
     world.tries += 1
-    return plan_stage(world.log, world.handle, task_id="delete", attempt=f"1-{world.tries:08}")
+    return plan_stage(open_stage(world.log, world.handle, task_id="delete", attempt=f"1-{world.tries:08}"))
 
 
 def finish(world, request):

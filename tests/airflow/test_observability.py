@@ -152,8 +152,8 @@ class TestMetrics:
 
             plans = 0
 
-            def plan(self, log, handle, identity):
-                planned = super().plan(log, handle, identity)
+            def plan(self, stage):
+                planned = super().plan(stage)
                 type(self).plans += 1
                 if type(self).plans == 1:
                     deltalake.write_deltalake(uri, pa.table({"id": [2], "n": [2]}), mode="append")

@@ -22,7 +22,8 @@ from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow_delta import delta_transaction, exceptions
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.write.plan_write import collect_files
+from airflow_delta.commands.stage.stage_view import open_stage
+from airflow_delta.commands.write.collect_write import collect_files
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators import restart
 from airflow_delta.operators.airflow_api import _base_url, _verify, clear_with_downstream
@@ -98,7 +99,7 @@ class World:
         directory = Path(self.uri, "staged", handle.transaction_id, "rows")
         directory.mkdir(parents=True)
         pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "part-0.parquet")
-        return collect_files(self.log, handle, task_id=task_id, attempt="1-00000000", path="rows", mode=mode)
+        return collect_files(open_stage(self.log, handle, task_id=task_id, attempt="1-00000000"), path="rows", mode=mode)
 
     def run_of(self, handle, mode):
         return publish(self.log, handle, [self.staged(handle, mode)], attempt="1-00000000")

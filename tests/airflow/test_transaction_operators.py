@@ -13,7 +13,8 @@ import pytest
 from airflow.sdk import RetryAction
 
 from airflow_delta import exceptions
-from airflow_delta.operators.expected_stages import check_all_reported
+from airflow_delta.commands.stage.load import check_reported
+from airflow_delta.operators.expected_stages import expected_stages
 from airflow_delta.operators.identity import flatten_reports, parse_handle, try_chain
 from airflow_delta.operators.run_age import possible_since
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
@@ -250,7 +251,7 @@ EXPECTED = [
     ([("a", 0)], {"a_0": "success", "a_1": "skipped"}, r"a\[1\] \(skipped\)"),
     # "a_1" is a task of its own beside the mapped task "a"
     ([("a", 0), ("a", 1), ("a_1", -1)], {"a_0": "success", "a_1": "success"}, None),
-    ([], {}, "no stage reported"),
+    ([], {}, "No stage has reported"),
 ]
 
 
@@ -262,7 +263,7 @@ def test_expected_stages(reported, instances, message):
     staged = [SimpleNamespace(task_id=task_id, map_index=index) for task_id, index in reported]
 
     def check():
-        check_all_reported(operator, context(operator, **instances), handle, staged)
+        check_reported(handle, staged, expected_stages(operator, context(operator, **instances), staged))
 
     if message is None:
         check()

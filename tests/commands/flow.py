@@ -11,7 +11,11 @@ from typing import Any
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.publish.abort import abort
 from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.write.plan_write import collect_files, collect_stage, plan_scan, plan_stage
+from airflow_delta.commands.stage.scan import plan_scan
+from airflow_delta.commands.stage.stage_view import SparkWork, StageView, open_stage
+from airflow_delta.commands.stage.view import view_of
+from airflow_delta.commands.write.collect_write import collect_files, collect_stage
+from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.log import DeltaLog
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
@@ -48,19 +52,22 @@ class Table:
         # Through JSON, as XCom does it.
         return TransactionHandle.from_dict(json.loads(json.dumps(begin(self.log(), **options).to_dict())))
 
+    def view(self, handle: TransactionHandle, *, task_id: str = "stage", **options: Any) -> StageView:
+        """Return what the plans of a stage work with."""
+        return open_stage(self.log(), handle, task_id=task_id, attempt=new_attempt(), **options)
+
     def stage(self, handle: TransactionHandle, rows: Any, *, task_id: str = "stage", **options: Any) -> StagedWrite:
         """Stage rows: SQL text, or a DataFrame."""
         from airflow_delta.spark import stage_dataframe
 
         df = self.spark.sql(rows) if isinstance(rows, str) else rows
-        log = self.log()
-        request = plan_stage(log, handle, task_id=task_id, attempt=new_attempt(), **options)
-        report = stage_dataframe(self.spark, df, request)
-        staged = collect_stage(log, handle, request, report)
+        view = self.view(handle, task_id=task_id, **_of_view(options))
+        request = plan_stage(view, **options)
+        staged = collect_stage(view, request, stage_dataframe(self.spark, df, request))
         return StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict())))
 
     def stage_files(self, handle: TransactionHandle, *, task_id: str = "files", **options: Any) -> StagedWrite:
-        return collect_files(self.log(), handle, task_id=task_id, attempt=new_attempt(), **options)
+        return collect_files(self.view(handle, task_id=task_id, **_of_view(options)), **options)
 
     def operate(
         self, handle: TransactionHandle, plan: Callable[..., Any], *, task_id: str = "task", source: Any = None, **arguments: Any
@@ -70,15 +77,13 @@ class Table:
         :param plan: ``plan_delete``, ``plan_merge``, ...
         :param source: SQL text, or a DataFrame.
         """
-        from airflow_delta.commands.operations import collect_operation
         from airflow_delta.spark.operations import run_operation
 
-        log = self.log()
-        staged = plan(log, handle, task_id=task_id, attempt=new_attempt(), **arguments)
-        if not isinstance(staged, StagedWrite):
-            request = StageRequest.from_dict(json.loads(json.dumps(staged.to_dict())))
+        staged = plan(self.view(handle, task_id=task_id, **_of_view(arguments)), **arguments)
+        if isinstance(staged, SparkWork):
+            request = StageRequest.from_dict(json.loads(json.dumps(staged.request.to_dict())))
             df = self.spark.sql(source) if isinstance(source, str) else source
-            staged = collect_operation(log, handle, request, run_operation(self.spark, request, df))
+            staged = staged.collect(request, run_operation(self.spark, request, df))
         return StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict())))
 
     def run(self, plan: Callable[..., Any], *, begin: Mapping[str, Any] | None = None, **arguments: Any) -> CommitResult:
@@ -101,7 +106,7 @@ class Table:
         """Return the rows as a stage of the transaction reads them."""
         from airflow_delta.spark import read_scan_plan
 
-        df = read_scan_plan(self.spark, plan_scan(self.log(), handle, predicate))
+        df = read_scan_plan(self.spark, plan_scan(view_of(self.log(), handle), predicate))
         return sorted(map(tuple, df.collect()), key=repr)
 
     def rows(self, version: int | None = None) -> list[tuple[Any, ...]]:
@@ -120,3 +125,8 @@ class Table:
 
     def versions(self) -> int:
         return len(list((self.path / "_delta_log").glob("0*.json")))
+
+
+def _of_view(options: dict[str, Any]) -> dict[str, Any]:
+    """Take out of the options of a stage what its view is opened with."""
+    return {name: options.pop(name) for name in ("map_index", "after", "spark_table_uri") if name in options}

@@ -12,6 +12,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from airflow_delta.commands.stage.scan import plan_scan
+from airflow_delta.commands.stage.view import view_of
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.protocol import features
@@ -214,7 +215,7 @@ def reading_handle(log: DeltaLog, snapshot: Snapshot) -> TransactionHandle:
 def our_rows(delta: SparkSession, log: DeltaLog, snapshot: Snapshot | None = None, predicate: str | None = None) -> list[str]:
     """Return the rows that our scan plan gives Spark, which here reads plain Parquet."""
     handle = reading_handle(log, snapshot if snapshot is not None else log.update())
-    return rows_of(read_scan_plan(delta, plan_scan(log, handle, predicate)))
+    return rows_of(read_scan_plan(delta, plan_scan(view_of(log, handle), predicate)))
 
 
 def our_history(log: DeltaLog, limit: int | None = None) -> dict[int, dict[str, Any]]:

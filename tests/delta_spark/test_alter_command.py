@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.commands.run_transaction import run_transaction
-from airflow_delta.commands.stage.plan_alter import collect_constraint, plan_alter
+from airflow_delta.commands.stage.plan_alter import plan_alter
+from airflow_delta.commands.stage.stage_view import open_stage
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.spark.constraint_check import check_constraint
+from airflow_delta.spark.operations import run_operation
 from airflow_delta.staging.changes import (
     AddColumns,
     AddConstraint,
@@ -252,10 +253,10 @@ def run_alter(spark: SparkSession, path: Path, changes: Sequence[Change], key: s
     log = open_log(path)
 
     def stage(handle: TransactionHandle) -> list[StagedWrite]:
-        planned = plan_alter(log, handle, task_id="alter", attempt=new_attempt(), changes=changes)
+        planned = plan_alter(open_stage(log, handle, task_id="alter", attempt=new_attempt()), changes)
         if isinstance(planned, StagedWrite):
             return [planned]
-        return [collect_constraint(log, handle, planned, check_constraint(spark, planned))]
+        return [planned.collect(planned.request, run_operation(spark, planned.request))]
 
     return run_transaction(log, stage, attempt=new_attempt(), transaction_key=key, create=False, **options)
 
@@ -348,12 +349,8 @@ def test_alter_and_data_make_one_version_that_delta_spark_reads(delta: SparkSess
     )
     delta.sql(f"INSERT INTO delta.`{table.path}` VALUES (1, 'x')")
     handle = table.begin()
-    log = table.log()
     planned = plan_alter(
-        log,
-        handle,
-        task_id="alter",
-        attempt=new_attempt(),
+        table.view(handle, task_id="alter"),
         changes=[AddColumns([Column("c", "STRUCT<x: INT>"), Column("d", "INT")]), RenameColumn("b", "bb"), DropColumns(["d"])],
     )
     assert isinstance(planned, StagedWrite)

@@ -13,7 +13,6 @@ import pytest
 from airflow_delta.commands.stage.plan_create import plan_create
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.staging.contract import CommitResult, StagedWrite
-from airflow_delta.staging.paths import new_attempt
 from commands.flow import Table
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Pair:
 
     def create(self, columns: str, **options: Any) -> CommitResult:
         handle = self.ours.begin()
-        staged = plan_create(self.ours.log(), handle, task_id="create", attempt=new_attempt(), schema=columns, **options)
+        staged = plan_create(self.ours.view(handle, task_id="create"), schema=columns, **options)
         return self.ours.publish(handle, StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict()))))
 
     def check(self, *, metrics: bool = True, ignored: tuple[str, ...] = ()) -> None:
@@ -160,10 +159,7 @@ def test_as_select(pair: Pair) -> None:
     # A table and its first rows, staged by different tasks: one version, which says so.
     handle = pair.ours.begin()
     staged = plan_create(
-        pair.ours.log(),
-        handle,
-        task_id="create",
-        attempt=new_attempt(),
+        pair.ours.view(handle, task_id="create"),
         schema="id BIGINT, p INT, s STRING, z INT",
         mode="replace",
     )

@@ -136,7 +136,7 @@ class Chain:
 
     def same_rows(self) -> Any:
         options = {"mode": "overwrite", "replace_where": f"p = '{self.choice.choice('ab')}'", "data_change": False}
-        plan = plan_scan(self.table.log(), self.handle, str(options["replace_where"]), after=tuple(self.staged))
+        plan = plan_scan(self.table.view(self.handle, after=tuple(self.staged)), str(options["replace_where"]))
         return self._write(read_scan_plan(self.table.spark, plan).coalesce(1), **options), lambda: None
 
 

@@ -65,7 +65,7 @@ class Pair:
 
         identity = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
         log = DeltaLog.for_table(str(self.ours))
-        return run_rewrite(log, lambda lg, handle: select(lg, handle, **options), work, identity=identity, batch_size=batch_size)
+        return run_rewrite(log, lambda view: select(view, **options), work, identity=identity, batch_size=batch_size)
 
     def last(self, path: Path) -> dict[str, Any]:
         history = delta_history(self.spark, path, 1)

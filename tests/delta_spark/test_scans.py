@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_delta.commands.stage import scan
+from airflow_delta.commands.stage.view import view_of
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vector, read_deletion_vectors, write_deletion_vectors
@@ -203,7 +204,7 @@ def plan(path: Path, predicate: str | None = None) -> ScanPlan:
         app_id="a",
         txn_version=0,
     )
-    planned = scan.plan_scan(log, handle, predicate)
+    planned = scan.plan_scan(view_of(log, handle), predicate)
     return ScanPlan.from_dict(json.loads(json.dumps(planned.to_dict())))
 
 

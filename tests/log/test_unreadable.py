@@ -20,6 +20,7 @@ from airflow_delta.commands.inspect.scan_version import plan_version_scan
 from airflow_delta.commands.publish.abort import abort_transaction
 from airflow_delta.commands.restore import restore
 from airflow_delta.commands.stage.scan import plan_scan
+from airflow_delta.commands.stage.view import view_of
 from airflow_delta.commands.vacuum.run_vacuum import vacuum
 from airflow_delta.exceptions import (
     DeltaError,
@@ -77,7 +78,7 @@ WAYS: dict[str, Callable[[DeltaLog], object]] = {
     "log cleanup": lambda log: clean_up_expired_logs(log.snapshot),
     "transaction": lambda log: log.start_transaction(),
     "start": lambda log: begin(log, transaction_key="key"),
-    "scan": lambda log: plan_scan(log, handle_of(log)),
+    "scan": lambda log: plan_scan(view_of(log, handle_of(log))),
     "scan of a version": lambda log: plan_version_scan(log, 1),
     "changes": lambda log: plan_changes(log, starting_version=0),
     "clone": lambda log: clone_table(DeltaLog.for_table(f"{log.uri}-clone"), log, **IDENTITY),

@@ -13,8 +13,9 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.publish.publish import publish
 from airflow_delta.commands.restore import restore
+from airflow_delta.commands.stage.stage_view import open_stage
 from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
-from airflow_delta.commands.write.plan_write import collect_files
+from airflow_delta.commands.write.collect_write import collect_files
 from airflow_delta.exceptions import DeltaFileNotFoundException, NonEmptyLocationException
 from airflow_delta.log import DeltaLog
 
@@ -96,7 +97,7 @@ def test_markers_of_directories_are_no_files(s3_table, s3_options, s3_client):
     log.store.put(f"{job}/p=1/part-0.parquet", buffer.getvalue())
     assert [status.name for status in log.store.list_recursive(job)] == ["_SUCCESS", "part-0.parquet"]
     assert log.store.list_children("staged") == ([], [handle.transaction_id])
-    staged = collect_files(log, handle, task_id="job", attempt="1-a", path="job")
+    staged = collect_files(open_stage(log, handle, task_id="job", attempt="1-a"), path="job")
     assert publish(log, handle, [staged], attempt="1-a").version == 0
     assert vacuum(log, retention_hours=0, retention_check=False, dry_run=True).paths == (f"{job}/_SUCCESS",)
     log.store.put("empty.json", b"")  # has nothing in it, and is a file

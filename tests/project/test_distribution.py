@@ -320,7 +320,9 @@ check_pyspark()
 from pyspark.sql import SparkSession
 from airflow_delta.commands.publish.publish import publish
 from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
+from airflow_delta.commands.stage.stage_view import open_stage
+from airflow_delta.commands.write.collect_write import collect_stage
+from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.log import DeltaLog
 from airflow_delta.spark import stage_dataframe
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -328,8 +330,9 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
 spark.sparkContext.setLogLevel("OFF")
 log = DeltaLog.for_table("newest")
 handle = begin(log, transaction_key="key")
-request = plan_stage(log, handle, task_id="stage", attempt="1")
-staged = collect_stage(log, handle, request, stage_dataframe(spark, spark.range(3), request))
+stage = open_stage(log, handle, task_id="stage", attempt="1")
+request = plan_stage(stage)
+staged = collect_stage(stage, request, stage_dataframe(spark, spark.range(3), request))
 result = publish(log, handle, [staged], attempt="1")
 frame = spark.createDataFrame(spark.range(2).toPandas())
 versions = [version(name) for name in ("pyspark", "pyspark-client", "pandas")]

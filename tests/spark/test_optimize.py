@@ -72,8 +72,8 @@ def test_optimize_and_zorder_end_to_end(spark, tmp_path):
     identity = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
 
     def run(**options):
-        def select(log, handle):
-            return select_for_optimize(log, handle, **options)
+        def select(view):
+            return select_for_optimize(view, **options)
 
         return run_rewrite(table.log(), select, partial(run_operation, spark), identity=identity)
 

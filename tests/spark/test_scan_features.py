@@ -12,6 +12,7 @@ import pytest
 from pyroaring import BitMap64
 
 from airflow_delta.commands.stage import scan
+from airflow_delta.commands.stage.view import view_of
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
@@ -68,7 +69,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def planned(path: Path, predicate: str | None = None) -> ScanPlan:
-    plan = scan.plan_scan(DeltaLog.for_table(str(path)), handle(path), predicate)
+    plan = scan.plan_scan(view_of(DeltaLog.for_table(str(path)), handle(path)), predicate)
     return ScanPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
 
 

@@ -118,7 +118,7 @@ def test_merge_schema_adds_columns_at_the_end_also_inside_structs_and_lists(spar
 @pytest.mark.parametrize(
     ("select", "says"),
     [
-        ("SELECT 1 AS id, NULL AS new", "holds only nulls"),
+        ("SELECT 1 AS id, NULL AS new", "untyped nulls"),
         ("SELECT 1 AS id, 2 AS `a b`", "rename it"),
         ("SELECT 1 AS id, INTERVAL '1' DAY AS i", "cannot store"),
     ],

@@ -19,7 +19,6 @@ from airflow_delta.exceptions import (
     StageConflictException,
 )
 from airflow_delta.staging.contract import StagedWrite
-from airflow_delta.staging.paths import new_attempt
 from commands.flow import Table
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def table(tmp_path: Path, spark: SparkSession) -> Table:
 
 
 def created(table: Table, handle: Any, columns: str, **options: Any) -> StagedWrite:
-    staged = plan_create(table.log(), handle, task_id="create", attempt=new_attempt(), schema=columns, **options)
+    staged = plan_create(table.view(handle, task_id="create"), schema=columns, **options)
     return StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict())))
 
 
@@ -85,9 +84,8 @@ def test_as_select_is_refused_where_a_table_is(table: Table) -> None:
     table.write(ROWS, create="create", partition_by=["P"])
     assert table.commit(0)["metaData"][0]["partitionColumns"] == ["p"]
     handle = table.begin()
-    identity = {"task_id": "t", "attempt": new_attempt()}
     with pytest.raises(DeltaTableAlreadyExistsException):
-        plan_stage(table.log(), handle, **identity, create="create")
+        plan_stage(table.view(handle), create="create")
     for options in (
         {"create": "create_if_not_exists"},
         {"create": "replace", "mode": "overwrite"},
@@ -102,7 +100,7 @@ def test_as_select_is_refused_where_a_table_is(table: Table) -> None:
         {"data_change": False, "mode": "overwrite", "replace_where": "id = 1"},
     ):
         with pytest.raises(DeltaIllegalArgumentException):
-            plan_stage(table.log(), handle, **identity, **options)
+            plan_stage(table.view(handle), **options)
     with pytest.raises(DeltaIllegalArgumentException, match="optimize_write"):
         table.stage_files(handle, optimize_write=True)
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.operations import collect_operation
 from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
+from airflow_delta.commands.stage.stage_view import StageView
+from airflow_delta.commands.write.collect_write import collect_stage
+from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.spark import stage_dataframe
 from airflow_delta.spark.operations import run_operation
 from airflow_delta.spark.written import check_read_back, written_files
 from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
-from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
 from commands.flow import Table
 
@@ -42,9 +42,10 @@ def table(tmp_path: Path, spark: Any) -> Table:
     return Table(tmp_path / "table", spark)
 
 
-def staged(table: Table, handle: Any, rows: str, **options: Any) -> tuple[StageRequest, StageReport]:
-    request = plan_stage(table.log(), handle, task_id="s", attempt=new_attempt(), **options)
-    return request, stage_dataframe(table.spark, table.spark.sql(rows), request)
+def staged(table: Table, handle: Any, rows: str, **options: Any) -> tuple[StageView, StageRequest, StageReport]:
+    stage = table.view(handle, task_id="s")
+    request = plan_stage(stage, **options)
+    return stage, request, stage_dataframe(table.spark, table.spark.sql(rows), request)
 
 
 def test_an_overwrite_whose_files_the_worker_does_not_find_keeps_the_table(table, tmp_path):
@@ -62,27 +63,27 @@ def test_an_overwrite_whose_files_the_worker_does_not_find_keeps_the_table(table
 def test_no_rows_are_said_to_be_none(table):
     table.write(ROWS, begin={"partition_by": ["p"]})
     handle = table.begin()
-    request, report = staged(table, handle, "SELECT 1L AS id, 'x' AS p WHERE false", mode="overwrite")
+    stage, request, report = staged(table, handle, "SELECT 1L AS id, 'x' AS p WHERE false", mode="overwrite")
     assert report.written == {report.directories[0]: {"numFiles": 0, "numRows": 0, "numBytes": 0}}
     assert report.path == request.path
     for damaged in (replace(report, written={}), replace(report, directories=())):  # an older version; nothing at all
         with pytest.raises(StagingException, match=r"does not say how many rows|names no directory"):
-            collect_stage(table.log(), handle, request, damaged)
-    table.publish(handle, collect_stage(table.log(), handle, request, report))
+            collect_stage(stage, request, damaged)
+    table.publish(handle, collect_stage(stage, request, report))
     assert table.rows() == []
 
 
 def test_files_that_appear_or_change_are_found(table):
     handle = table.begin()
-    request, report = staged(table, handle, ROWS)
+    stage, request, report = staged(table, handle, ROWS)
     directory = table.path / request.directory / report.directories[0]
     one, two = sorted(directory.glob("*.parquet"))
     shutil.copy(one, directory / "again.parquet")
     with pytest.raises(StagedFileException, match=r"20 rows in 2 files .* finds 3 files"):
-        collect_stage(table.log(), handle, request, report)
+        collect_stage(stage, request, report)
     (directory / "again.parquet").rename(two)
     with pytest.raises(StagedFileException):
-        collect_stage(table.log(), handle, request, report)
+        collect_stage(stage, request, report)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +98,9 @@ def test_files_that_appear_or_change_are_found(table):
 )
 def test_every_directory_of_an_operation_must_be_there(table, tmp_path, properties, plan, arguments):
     table.write(ROWS, begin={"configuration": properties})
-    handle, log = table.begin(), table.log()
-    request = plan(log, handle, task_id="t", attempt=new_attempt(), **arguments)
+    handle = table.begin()
+    work = plan(table.view(handle, task_id="t"), **arguments)
+    request = work.request
     source = table.spark.sql("SELECT 3L AS id, 'z' AS p UNION ALL SELECT 77L, 'z'") if plan is plan_merge else None
     report = run_operation(table.spark, request, source)
     assert set(report.written) == {
@@ -111,13 +113,13 @@ def test_every_directory_of_an_operation_must_be_there(table, tmp_path, properti
     for name in report.written:
         (table.path / request.directory / name).rename(tmp_path / "away")
         with pytest.raises(StagedFileException, match=f"{name}, the worker finds 0 files"):
-            collect_operation(log, handle, request, report)
+            work.collect(request, report)
         (tmp_path / "away").rename(table.path / request.directory / name)
-    table.publish(handle, collect_operation(log, handle, request, report))
+    table.publish(handle, work.collect(request, report))
 
 
 def test_spark_tells_itself_when_its_executors_write_elsewhere(table):
-    request, report = staged(table, table.begin(), ROWS)
+    _stage, request, report = staged(table, table.begin(), ROWS)
     [name] = report.directories
     shutil.rmtree(table.path / request.directory / name)
     with pytest.raises(StagedFileException, match=r"wrote 20 rows to .*reads 0 there .* must see the same files"):

@@ -1,4 +1,4 @@
-"""SHALLOW CLONE: a table that begins as a version of another one and points to its files (Delta's ``CloneTableCommand``)."""
+"""SHALLOW CLONE: a table that starts as a version of another one and points to its files (Delta's ``CloneTableCommand``)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _OF_THE_SOURCE = (
-    # Names of columns that only files written by the clone have; the source's row ids are not carried over.
+    # Columns that only files written by the clone have; row ids of the source are not kept.
     "delta.rowTracking.materializedRowIdColumnName",
     "delta.rowTracking.materializedRowCommitVersionColumnName",
-    # A version and a time in the history of the source, which the clone does not have.
+    # A version and a time in the history of the source.
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
 )
@@ -49,25 +49,25 @@ def clone_table(
     source_uri: str | None = None,
     **options: Any,
 ) -> CommitResult:
-    """Make ``log`` a shallow clone of ``source``: schema, properties, protocol, and the source's files where they are.
+    """Make ``log`` a shallow clone of ``source``: its schema, properties, protocol, and the source's files in place.
 
-    Nothing is copied, and the clone does not keep the source from deleting its files: after a VACUUM of the source that deletes
-    files of the cloned version, the clone cannot be read any more.
+    No file is copied, and the clone does not protect the source's files: once VACUUM deletes files of the cloned version, the
+    clone can no longer be read.
 
     :param log: the clone: a location without a table, or, with ``replace``, a table without rows.
     :param version: version of the source; default: the latest.
-    :param timestamp: instead of a version: the last one committed until then, as
-        :meth:`~airflow_delta.log.DeltaLog.snapshot_at_timestamp` takes it.
-    :param properties: table properties that go over those of the source.
-    :param replace: ``CREATE OR REPLACE``: a table that is there, and empty, becomes the clone. It keeps its id.
-    :param source_uri: URI of the source as the readers of the clone reach it, where that is not the one that this process uses
+    :param timestamp: instead of a version: the last one committed by then
+        (:meth:`~airflow_delta.log.DeltaLog.snapshot_at_timestamp`).
+    :param properties: table properties that override those of the source.
+    :param replace: ``CREATE OR REPLACE``: an existing empty table becomes the clone and keeps its id.
+    :param source_uri: URI of the source for readers of the clone, if it differs from the one that this process uses
         (``s3a://`` for Spark). Not URL-encoded.
     :param options: identity and commit options of :func:`airflow_delta.commands.run_large.run_large`.
-    :raises DeltaTableNotFoundException: there is no table at the source.
-    :raises VersionNotFoundException: the source does not have the version any more, or yet.
-    :raises DeltaIllegalStateException: a table is there, or has rows (Delta: DELTA_UNSUPPORTED_NON_EMPTY_CLONE).
-    :raises DeltaAnalysisException: a property would change the mode of column mapping.
-    :raises ConcurrentWriteException: another writer committed to the location meanwhile.
+    :raises DeltaTableNotFoundException: if there is no table at the source.
+    :raises VersionNotFoundException: if the source does not have the version yet, or no longer has it.
+    :raises DeltaIllegalStateException: if there already is a table, or it has rows (Delta: DELTA_UNSUPPORTED_NON_EMPTY_CLONE).
+    :raises DeltaAnalysisException: if a property would change the mode of column mapping.
+    :raises ConcurrentWriteException: if another writer committed to the location in the meantime.
     """
 
     def operate(_handle: TransactionHandle, txn: OptimisticTransaction) -> tuple[Sequence[Action], Operation]:
@@ -99,8 +99,8 @@ def clone_table(
 def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime | int | None) -> Snapshot:
     """Return the version of the source to clone.
 
-    :raises DeltaIllegalArgumentException: both a version and a timestamp are given.
-    :raises DeltaTableNotFoundException: there is no table.
+    :raises DeltaIllegalArgumentException: if both a version and a timestamp are given.
+    :raises DeltaTableNotFoundException: if there is no table.
     """
     from airflow_delta.log.features import protocol
 
@@ -119,17 +119,17 @@ def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime |
 
 
 def check_empty(txn: OptimisticTransaction, *, replace: bool) -> None:
-    """Check that a clone may take the place of what is at its location.
+    """Check that a clone may replace what is at its location.
 
-    :raises DeltaIllegalStateException: it may not.
+    :raises DeltaIllegalStateException: if there is a table, or it has rows.
     """
     table, version = txn.log.uri, txn.read_version
     if version < 0:
         return
     if not replace:
         raise DeltaIllegalStateException(
-            f"There is a table at {table} (version {version}), so it cannot be created as a clone "
-            "(DELTA_TABLE_ALREADY_EXISTS). Set replace=True to make an empty table the clone.",
+            f"There already is a table at {table} (version {version}), so a clone cannot be created there "
+            "(DELTA_TABLE_ALREADY_EXISTS). Set replace=True to replace an empty table.",
             table=table,
             version=version,
         )
@@ -174,7 +174,7 @@ def _metadata(txn: OptimisticTransaction, source: Snapshot, properties: Mapping[
 
 
 def _features_to_ask_for(source: Snapshot) -> dict[str, str]:
-    """Return the properties for features that a table does not get from its metadata alone."""
+    """Return the properties for features that the metadata alone do not enable."""
     from airflow_delta.log.features.properties import FEATURE_PREFIX
     from airflow_delta.log.features.protocol import features
     from airflow_delta.log.features.registry import FEATURES
@@ -184,7 +184,7 @@ def _features_to_ask_for(source: Snapshot) -> dict[str, str]:
 
 
 def _domains(txn: OptimisticTransaction, source: Snapshot) -> list[DomainMetadata]:
-    """Return the clustering of the source, and what ends that of the table that the clone replaces."""
+    """Return the clustering of the source, or the end of that of the table that the clone replaces."""
     from airflow_delta.log.features.clustering import DOMAIN
 
     cloned = source.domain_metadata.get(DOMAIN)
@@ -203,7 +203,7 @@ def qualified(store: LogStore) -> str:
 
 
 def url_encoded(uri: str) -> str:
-    """Return a URI as it stands in the log; the bucket is left as it is."""
+    """Return a URI as the log has it; the bucket stays as it is."""
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return f"file:{url_encode(uri.removeprefix('file:'))}"
@@ -214,7 +214,7 @@ def url_encoded(uri: str) -> str:
 def _absolute(file: AddFile, root: str, store: LogStore) -> AddFile:
     """Return a file of the source as one of the clone: its path made absolute, no row ids."""
     path = file.path
-    if path.startswith("/"):  # of the same file system or bucket, which the clone need not be on
+    if path.startswith("/"):  # on the source's file system or bucket, which may not be the clone's
         scheme, separator, rest = root.partition("://")
         path = f"{scheme}://{rest.partition('/')[0]}{path}" if separator else f"file:{path}"
     elif _SCHEME.match(path) is None:

@@ -1,4 +1,4 @@
-"""COMPUTE STATS: statistics of files that are in the table, out of their footers (Delta's ``StatisticsCollection.recompute``)."""
+"""COMPUTE STATS: statistics of the table's files, from their footers (Delta's ``StatisticsCollection.recompute``)."""
 
 from __future__ import annotations
 
@@ -155,19 +155,20 @@ def compute_statistics(
     user_metadata: str | None = None,
     hooks: Sequence[PostCommitHook] = (),
 ) -> CommitResult:
-    """Compute the statistics of the table's files anew, and commit those that changed.
+    """Recompute the statistics of the table's files and commit those that changed.
 
-    No rows are read: the footers of the files tell. The commit changes no data and runs at SnapshotIsolation, so appends beside
-    it are no conflict; it carries no ``txn`` action, which would take it to the table's level: to run it again is harmless.
+    No rows are read: the footers of the files tell. The commit changes no data and runs at SnapshotIsolation, so it does
+    not conflict with appends. It has no ``txn`` action, which would raise it to the table's isolation level; running it again is
+    harmless.
 
     :param predicate: only files of partitions for which it holds.
-    :param only_missing: only add what the statistics of a file do not tell; files that lack nothing are not opened.
-    :param max_restarts: how often to begin anew when another commit removed one of the files.
+    :param only_missing: only fill in missing statistics; complete files are not opened.
+    :param max_restarts: how often to start over when another commit removed one of the files.
     :returns: the commit; with ``attempts=0`` and the version that was read when nothing had changed.
-    :raises PredicateException: the predicate is on other than partition columns.
-    :raises DeltaTableNotFoundException: there is no table.
-    :raises StagedFileException: a file is gone, or is no Parquet file.
-    :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+    :raises PredicateException: if the predicate names columns other than partition columns.
+    :raises DeltaTableNotFoundException: if there is no table.
+    :raises StagedFileException: if a file is gone, or is not a Parquet file.
+    :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
     """
     from airflow_delta.transaction import Operation, OptimisticTransaction
 
@@ -189,7 +190,7 @@ def compute_statistics(
             if restarts >= max_restarts:
                 raise
             restarts += 1
-            logger.warning("Compute the statistics of %s again (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message)
+            logger.warning("Computing statistics of %s again (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message)
             continue
         return result_of_transaction(txn, operation.name, adds)
 
@@ -197,7 +198,7 @@ def compute_statistics(
 def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missing: bool = False) -> list[AddFile]:
     """Return the files whose statistics change, with the new ones.
 
-    :raises PredicateException: the predicate is on other than partition columns.
+    :raises PredicateException: if the predicate names columns other than partition columns.
     """
     from airflow_delta.log.checkpoint.file_columns import to_add_files
     from airflow_delta.log.features import protocol

@@ -1,4 +1,4 @@
-"""RESTORE: make an earlier version the present one, as a new version."""
+"""RESTORE: commit an earlier version as a new one."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def restore(
     protocol_downgrade_allowed: bool = False,
     **options: Any,
 ) -> CommitResult:
-    """Restore a table to an earlier version: its files, schema and properties; the protocol only ever grows.
+    """Restore a table to an earlier version: files, schema and properties; the protocol only grows.
 
-    To restore the last version changes nothing, but is committed, too: a retry must not take back what others write after it.
+    Restoring the latest version changes nothing but is still committed, so that a retry does not undo later commits of others.
 
     :param version: version to restore.
-    :param timestamp: restores the last version committed at that time or before it: a datetime or ISO 8601 text (naive: UTC), or
+    :param timestamp: restores the last version committed at or before that time: a datetime or ISO 8601 string (naive: UTC), or
         milliseconds since the epoch.
-    :param ignore_missing_files: restore even when files of that version are gone (``spark.sql.files.ignoreMissingFiles``).
-    :param protocol_downgrade_allowed: restore the protocol as well (``restore.protocolDowngradeAllowed``); versions in between
+    :param ignore_missing_files: restore even if files of that version are gone (``spark.sql.files.ignoreMissingFiles``).
+    :param protocol_downgrade_allowed: restore the protocol too (``restore.protocolDowngradeAllowed``); versions in between
         may then no longer be readable.
     :param options: parameters of :func:`airflow_delta.commands.run_large.run_large`, the identity among them.
-    :raises DeltaIllegalArgumentException: not exactly one of version and timestamp, or there is no such version.
-    :raises VersionNotFoundException: the log no longer holds the version, or the time is outside of what it holds.
-    :raises DeltaUnsupportedOperationException: the version is older than ``delta.deletedFileRetentionDuration``.
-    :raises DeltaFileNotFoundException: files of that version are gone.
-    :raises ConcurrentWriteException: another writer committed meanwhile, and no restart is left.
+    :raises DeltaIllegalArgumentException: if not exactly one of version and timestamp is given, or there is no such version.
+    :raises VersionNotFoundException: if the log no longer holds the version, or the time is outside its range.
+    :raises DeltaUnsupportedOperationException: if the version is older than ``delta.deletedFileRetentionDuration``.
+    :raises DeltaFileNotFoundException: if files of that version are gone.
+    :raises ConcurrentWriteException: if another writer committed in the meantime, and no restart is left.
     """
     if (version is None) == (timestamp is None):
-        raise DeltaIllegalArgumentException("Give either the version or the timestamp to restore to.", table=log.uri)
+        raise DeltaIllegalArgumentException("Give either a version or a timestamp to restore to.", table=log.uri)
     time_wanted = None if timestamp is None else _milliseconds(timestamp, log.uri)
 
     def operate(_handle: TransactionHandle, txn: OptimisticTransaction) -> tuple[Sequence[Action], Operation] | None:
@@ -101,7 +101,7 @@ def restore_actions(
         return None
     if not 0 <= wanted < latest.version:
         raise DeltaIllegalArgumentException(
-            f"Version {wanted} of table {log.uri} cannot be restored, its versions end with {latest.version} "
+            f"Version {wanted} of table {log.uri} cannot be restored; its latest version is {latest.version} "
             "(DELTA_CANNOT_RESTORE_TABLE_VERSION).",
             table=log.uri,
             version=wanted,
@@ -116,7 +116,7 @@ def restore_actions(
     removes = [add.remove(now) for add in to_add_files(_without(present, present_keys, kept))]
     if not ignore_missing_files:
         _check_files_exist(log, adds, wanted)
-    # Its properties were checked when the table got them; constraints, for one, may be set in no other way than ALTER TABLE.
+    # Its properties were checked when they were set; constraints, for one, can otherwise only be set by ALTER TABLE.
     restored = source.protocol if protocol_downgrade_allowed else protocol.upgraded(latest.protocol, source.protocol)
     txn.update_metadata_for_restore(_restored_metadata(source.metadata, latest.metadata), restored)
     sizes = to_restore.column("size").to_pylist()
@@ -135,20 +135,20 @@ def restore_actions(
 def _check_within_retention(latest: Snapshot, source: Snapshot) -> None:
     """Refuse a version whose files VACUUM may have deleted (Delta: time travel within ``delta.deletedFileRetentionDuration``)."""
     retention = latest.properties.deleted_file_retention
-    # Files that a version holds are safe from VACUUM until the next version has been there for that long.
+    # VACUUM keeps the files of a version until the next version is that old.
     if source.timestamp < int(time.time() * 1000) - retention:
         raise DeltaUnsupportedOperationException(
             f"Version {source.version} of table {latest.log.uri} is older than delta.deletedFileRetentionDuration "
             f"({retention // 3_600_000} hours), so VACUUM may have deleted files of it "
-            "(DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION). Raise the property, if you are sure that "
-            "none has run.",
+            "(DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION). Raise the property if you are sure that "
+            "no VACUUM has run.",
             table=latest.log.uri,
             version=source.version,
         )
 
 
 def _keys(files: pa.Table) -> list[tuple[str, str | None]]:
-    """Return what identifies the logical file of every row."""
+    """Return the key of the logical file in each row."""
     from airflow_delta.log.actions.actions import DeletionVectorDescriptor
     from airflow_delta.log.actions.reconciliation import canonical_path
 
@@ -188,7 +188,7 @@ def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> 
             f"Version {version} of table {log.uri} cannot be restored: {len(gone)} of its files are gone "
             f"({', '.join(sorted(gone)[:_NAMED])}{more}), deleted by hand or by VACUUM. Restore a later version, or pass "
             "ignore_missing_files=True to restore what is left of it (readers then fail on the missing files unless they ignore "
-            "them, too).",
+            "them too).",
             table=log.uri,
             version=version,
         )
@@ -200,7 +200,7 @@ def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
     metadata = _metadata_with_merged_marks(restored, latest)
     if not (in_commit_timestamps.is_enabled(metadata) and in_commit_timestamps.is_enabled(latest)):
         return metadata
-    # They may have been off in between: since when every commit has a timestamp, only the latest version knows.
+    # They may have been off in between: only the latest version knows since when every commit has a timestamp.
     keys = (in_commit_timestamps.ENABLEMENT_VERSION, in_commit_timestamps.ENABLEMENT_TIMESTAMP)
     configuration = {key: value for key, value in metadata.configuration.items() if key not in keys}
     configuration |= {key: latest.configuration[key] for key in keys if key in latest.configuration}
@@ -208,7 +208,7 @@ def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
 
 
 def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadata:
-    """Return the restored metadata with identity columns that go on after the values given out since."""
+    """Return the restored metadata with identity columns that continue after the values assigned since."""
     from airflow_delta.log.features.identity_columns import identity_columns, with_high_water_marks
     from airflow_delta.log.schema.types import parse_schema
 
@@ -228,7 +228,7 @@ def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadat
 
 
 def _clustering(source: Snapshot, latest: Snapshot) -> list[DomainMetadata]:
-    """Return the clustering columns of the restored version, for a table that has some now or had."""
+    """Return the clustering of the restored version, if the table has or had one."""
     from airflow_delta.log.features import clustering
     from airflow_delta.log.features.protocol import features
 

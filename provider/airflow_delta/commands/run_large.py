@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Operate = Callable[[TransactionHandle, "OptimisticTransaction"], "tuple[Sequence[Action], Operation] | None"]
-"""What an operation does in its transaction: returns its actions and its name, or ``None`` when there is nothing to do."""
+"""Function that returns the actions and the name of an operation, or ``None`` if there is nothing to do."""
 
 
 def run_large(
@@ -40,19 +40,19 @@ def run_large(
     hooks: Sequence[PostCommitHook] = (),
     **start: Any,
 ) -> CommitResult:
-    """Run an operation in the worker as a transaction of its own, and return its commit.
+    """Run an operation in the worker as its own transaction and return its commit.
 
-    An identity that the log already holds is not run again (``rerun_policy``); ``replace`` has nothing to take back here and does
-    it again, as ``append`` does.
+    An identity that the log already holds does not run again (``rerun_policy``); ``replace`` has nothing to take back here and
+    runs it again, like ``append``.
 
     :param operate: computes the actions; runs once, and again for every restart.
     :param attempt: name of this execution (:func:`airflow_delta.staging.paths.new_attempt`), for the task's log.
     :param large: commit as Delta's ``commitLarge``: right after the version that was read, or not at all.
-    :param nothing: name of the operation to commit with the identity alone when there is nothing to do; default: nothing is
-        committed then, and the identity runs again.
-    :param max_restarts: how often the operation is begun anew, on the newest version, after a conflict.
+    :param nothing: returns the operation to commit with the identity alone if there is nothing to do; default: commit nothing,
+        so that the identity runs again.
+    :param max_restarts: how often the operation starts over, on the newest version, after a conflict.
     :param start: parameters of :func:`airflow_delta.commands.begin.begin.begin`: the identity, the rerun policy, ...
-    :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+    :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
     """
     from airflow_delta.transaction import OptimisticTransaction
 
@@ -70,7 +70,7 @@ def run_large(
             txn.register_post_commit_hook(hook)
         try:
             done = operate(handle, txn)
-            # Whatever others commit meanwhile, there was nothing to do: that need not be the very next version.
+            # With nothing to do, it need not be the very next version.
             at_once = large and done is not None
             if done is None:
                 if nothing is None:
@@ -82,12 +82,12 @@ def run_large(
             )
         except DeltaConcurrentModificationException as conflict:
             if (own := own_after_conflict(log, handle.app_id, start.get("tries"))) is not None:
-                return own  # two tries were at work: Airflow had given one of them up
+                return own  # two tries were running: Airflow had given one of them up
             if restarts >= max_restarts:
                 raise
             restarts += 1
             logger.warning(
-                "Begin again on the newest version of %s (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message
+                "Starting over on the newest version of %s (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message
             )
 
 
@@ -102,15 +102,15 @@ def commit_operation(
     user_metadata: str | None = None,
     hooks: Sequence[PostCommitHook] = (),
 ) -> CommitResult:
-    """Commit the actions of an operation together with the identity of its transaction, and return the result.
+    """Commit the actions of an operation with the identity of its transaction, and return the result.
 
     :param txn: transaction on the version that ``handle`` read, with its id.
-    :param actions: without the ``txn`` action of the handle's identity, which is added here.
+    :param actions: without the ``txn`` action of the identity, which is added here.
     :param large: commit as Delta's ``commitLarge``.
-    :param hooks: run after a ``commitLarge``, which runs none of its own but the checkpoint.
-    :raises ConcurrentWriteException: ``large``, and another writer has the next version.
-    :raises DeltaConcurrentModificationException: not ``large``, and another commit conflicts.
-    :raises CommitStateUnknownException: the store did not say whether the entry was written.
+    :param hooks: run after a ``commitLarge``, which itself only writes a checkpoint.
+    :raises ConcurrentWriteException: if ``large`` is set and another writer has the next version.
+    :raises DeltaConcurrentModificationException: if ``large`` is not set and another commit conflicts.
+    :raises CommitStateUnknownException: if the store did not say whether the entry was written.
     """
     txn.txn_version(handle.app_id)  # a concurrent commit of the same identity is a conflict
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=int(time.time() * 1000))

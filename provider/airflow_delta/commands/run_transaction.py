@@ -1,4 +1,4 @@
-"""Begin, stage and commit in one call: an operation that is a transaction of its own."""
+"""Begin, stage and commit an operation in one call."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def run_transaction(
     hooks: Sequence[PostCommitHook] = (),
     **start: Any,
 ) -> CommitResult:
-    """Run an operation as a transaction of its own and return its commit.
+    """Run an operation as its own transaction and return its commit.
 
-    An identity that the log already holds is not run again (``rerun_policy``). What was staged is deleted when it cannot be
-    committed any more.
+    An identity that the log already holds does not run again (``rerun_policy``). Staged files that can no longer be committed are
+    deleted.
 
     :param stage: stages the operation for a transaction; runs once, and again for every restart.
     :param attempt: unique name of this execution (:func:`airflow_delta.staging.paths.new_attempt`).
-    :param max_restarts: how often the operation is begun anew, on the newest version, after a logical conflict.
+    :param max_restarts: how often the operation starts over, on the newest version, after a logical conflict.
     :param start: parameters of :func:`airflow_delta.commands.begin.begin.begin`: the identity, the rerun policy, ...
-    :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+    :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
     """
     restarts = 0
     while True:
@@ -61,12 +61,12 @@ def run_transaction(
         except (DeltaConcurrentModificationException, TransactionAlreadyCommittedException) as conflict:
             _give_up(log, handle)
             if (own := own_after_conflict(log, handle.app_id, start.get("tries"))) is not None:
-                return own  # two tries were at work: Airflow had given one of them up
+                return own  # two tries were running: Airflow had given one of them up
             if restarts >= max_restarts or isinstance(conflict, TransactionAlreadyCommittedException):
                 raise
             restarts += 1
             logger.warning(
-                "Transaction %s: given up after a conflict; a new one begins on the newest version of %s (%s of %s): %s",
+                "Transaction %s: given up after a conflict; starting over on the newest version of %s (%s of %s): %s",
                 handle.transaction_id,
                 log.uri,
                 restarts,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.operators.table import DeltaSparkTableOperator
 from airflow_delta.staging.changes import Change
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
-from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.contract import StagedWrite
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 
 
 class DeltaAlterTableOperator(DeltaSparkTableOperator):
@@ -32,17 +31,13 @@ class DeltaAlterTableOperator(DeltaSparkTableOperator):
         super().__init__(**kwargs)
         self.changes = _as_json(changes)
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Return the staged write, or what Spark has to check before."""
         from airflow_delta.commands.stage.plan_alter import plan_alter
 
         return plan_alter(
-            log,
-            handle,
+            stage,
             changes=self.changes,
-            spark_table_uri=self.spark_table_uri,
-            after=self._earlier(),
-            **identity,
         )
 
     def _mode(self) -> str:

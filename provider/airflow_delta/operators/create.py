@@ -11,8 +11,8 @@ from airflow_delta.operators.table import DeltaTableOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.log import DeltaLog
-    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+    from airflow_delta.commands.stage.stage_view import StageView
+    from airflow_delta.staging.contract import StagedWrite
 
 
 class DeltaCreateTableOperator(DeltaTableOperator):
@@ -66,21 +66,18 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         """Return that there need not be a table."""
         return {"create": True}
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StagedWrite:
+    def plan(self, stage: StageView) -> StagedWrite:
         """Stage the new table."""
         from airflow_delta.commands.stage.plan_create import plan_create
 
         return plan_create(
-            log,
-            handle,
-            **identity,
+            stage,
             schema=self.schema,
             partition_by=column_names(self.partition_by),
             cluster_by=column_names(self.cluster_by),
             properties=self.properties,
             description=self.description,
             mode=self.mode,
-            after=self._earlier(),
         )
 
     def execute(self, context: Context) -> Any:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.operators.table import DeltaSparkTableOperator, DeltaTableOperator
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import StagedWrite
 from airflow_delta.staging.options import check_writer_options
-from airflow_delta.staging.report import StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 
 
 class DeltaDeleteOperator(DeltaSparkTableOperator):
@@ -35,18 +34,14 @@ class DeltaDeleteOperator(DeltaSparkTableOperator):
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the DELETE."""
         from airflow_delta.commands.rewrite.delete import plan_delete
 
         return plan_delete(
-            log,
-            handle,
+            stage,
             predicate=self.predicate,
             options=self.write_options,
-            spark_table_uri=self.spark_table_uri,
-            after=self._earlier(),
-            **identity,
         )
 
 
@@ -84,19 +79,15 @@ class DeltaUpdateOperator(DeltaSparkTableOperator):
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the UPDATE."""
         from airflow_delta.commands.rewrite.update import plan_update
 
         return plan_update(
-            log,
-            handle,
+            stage,
             set=self.set,
             predicate=self.predicate,
             options=self.write_options,
-            spark_table_uri=self.spark_table_uri,
-            after=self._earlier(),
-            **identity,
         )
 
 
@@ -106,8 +97,8 @@ class DeltaTruncateOperator(DeltaTableOperator):
     The parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator`.
     """
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the TRUNCATE."""
         from airflow_delta.commands.rewrite.delete import plan_truncate
 
-        return plan_truncate(log, handle, after=self._earlier(), **identity)
+        return plan_truncate(stage)

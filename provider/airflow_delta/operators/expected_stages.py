@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
-from airflow_delta.exceptions import MissingStageException, StagingException
+from airflow_delta.exceptions import StagingException
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.operators.transaction import DeltaCommitOperator
-    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+    from airflow_delta.staging.contract import StagedWrite
 
 logger = logging.getLogger(__name__)
 
@@ -55,33 +55,16 @@ def valid_reports(context: Context, reports: Iterable[Mapping[str, Any] | None])
     return valid
 
 
-def check_all_reported(
-    commit: DeltaCommitOperator, context: Context, handle: TransactionHandle, staged: Sequence[StagedWrite]
-) -> None:
-    """Refuse a commit that lacks the report of a stage.
-
-    Position in a mapped result is not the map index: members are compared by the identity that each report carries.
+def expected_stages(
+    commit: DeltaCommitOperator, context: Context, staged: Sequence[StagedWrite]
+) -> dict[tuple[str, int], str | None]:
+    """Return the stages that a commit waits for, by task id and map index, each with the state of its task instance.
 
     :param staged: from :func:`valid_reports`.
-    :raises MissingStageException: a task instance of a stage task did not report, or no stage reported.
     """
-    reported = {(write.task_id, write.map_index) for write in staged}
     task_ids = {write.task_id for write in staged} | set(_stage_tasks(commit, context))
-    expected = _instances(context, task_ids)
-    missing = [
-        (task_id, map_index, state)
-        for (task_id, map_index), state in sorted(expected.items())
-        if (task_id, map_index) not in reported and not (commit.allow_skipped and state == "skipped")
-    ]
-    if missing or not staged:
-        names = ", ".join(f"{_name(task_id, map_index)} ({state or 'not run'})" for task_id, map_index, state in missing[:20])
-        raise MissingStageException(
-            f"{len(missing) or 'All'} of {len(expected)} stage task instances did not report to transaction "
-            f"{handle.transaction_id} on {handle.table}: {names or 'no stage reported'}. Nothing is committed. "
-            "Clear the missing stages, and the commit with them.",
-            table=handle.table,
-            version=handle.read_version,
-        )
+    states = _instances(context, task_ids)
+    return {key: state for key, state in states.items() if not (commit.allow_skipped and state == "skipped")}
 
 
 def _stage_tasks(commit: DeltaCommitOperator, context: Context) -> Iterable[str]:

@@ -199,9 +199,8 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
         clock = Stopwatch()
         result = run_rewrite(
             log,
-            lambda opened, handle: select_for_optimize(
-                opened,
-                handle,
+            lambda view: select_for_optimize(
+                view,
                 where=self.where,
                 z_order_by=list(column_names(self.z_order_by)),
                 min_file_size=whole_number("min_file_size", self.min_file_size),

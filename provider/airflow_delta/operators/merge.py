@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
     from airflow_delta.log import DeltaLog
     from airflow_delta.staging.contract import StagedWrite, TransactionHandle
-    from airflow_delta.staging.report import StageRequest
 
 __all__ = [
     "DeltaMergeOperator",
@@ -93,13 +93,12 @@ class DeltaMergeOperator(DeltaSparkTableOperator):
         self.merge_schema = merge_schema
         self.options = options
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the MERGE."""
         from airflow_delta.commands.merge.plan_merge import plan_merge
 
         return plan_merge(
-            log,
-            handle,
+            stage,
             condition=self.condition,
             clauses=self.clauses,
             source=self._named_source(),
@@ -107,9 +106,6 @@ class DeltaMergeOperator(DeltaSparkTableOperator):
             target_alias=self.target_alias,
             merge_schema=self.merge_schema,
             options=self.options,
-            spark_table_uri=self.spark_table_uri,
-            after=self._earlier(),
-            **identity,
         )
 
     def source(self, spark: SparkSession) -> DataFrame | None:
@@ -166,7 +162,7 @@ class DeltaMergePySparkOperator(DeltaMergeOperator, PythonOperator):
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         kwargs.setdefault("show_return_value_in_logs", False)
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
-        self._planned: tuple[DeltaLog, TransactionHandle] | None = None
+        self._planned: StageView | None = None
         self._reader: TableReader | None = None
         named = self.merge_source is not None or self._source_function is not None
         if named or self.spark_submit is not None or self.application is not None:
@@ -183,10 +179,10 @@ class DeltaMergePySparkOperator(DeltaMergeOperator, PythonOperator):
         self.op_kwargs = self.determine_kwargs({**context, **self.op_kwargs})
         return DeltaMergeOperator.execute(self, context)
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the MERGE."""
-        self._planned = log, handle
-        return super().plan(log, handle, identity)
+        self._planned = stage
+        return super().plan(stage)
 
     def source(self, spark: SparkSession) -> DataFrame:
         """Return what the function returns.
@@ -197,9 +193,8 @@ class DeltaMergePySparkOperator(DeltaMergeOperator, PythonOperator):
 
         if self._planned is None:
             raise DeltaIllegalArgumentException(f"The task {self.task_id!r} was not planned")
-        log, handle = self._planned
-        self._reader = TableReader(spark, log, handle, self.spark_table_uri, self._earlier())
-        injected = {"spark": spark, "table": self._reader, "transaction": handle}
+        self._reader = TableReader(spark, self._planned)
+        injected = {"spark": spark, "table": self._reader, "transaction": self._planned.handle}
         result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
         if not isinstance(result, DataFrame):
             raise DeltaIllegalArgumentException(

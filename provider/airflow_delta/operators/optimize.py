@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.table import DeltaMaintenanceBase, DeltaSparkTableOperator
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import CommitResult, StagedWrite
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from airflow_delta.commands.optimize.bins import Rewrite
     from airflow_delta.commands.publish.compaction_request import OptimizeResult
+    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
+    from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.log import DeltaLog
 
 
@@ -70,7 +72,7 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
         self.parallel = parallel
 
     @abstractmethod
-    def select(self, log: DeltaLog, handle: TransactionHandle) -> Rewrite:
+    def select(self, view: TransactionView) -> Rewrite:
         """Return what is to be rewritten at the version that was read."""
 
     def execute(self, context: Context) -> Any:
@@ -107,14 +109,11 @@ class DeltaRewriteOperator(DeltaSparkTableOperator):
             return lambda request: self._run_on_spark(log, request)
         return in_session(self, log, stack)
 
-    def _plan_options(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+    def _plan_options(self) -> dict[str, Any]:
         return {
-            **identity,
             "where": self.where,
             "max_file_size": whole_number("max_file_size", self.max_file_size),
             "parallel": int(self.parallel),
-            "spark_table_uri": self.spark_table_uri,
-            "after": self._earlier(),
         }
 
 
@@ -149,18 +148,18 @@ class DeltaOptimizeOperator(DeltaRewriteOperator):
         self.min_file_size = min_file_size
         self.max_deleted_rows_ratio = max_deleted_rows_ratio
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the OPTIMIZE as a stage."""
         from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 
-        return plan_optimize(log, handle, **self._plan_options(identity), **self._limits())
+        return plan_optimize(stage, **self._plan_options(), **self._limits())
 
-    def select(self, log: DeltaLog, handle: TransactionHandle) -> Rewrite:
+    def select(self, view: TransactionView) -> Rewrite:
         """Return the files to compact, or to order."""
         from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
 
         return select_for_optimize(
-            log, handle, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size), **self._limits()
+            view, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size), **self._limits()
         )
 
     def _limits(self) -> dict[str, Any]:
@@ -178,17 +177,17 @@ class DeltaReorgOperator(DeltaRewriteOperator):
     The old files stay until VACUUM deletes them. The parameters are those of :class:`DeltaRewriteOperator`.
     """
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the REORG as a stage."""
         from airflow_delta.commands.optimize.reorg import plan_reorg
 
-        return plan_reorg(log, handle, **self._plan_options(identity))
+        return plan_reorg(stage, **self._plan_options())
 
-    def select(self, log: DeltaLog, handle: TransactionHandle) -> Rewrite:
+    def select(self, view: TransactionView) -> Rewrite:
         """Return the files to purge."""
         from airflow_delta.commands.optimize.reorg import select_for_purge
 
-        return select_for_purge(log, handle, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size))
+        return select_for_purge(view, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size))
 
 
 class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.python import PythonOperator
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.stage_base import DeltaStageBaseOperator
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.log import DeltaLog
-    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+    from airflow_delta.commands.stage.stage_view import StageView
+    from airflow_delta.staging.contract import StagedWrite
 
 INJECTED = ("spark", "table", "transaction")
 """Parameters of the callable that the task fills in."""
@@ -37,19 +37,9 @@ class TableReader:
     files skipped in the worker. A narrower predicate means fewer conflicts with concurrent commits.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        log: DeltaLog,
-        handle: TransactionHandle,
-        spark_table_uri: str | None = None,
-        after: Sequence[StagedWrite] = (),
-    ) -> None:
+    def __init__(self, spark: SparkSession, stage: StageView) -> None:
         self._spark = spark
-        self._log = log
-        self._handle = handle
-        self._spark_table_uri = spark_table_uri
-        self._after = tuple(after)
+        self._stage = stage
         self._predicates: list[str] = []
         self._whole_table = False
 
@@ -59,10 +49,10 @@ class TableReader:
         :param predicate: Spark SQL predicate.
         :raises DeltaTableNotFoundException: the table does not exist yet.
         """
-        from airflow_delta.commands.write.plan_write import plan_scan
+        from airflow_delta.commands.stage.scan import plan_scan
         from airflow_delta.spark.read import read_scan_plan
 
-        plan = plan_scan(self._log, self._handle, predicate, spark_table_uri=self._spark_table_uri, after=self._after)
+        plan = plan_scan(self._stage, predicate)
         if predicate is None:
             self._whole_table = True
         else:
@@ -78,7 +68,6 @@ class TableReader:
         :param end: a version, or a time: the last commit until then. Default: the version that the transaction reads.
         :raises DeltaIllegalStateException: the table did not record changes in the whole range.
         """
-        from airflow_delta.commands.begin.read_snapshot import read_snapshot
         from airflow_delta.commands.changes.plan_changes import plan_changes
         from airflow_delta.spark.changes import read_changes
 
@@ -86,18 +75,18 @@ class TableReader:
         if end is not None:
             bounds["ending_timestamp" if isinstance(end, datetime) else "ending_version"] = end
         plan = plan_changes(
-            self._log,
+            self._stage.log,
             **bounds,
-            spark_table_uri=self._spark_table_uri,
-            snapshot=read_snapshot(self._log, self._handle),
-            transaction_id=self._handle.transaction_id,
+            spark_table_uri=self._stage.spark_table_uri,
+            snapshot=self._stage.snapshot,
+            transaction_id=self._stage.handle.transaction_id,
         )
         return read_changes(self._spark, plan)
 
     @property
     def exists(self) -> bool:
         """Whether the table existed when the transaction began."""
-        return self._handle.read_version >= 0
+        return self._stage.handle.read_version >= 0
 
     def add_reads(self, staged: StagedWrite) -> StagedWrite:
         """Return the staged write with what was read through this reader."""
@@ -146,6 +135,7 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
+        self._view: StageView | None = None
 
     def execute(self, context: Context) -> Any:
         """Return the staged write.
@@ -156,33 +146,26 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
         log, handle = self._open(context)
         if (skipped := self._skip_if_committed(log, handle, context)) is not None:
             return skipped
+        self._view = self._stage_view(log, handle, context)
         return super().execute(context)
 
     def execute_callable(self) -> Any:
         """Run the function in a session, write its DataFrame, and turn the files into staged actions."""
-        from airflow.sdk import get_current_context
-
-        from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
+        from airflow_delta.commands.write.collect_write import collect_stage
+        from airflow_delta.commands.write.plan_write import plan_stage
         from airflow_delta.spark.stage import stage_dataframe
 
-        context = get_current_context()
-        log, handle = self._open(context)
-        request = plan_stage(
-            log,
-            handle,
-            **self._identity(context),
-            **self._write_options(),
-            options={key: str(value) for key, value in (self.write_options or {}).items()},
-            spark_table_uri=self.spark_table_uri,
-        )
+        if (stage := self._view) is None:
+            raise DeltaIllegalStateException(f"The task {self.task_id!r} has no transaction; call execute()")
+        request = plan_stage(stage, **self._write_options(), options=self.write_options)
         self._tell_plan(request)
         with self._spark_session() as spark:
-            table = TableReader(spark, log, handle, self.spark_table_uri, self._earlier())
-            injected = {"spark": spark, "table": table, "transaction": handle}
+            table = TableReader(spark, stage)
+            injected = {"spark": spark, "table": table, "transaction": stage.handle}
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
-            with spark_work(self.log, log, request, session=spark):
+            with spark_work(self.log, stage.log, request, session=spark):
                 report = stage_dataframe(spark, self._dataframe(result), request)
-        return self._report(table.add_reads(self._collected(lambda: collect_stage(log, handle, request, report))))
+        return self._report(table.add_reads(self._collected(lambda: collect_stage(stage, request, report))))
 
     def _dataframe(self, result: Any) -> DataFrame:
         from pyspark.sql import DataFrame

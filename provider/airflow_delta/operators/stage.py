@@ -96,7 +96,8 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         :raises StagingException: the application ended without staging.
         :raises DeltaError: what the stage itself ran into on the cluster, under its own type.
         """
-        from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
+        from airflow_delta.commands.write.collect_write import collect_stage
+        from airflow_delta.commands.write.plan_write import plan_stage
 
         log, handle = self._open(context)
         if (skipped := self._skip_if_committed(log, handle, context)) is not None:
@@ -105,21 +106,14 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         submitted = {name: getattr(self, name, None) for name in SparkSubmitOperator.template_fields if name != "name"}
         self._inputs = inputs_of({**submitted, "conn_id": self._conn_id})
         earlier = self._earlier_job(context, handle.transaction_id)
-        request = plan_stage(
-            log,
-            handle,
-            **self._identity(context),
-            **self._write_options(),
-            read=self.read or False,
-            options={key: str(value) for key, value in (self.write_options or {}).items()},
-            spark_table_uri=self.spark_table_uri,
-        )
+        stage = self._stage_view(log, handle, context)
+        request = plan_stage(stage, **self._write_options(), read=self.read or False, options=self.write_options)
         self._request = request
         self._tell_plan(request)
 
         asked, report = self._taken_over(log, context, earlier, request) or self._submit(log, context, earlier, request)
         with self._forgotten_if_useless(context):
-            staged = self._collected(lambda: collect_stage(log, handle, asked, report))
+            staged = self._collected(lambda: collect_stage(stage, asked, report))
         self._forget_job(context)
         return self._report(staged)
 
@@ -271,16 +265,14 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
         :raises StagingException: the path is not under the staging path of this transaction.
         :raises StagedFileException: there is no file, or one that is not Parquet.
         """
-        from airflow_delta.commands.write.plan_write import collect_files
+        from airflow_delta.commands.write.collect_write import collect_files
 
         log, handle = self._open(context)
         if (skipped := self._skip_if_committed(log, handle, context)) is not None:
             return skipped
         staged = self._collected(
             lambda: collect_files(
-                log,
-                handle,
-                **self._identity(context),
+                self._stage_view(log, handle, context),
                 **self._write_options(),
                 path=self.path,
                 time_zone=self.time_zone,

@@ -96,7 +96,6 @@ class DeltaStageBaseOperator(DeltaTransactionalOperator):
             "cluster_by": column_names(self.cluster_by),
             "properties": self.properties,
             "description": self.description,
-            "after": self._earlier(),
         }
         options |= {name: value for name, value in more.items() if value}
         if self.optimize_write is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import RetryPolicy
@@ -25,6 +25,7 @@ from airflow_delta.staging.report import StageReport, StageRequest
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
     from airflow_delta.log import DeltaLog
 
 
@@ -121,10 +122,9 @@ class DeltaTableOperator(DeltaTaskIdentity, DeltaTransactionalOperator):
         self.max_restarts = max_restarts
 
     @abstractmethod
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the operation.
 
-        :param identity: ``task_id``, ``map_index`` and ``attempt``.
         :return: what Spark is asked to do, or the staged write when nothing is left for Spark.
         """
 
@@ -200,14 +200,12 @@ class DeltaTableOperator(DeltaTaskIdentity, DeltaTransactionalOperator):
             )
 
     def _stage(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> StagedWrite:
-        planned = self.plan(log, handle, self._identity(context))
+        planned = self.plan(self._stage_view(log, handle, context))
         if isinstance(planned, StagedWrite):
             return planned
-        from airflow_delta.commands.operations import collect_operation
-
-        self._tell_plan(planned)
-        asked, report = self._work_on_spark(log, planned)
-        return self._collected(lambda: collect_operation(log, handle, asked, report))
+        self._tell_plan(planned.request)
+        asked, report = self._work_on_spark(log, planned.request)
+        return self._collected(lambda: planned.collect(asked, report))
 
     def _work_on_spark(self, log: DeltaLog, request: StageRequest) -> tuple[StageRequest, StageReport]:
         """Have Spark work on a request; return the request that was worked on, and the report."""

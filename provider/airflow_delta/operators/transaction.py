@@ -14,7 +14,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.observability import TaskMetrics
 from airflow_delta.operators.committing import DeltaCommittingOperator
-from airflow_delta.operators.expected_stages import check_all_reported, valid_reports
+from airflow_delta.operators.expected_stages import expected_stages, valid_reports
 from airflow_delta.operators.identity import (
     column_names,
     commit_tags,
@@ -232,9 +232,10 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         if handle.given_table is not None:
             self._given = handle.given_table, handle.delta_conn_id
         staged: list[StagedWrite] = []
+        expected: dict[tuple[str, int], str | None] | None = None
         if handle.committed is None:
             staged = valid_reports(context, flatten_reports(self.staged))
-            check_all_reported(self, context, handle, staged)
+            expected = expected_stages(self, context, staged)
         self.log.info(
             "Transaction %s: commit of %s staged writes (%s files, %s bytes) to %s begins; version %s was read.",
             handle.transaction_id,
@@ -246,16 +247,23 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         )
         self._note_reads(handle, staged)
         try:
-            result = self._publish(context, log, handle, staged)
+            result = self._publish(context, log, handle, staged, expected)
         except DeltaConcurrentModificationException as conflict:
             if restart is None or not restart.after(conflict, log, handle):
                 raise
-            result = self._publish(context, log, handle, staged)
+            result = self._publish(context, log, handle, staged, expected)
         if restart is not None:
             restart.committed()
         return self._finish(context, result, staged)
 
-    def _publish(self, context: Context, log: DeltaLog, handle: TransactionHandle, staged: Sequence[StagedWrite]) -> CommitResult:
+    def _publish(
+        self,
+        context: Context,
+        log: DeltaLog,
+        handle: TransactionHandle,
+        staged: Sequence[StagedWrite],
+        expected: Mapping[tuple[str, int], str | None] | None,
+    ) -> CommitResult:
         from airflow_delta.commands.publish.publish import publish
 
         with self._watched(context, log):
@@ -264,6 +272,7 @@ class DeltaCommitOperator(DeltaCommittingOperator):
                 handle,
                 staged,
                 attempt=new_attempt(context["ti"].try_number),
+                expected=expected,
                 policy=self._policy(),
                 tags=commit_tags(context),
                 user_metadata=self.user_metadata,

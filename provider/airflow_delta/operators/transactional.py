@@ -16,6 +16,7 @@ from airflow_delta.staging.paths import new_attempt
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_delta.commands.stage.stage_view import StageView
     from airflow_delta.log import DeltaLog
     from airflow_delta.staging.contract import StagedWrite, TransactionHandle
     from airflow_delta.staging.report import StageRequest
@@ -54,6 +55,13 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
             "attempt": new_attempt(ti.try_number),
         }
 
+    def _stage_view(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> StageView:
+        """Return what the plan of this stage and all that follows works with."""
+        from airflow_delta.commands.stage.stage_view import open_stage
+
+        spark_table_uri = getattr(self, "spark_table_uri", None)
+        return open_stage(log, handle, **self._identity(context), after=self._earlier(), spark_table_uri=spark_table_uri)
+
     def _earlier(self) -> tuple[StagedWrite, ...]:
         """Return the staged writes that this stage builds on; a skipped stage left none."""
         if self.transaction is None and self.after:  # refused when it is planned: they belong to a transaction
@@ -67,7 +75,7 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
 
         :raises HandleMismatchException: the handle says so, and the log does not.
         """
-        from airflow_delta.commands.write.plan_write import skip_stage
+        from airflow_delta.commands.stage.stage_view import open_stage, skipped
 
         if handle.committed is None:
             self._after = tuple(valid_reports(context, flatten_reports(self.after))) if self.after else ()
@@ -85,7 +93,7 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
             handle.table,
             handle.rerun_policy,
         )
-        return skip_stage(handle, mode=self._mode(), **self._identity(context)).to_dict()
+        return skipped(open_stage(log, handle, **self._identity(context)), mode=self._mode()).to_dict()
 
     def _mode(self) -> str:
         """Return the ``mode`` of this task's staged writes."""
@@ -121,8 +129,6 @@ class DeltaTransactionalOperator(DeltaLineageOperator):
 
     def _report(self, staged: StagedWrite) -> Mapping[str, Any]:
         """Log what was staged and return its JSON form."""
-        if (earlier := self._earlier()) and not staged.after:
-            staged = replace(staged, after=tuple(f"{write.stage}/{write.attempt}" for write in earlier))
         self.log.info(
             "Transaction %s: staged %s of stage %s: %s rows in %s files added, %s files removed, %s bytes; attempt %s. "
             "Nothing is visible before the commit.",

@@ -1,4 +1,4 @@
-"""Bring the columns of a DataFrame to the types and the order that they are written with, checking every row on the way."""
+"""Bring the columns of a DataFrame to the types and order to write, checking every row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RowChecks:
-    """Errors that rows may raise while they are written, by the text that Spark will report them with."""
+    """Errors that rows may raise while they are written, by the text that Spark reports."""
 
     def __init__(self, table: str, version: int) -> None:
         self.table = table
@@ -26,7 +26,7 @@ class RowChecks:
     def violated(self, error: type[DeltaError], message: str, values: Column | None = None) -> Column:
         """Return an expression that raises ``error`` for a row.
 
-        :param values: text of the row's values, for the message.
+        :param values: the row's values as text, for the message.
         """
         from pyspark.sql import functions as sf
 
@@ -39,7 +39,7 @@ class RowChecks:
         return sf.raise_error(sf.concat(sf.lit(f"{message}: "), values, sf.lit(tail)))
 
     def error_in(self, failure: BaseException) -> DeltaError | None:
-        """Return the error that a failed Spark job stands for, or ``None`` when it failed for another reason."""
+        """Return the error that a row raised in a failed Spark job, ``None`` if it failed for another reason."""
         text = str(failure)
         for pattern, error in self._errors.items():
             if found := re.search(pattern, text, re.DOTALL):
@@ -48,7 +48,7 @@ class RowChecks:
 
 
 def quoted(name: str) -> str:
-    """Return a column name that Spark takes literally, dots and backticks included."""
+    """Return a column name that Spark takes literally, including dots and backticks."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -60,11 +60,11 @@ def align(
     defaults: Mapping[str, Column] | None = None,
     without: Collection[str] = (),
 ) -> DataFrame:
-    """Return the DataFrame with exactly the columns of ``target``; what is missing is null.
+    """Return the DataFrame with exactly the columns of ``target``; missing ones are null.
 
     :param target: schema in JSON form, made by :func:`airflow_delta.staging.schema.written_schema` from this DataFrame's.
-    :param defaults: what missing columns hold instead, by name in lower case.
-    :param without: columns, in lower case, that are left out.
+    :param defaults: values for missing columns, by name in lower case.
+    :param without: columns to leave out, in lower case.
     """
     from pyspark.sql import functions as sf
 
@@ -89,7 +89,7 @@ def align(
 
 
 def _is_aligned(given: Json, target: Json) -> bool:
-    """Tell whether the columns are as they have to be, and no row of them needs a check."""
+    """Return whether the columns are as in the target, and no row needs a check."""
     return len(given["fields"]) == len(target["fields"]) and all(
         have["name"] == want["name"]
         and want.get("nullable", True)
@@ -110,7 +110,7 @@ def spark_type(data_type: schemas.Type) -> DataType:
 
 
 def not_null(column: Column, field: Json, path: str, checks: RowChecks) -> Column:
-    """Return the column, which raises for a null when the field is NOT NULL."""
+    """Return the column; if the field is NOT NULL, nulls raise."""
     if field.get("nullable", True):
         return column
     from pyspark.sql import functions as sf
@@ -118,14 +118,14 @@ def not_null(column: Column, field: Json, path: str, checks: RowChecks) -> Colum
     violated = checks.violated(
         InvariantViolationException, f"NOT NULL column {path} would get a null. Filter such rows out or fill them"
     )
-    # Not only where the source says it may be null: what a source promises is not what it always keeps.
+    # Even if the source says it is not nullable: sources do not always keep that promise.
     return sf.when(column.isNull(), violated).otherwise(column)
 
 
 def converted(column: Column, given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Column:
-    """Return a column in the type that it is stored in; a value that does not fit raises.
+    """Return a column in the type to store; values that do not fit raise.
 
-    :param path: of the column, for the message.
+    :param path: path of the column, for the message.
     """
     if schemas.same_type(given, target) and not _has_not_null(target):
         return column
@@ -174,7 +174,7 @@ def _cast(column: Column, given: schemas.Type, target: schemas.Type, path: str, 
     wanted = spark_type(target)
     if how == schemas.WIDEN:
         return column.cast(wanted)
-    # try_cast does not depend on the session's ANSI setting: null where the value does not fit.
+    # try_cast does not depend on the session's ANSI setting: null if the value does not fit.
     cast = column.try_cast(wanted)
     overflow = checks.violated(
         SchemaMismatchException,

@@ -1,4 +1,4 @@
-"""The Spark application of operations that are submitted: everything that it needs to know is in the request.
+"""The Spark application of submitted operations: the request says what to do.
 
 Submitted by the provider's operators with ``spark.airflow_delta.request`` set, or by hand with ``--delta-request``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Do the operation and leave the report beside the staged files."""
+    """Run the operation and write the report beside the staged files."""
     from pyspark.sql import SparkSession
 
     from airflow_delta.spark.job import delta_stage

@@ -1,4 +1,4 @@
-"""The SQL checks of an audit on Spark: over views of what is staged, and of the table after and before the commit."""
+"""SQL checks of an audit on Spark, over views of the staged rows and of the table before and after the commit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_delta.spark.read import read_scan_plan
-from airflow_delta.staging.audit import CHECKS, PLANS, SqlAnswer, SqlCheck
+from airflow_delta.staging.audit import AuditArguments, SqlAnswer, SqlCheck
 from airflow_delta.staging.contract import ScanPlan
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_MESSAGE = 1000
-"""Characters that a report keeps of an error, and of a figure: it travels in XCom."""
+"""Characters of an error and of a figure in a report, which goes through XCom."""
 
 
-def run_checks(spark: SparkSession, request: StageRequest) -> StageReport:
-    """Ask every check of the request, whatever the others answer.
+def run(spark: SparkSession, request: StageRequest) -> StageReport:
+    """Run all checks of the request, whatever their answers.
 
-    The views are temporary views of the session; ones of the same names are replaced, and dropped at the end.
+    The views are temporary views of the session: they replace views of the same names, and are dropped at the end.
     """
-    checks = [SqlCheck.from_dict(check) for check in request.arguments.get(CHECKS) or ()]
-    plans = {name: ScanPlan.from_dict(plan) for name, plan in (request.arguments.get(PLANS) or {}).items()}
+    arguments = AuditArguments.of(request)
+    plans = {name: ScanPlan.from_dict(plan) for name, plan in arguments.views.items()}
     with _views(spark, plans):
-        answers = [answer(spark, check).to_dict() for check in checks]
+        answers = [answer(spark, check).to_dict() for check in arguments.checks]
     return StageReport(
         transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt, answers=tuple(answers)
     )
@@ -46,14 +46,14 @@ def _views(spark: SparkSession, plans: dict[str, ScanPlan]) -> Iterator[None]:
 
 
 def answer(spark: SparkSession, check: SqlCheck) -> SqlAnswer:
-    """Return what the query of a check answers.
+    """Return the answer of a check's query.
 
-    A query that is wrong, or whose rows make it fail, is an answer as well (``problem``); what a retry may change is raised.
+    An invalid query, or one that fails on the rows, is an answer too (``problem``); errors that a retry may fix are raised.
     """
     from pyspark import errors
 
     wrong = (
-        errors.AnalysisException,  # ParseException is one
+        errors.AnalysisException,  # also ParseException
         errors.ArithmeticException,
         errors.ArrayIndexOutOfBoundsException,
         errors.DateTimeException,
@@ -70,7 +70,7 @@ def _answer(check: SqlCheck, df: DataFrame) -> SqlAnswer:
     from pyspark.sql.types import BooleanType, NullType
 
     def no_answer(problem: str) -> SqlAnswer:
-        return SqlAnswer(name=check.name, problem=f"{problem}; a check answers with one row, whose first column is a boolean")
+        return SqlAnswer(name=check.name, problem=f"{problem}; a check returns one row whose first column is a boolean")
 
     columns = df.schema.fields
     if not columns:

@@ -1,7 +1,7 @@
 """Read the change data feed as a DataFrame: exactly the files of a change plan.
 
-What is the same for all rows of a file (its commit, and the kind of change of a data file) is given to the reader as one more
-partition value, so that files of many commits are read at once.
+What all rows of a file share (its commit, the kind of change of a data file) is one more partition value for the reader, so that
+files of many commits are read at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TYPES = {CHANGE_TYPE: "string", COMMIT_VERSION: "long", COMMIT_TIMESTAMP: "time
 def read_changes(spark: SparkSession, plan: ChangePlan) -> DataFrame:
     """Return the changed rows: the table's columns, ``_change_type``, ``_commit_version`` and ``_commit_timestamp``.
 
-    ``_change_type`` is ``insert``, ``delete``, ``update_preimage`` or ``update_postimage``. Rows come in no particular order.
+    ``_change_type`` is ``insert``, ``delete``, ``update_preimage`` or ``update_postimage``. Rows are in no particular order.
     """
     parts = [
         read_files(spark, _scan_plan(plan, in_files=change_type is None), files, marked_rows=marked)
@@ -48,7 +48,7 @@ def read_changes(spark: SparkSession, plan: ChangePlan) -> DataFrame:
 def _scan_plan(plan: ChangePlan, *, in_files: bool) -> ScanPlan:
     """Return the plan of a scan over files of the change plan.
 
-    :param in_files: the kind of change stands in the files, row by row.
+    :param in_files: the files have the kind of change of each row.
     """
     schema = json.loads(plan.schema_string)
     added: list[Json] = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _TYPES.items()]
@@ -65,7 +65,7 @@ def _scan_plan(plan: ChangePlan, *, in_files: bool) -> ScanPlan:
 
 
 def _batches(plan: ChangePlan, kind: str, change_type: str | None) -> Iterator[list[ScanFile]]:
-    """Yield the files of one kind in batches in which each path occurs once: a scan tells files apart by their path."""
+    """Yield files of one kind in batches in which each path occurs once: a scan identifies files by path."""
     batches: list[list[ScanFile]] = []
     seen: dict[str, int] = defaultdict(int)
     for commit in plan.commits:

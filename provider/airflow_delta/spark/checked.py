@@ -1,7 +1,6 @@
-"""Row checks of a write: ``replaceWhere``, CHECK constraints, generated columns, lengths of texts.
+"""Row checks of a write: ``replaceWhere``, CHECK constraints, generated columns, lengths of strings.
 
-All of them are projections, not filters: the optimiser moves filters below joins, where rows are still there that never get
-written.
+They are projections, not filters: the optimiser moves filters below joins, to rows that are never written.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _VALUE_LENGTH = 2000
 
 
 def checked(df: DataFrame, request: StageRequest, target: Json, computed: Collection[str], checks: RowChecks) -> DataFrame:
-    """Return the rows, each of which raises when it breaks a rule of the table or of the request.
+    """Return the rows; a row that violates a rule of the table or request raises.
 
     :param df: all columns of ``target`` in order.
-    :param computed: columns, in lower case, whose values this write has computed.
+    :param computed: columns computed by this write, in lower case.
     """
     from pyspark.sql import functions as sf
 
@@ -48,7 +47,7 @@ def checked(df: DataFrame, request: StageRequest, target: Json, computed: Collec
             column = not_null(column, field, field["name"], checks)
         columns.append(column)
     if violations:
-        # One column carries the checks of the row: the first, because all that is written is evaluated.
+        # The first column carries the checks of the row: every written column is evaluated.
         raising = sf.when(violations[0][0], violations[0][1])
         for wrong, error in violations[1:]:
             raising = raising.when(wrong, error)
@@ -78,7 +77,7 @@ def _constraints(request: StageRequest, target: Json, checks: RowChecks) -> list
             _is_not_true(sf.expr(expression)),
             checks.violated(
                 ConstraintViolationException,
-                f"CHECK constraint {name} ({expression}) is violated by a row with the values",
+                f"CHECK constraint {name} ({expression}) is violated by a row with values",
                 _values(expression, target),
             ),
         )
@@ -97,7 +96,7 @@ def _wrong_generated(
             continue
         violated = checks.violated(
             ConstraintViolationException,
-            f"Generated column {name} must be {expression}. Drop it from the DataFrame, and it is computed; a row has the values",
+            f"Generated column {name} must be {expression}. Drop it from the DataFrame to have it computed; a row has the values",
             _values(f"{name} {expression}", target),
         )
         found.append((~sf.col(quoted(name)).eqNullSafe(sf.expr(expression)), violated))
@@ -111,21 +110,21 @@ def _too_long(target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
             from pyspark.sql import functions as sf
 
             violated = checks.violated(
-                CharVarcharLimitException, f"Column {path} holds a text that is longer than {limit} takes. Cut it"
+                CharVarcharLimitException, f"Column {path} holds a string that is too long for {limit}. Shorten it"
             )
             found.append((sf.coalesce(sf.expr(wrong), sf.lit(False)), violated))
     return found
 
 
 def _is_not_true(expression: Column) -> Column:
-    """Return whether a row breaks a rule: a null does, as in Delta."""
+    """Return whether a row violates a rule; a null does, as in Delta."""
     from pyspark.sql import functions as sf
 
     return ~sf.coalesce(expression, sf.lit(False))
 
 
 def _values(expression: str, target: Json) -> Column:
-    """Return the values that an expression is about as JSON text."""
+    """Return the values of the columns of an expression, as JSON."""
     from pyspark.sql import functions as sf
 
     words = {word.lower() for word in re.findall(r"`[^`]+`|\w+", expression)}

@@ -1,4 +1,4 @@
-"""Columns whose values the table computes: defaults, identity values, generation expressions."""
+"""Columns whose values the table computes: defaults, identity columns, generated columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def absent_identities(data: Json, request: StageRequest) -> tuple[IdentityRule, 
     """Return the identity columns that get their values from the table.
 
     :param data: schema of the DataFrame.
-    :raises IdentityInsertException: the DataFrame has values for a column that only the table may give.
+    :raises IdentityInsertException: if the DataFrame has values for a column that is GENERATED ALWAYS.
     """
     absent = []
     for identity in request.rules.identities:
@@ -34,7 +34,7 @@ def absent_identities(data: Json, request: StageRequest) -> tuple[IdentityRule, 
             absent.append(identity)
         elif not identity.explicit:
             raise IdentityInsertException(
-                f"Column {identity.column} of table {request.table} is GENERATED ALWAYS AS IDENTITY: only the table gives its "
+                f"Column {identity.column} of table {request.table} is GENERATED ALWAYS AS IDENTITY: only the table assigns its "
                 "values. Drop it from the DataFrame.",
                 table=request.table,
                 version=request.read_version,
@@ -43,13 +43,13 @@ def absent_identities(data: Json, request: StageRequest) -> tuple[IdentityRule, 
 
 
 def computed_names(data: Json, rules: TableRules) -> set[str]:
-    """Return the columns, in lower case, whose values are computed from other columns or counted up."""
+    """Return the generated and identity columns that this write computes, in lower case."""
     names = (*rules.generated, *(identity.column for identity in rules.identities))
     return {name.lower() for name in names if find_field(data, name) is None}
 
 
 def default_values(target: Json, rules: TableRules) -> dict[str, Column]:
-    """Return what columns are filled with that the data lack, by name in lower case."""
+    """Return values for columns that the data lack, by name in lower case."""
     from pyspark.sql import functions as sf
 
     found = {}
@@ -61,12 +61,12 @@ def default_values(target: Json, rules: TableRules) -> dict[str, Column]:
 
 
 def with_identities(df: DataFrame, identities: Collection[IdentityRule], checks: RowChecks) -> DataFrame:
-    """Return the rows with values for identity columns: unique, and whole steps away from the first."""
+    """Return the rows with values of identity columns: unique, and whole steps from the first."""
     if not identities:
         return df
     from pyspark.sql import functions as sf
 
-    # A column of its own: the function counts its own calls.
+    # In its own column: the function counts its own calls.
     numbered = df.select("*", sf.monotonically_increasing_id().alias(_UNIQUE))
     return numbered.select("*", *(_counted(identity, checks).alias(identity.column) for identity in identities)).drop(_UNIQUE)
 
@@ -74,7 +74,7 @@ def with_identities(df: DataFrame, identities: Collection[IdentityRule], checks:
 def with_generated(df: DataFrame, target: Json, rules: TableRules, absent: Collection[str]) -> DataFrame:
     """Return the rows with generated columns, and the columns in the order of ``target``.
 
-    :param absent: columns, in lower case, that the data lack.
+    :param absent: columns that the data lack, in lower case.
     """
     from pyspark.sql import functions as sf
 
@@ -92,10 +92,9 @@ def with_generated(df: DataFrame, target: Json, rules: TableRules, absent: Colle
 
 
 def _counted(identity: IdentityRule, checks: RowChecks) -> Column:
-    """Return the value of a row: tasks count independently, in blocks that they take in turn.
+    """Return the value of a row: tasks count independently, in interleaved blocks.
 
-    Values are dense as far as a task writes no more rows than a block holds; beyond, and between tasks, there are gaps, as with
-    every engine that counts in parallel.
+    Values are dense up to the size of a block for each task, with gaps after that and between tasks.
     """
     from pyspark.sql import functions as sf
 

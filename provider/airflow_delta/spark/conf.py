@@ -1,4 +1,4 @@
-"""Session settings that a staged write needs, set for its duration only."""
+"""Session settings of a staged write, set only while it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITE_SETTINGS = {
 
 @contextmanager
 def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Set properties of the session, and set or unset them as they were at the end."""
+    """Set properties of the session, and restore them at the end."""
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def stage_delete(spark: SparkSession, request: StageRequest) -> StageReport:
-    """Delete the rows that ``request.predicate`` selects; all when there is none."""
+def run(spark: SparkSession, request: StageRequest) -> StageReport:
+    """Delete the rows that ``request.predicate`` selects, all rows without one."""
     work = Rewrite(spark, request)
     with errors_of(work):
         touched = work.marked() if request.deletion_vectors else work.touched()
@@ -23,7 +23,7 @@ def stage_delete(spark: SparkSession, request: StageRequest) -> StageReport:
         if kept and not request.deletion_vectors:
             rows = read_files(spark, work.plan, kept).where(~work.condition)
             work.write(align(rows, work.target, work.checks), "copied")
-        # Readers of the change data feed take the deleted rows from deletion vectors themselves; Delta writes none there, either.
+        # Readers of the change data feed take deleted rows from the deletion vectors; Delta writes no change data there either.
         if touched and request.rules.change_data and not request.deletion_vectors:
             work.write(align(work.selected(touched), work.target, work.checks), "change", change_type="delete")
         work.metrics["numDeletedRows"] = work.num_rows

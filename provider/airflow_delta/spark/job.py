@@ -1,4 +1,4 @@
-"""A stage inside a Spark job that was submitted to a cluster: three lines in any PySpark program.
+"""A stage in a Spark job submitted to a cluster: three lines in any PySpark program.
 
 ::
 
@@ -36,7 +36,7 @@ REQUEST_ARGUMENT = "--delta-request"
 
 
 class DeltaStage:
-    """A stage inside a Spark job: :meth:`read` the table as the transaction sees it, :meth:`write` what it becomes."""
+    """A stage in a Spark job: :meth:`read` the table as the transaction sees it, :meth:`write` the new rows."""
 
     def __init__(self, spark: SparkSession, request: StageRequest) -> None:
         self.spark = spark
@@ -44,9 +44,9 @@ class DeltaStage:
         self._written = False
 
     def read(self) -> DataFrame:
-        """Return the table at the version that the transaction reads (planned with ``read=``).
+        """Return the table at the version read (planned with ``read=``).
 
-        :raises DeltaIllegalStateException: the task did not plan a scan.
+        :raises DeltaIllegalStateException: if the task did not plan a scan.
         """
         if self.request.scan is None:
             raise DeltaIllegalStateException(
@@ -59,31 +59,31 @@ class DeltaStage:
         return read_scan_plan(self.spark, self.request.scan)
 
     def write(self, df: DataFrame) -> StageReport:
-        """Stage the DataFrame and leave the report for the worker; once in a job.
+        """Stage the DataFrame and write the report for the worker; once per job.
 
-        :raises DeltaIllegalStateException: it was called before.
+        :raises DeltaIllegalStateException: if it was called before.
         """
         return self._work(lambda: stage_dataframe(self.spark, df, self.request))
 
     def run(self, source: DataFrame | None = None) -> StageReport:
-        """Do the operation that the task asks for (DELETE, UPDATE, MERGE, OPTIMIZE, ...) and leave the report; once in a job.
+        """Run the operation of the task (DELETE, UPDATE, MERGE, OPTIMIZE, ...) and write the report; once per job.
 
-        :param source: the rows that a MERGE merges; default: what the task names.
-        :raises DeltaIllegalStateException: it was called before.
+        :param source: source rows of a MERGE; default: those that the task names.
+        :raises DeltaIllegalStateException: if it was called before.
         """
         return self._work(lambda: run_operation(self.spark, self.request, source))
 
     def _work(self, work: Callable[[], StageReport]) -> StageReport:
         if self._written:
             raise DeltaIllegalStateException(
-                f"The stage {self.request.task_id} has written already. Union the DataFrames, or use one task for each.",
+                f"The stage {self.request.task_id} has already written. Union the DataFrames, or use one task for each.",
                 table=self.request.table,
             )
         self._written = True
         try:
             report = work()
         except Exception as error:
-            # A driver of a database, for one, repeats the URL that it was given.
+            # Database drivers, for example, repeat the URL.
             message = masked(getattr(error, "message", None) or str(error), _secrets(self.spark))
             self._leave(
                 StageReport(
@@ -107,24 +107,24 @@ class DeltaStage:
 
 
 def _secrets(spark: SparkSession) -> tuple[str, ...]:
-    """Return the values that came with the application out of everybody's sight."""
+    """Return the secret values that came with the application."""
     text = spark.conf.get(SECRET_PROPERTY, None)
     options = json.loads(base64.b64decode(text)) if text else {}
     return tuple(str(value) for value in options.values())
 
 
 def delta_stage(spark: SparkSession, request: StageRequest | str | Mapping[str, Any] | None = None) -> DeltaStage:
-    """Return the stage that this job was submitted for.
+    """Return the stage of this job.
 
     :param request: the request, its JSON, or the URI of a file that holds it; default: the Spark property
         ``spark.airflow_delta.request``, the environment variable ``AIRFLOW_DELTA_REQUEST``, or the program's argument
         ``--delta-request``.
-    :raises DeltaIllegalArgumentException: there is no request.
+    :raises DeltaIllegalArgumentException: if there is no request.
     """
     value: StageRequest | str | Mapping[str, Any] | None = request if request is not None else _given_request(spark)
     if value is None:
         raise DeltaIllegalArgumentException(
-            f"This job was not submitted as a stage: neither the Spark property {REQUEST_PROPERTY}, nor the environment "
+            f"This job was not submitted as a stage: neither the Spark property {REQUEST_PROPERTY} nor the environment "
             "variable "
             f"{REQUEST_VARIABLE}, nor the argument {REQUEST_ARGUMENT} holds a request. Submit it with "
             "DeltaStageSparkSubmitOperator."
@@ -145,12 +145,12 @@ def _parsed(spark: SparkSession, text: str) -> Mapping[str, Any]:
     if not text.lstrip().startswith("{"):
         rows = spark.read.option("wholetext", "true").text(escape_glob(text)).collect()
         if not rows:
-            raise StagingException(f"The request of this stage is not at {text}: its transaction may have been aborted")
+            raise StagingException(f"The request of this stage is not at {text}; its transaction may have been aborted")
         text = str(rows[0][0])
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise StagingException(f"The request of this stage is no JSON ({error}): {text[:200]!r}") from error
+        raise StagingException(f"The request of this stage is not JSON ({error}): {text[:200]!r}") from error
     if not isinstance(value, Mapping):
-        raise StagingException(f"The request of this stage is no JSON object: {text[:200]!r}")
+        raise StagingException(f"The request of this stage is not a JSON object: {text[:200]!r}")
     return value

@@ -1,4 +1,4 @@
-"""How the columns of a table lie in its files: names and ids that column mapping gave them, and back to the table's own names."""
+"""Columns of a table in its files: names and ids of column mapping, and back to the table's names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Layout:
     """The columns of a scan plan.
 
     :ivar fields: the table's columns in order, without Delta's own metadata.
-    :ivar partition_columns: those of them whose values are in the log, with the key that they have there.
-    :ivar stored: schema of what is read from files (physical names; field ids where columns are found by id).
+    :ivar partition_columns: partition columns, with the keys of their values in the log.
+    :ivar stored: schema to read files with (physical names; field ids if columns are found by id).
     """
 
     def __init__(self, plan: ScanPlan) -> None:
@@ -39,7 +39,7 @@ class Layout:
         return self._mode == "id"
 
     def columns(self) -> list[Column]:
-        """Return what was read from files under the table's names."""
+        """Return rows read from files under the table's names."""
         return [self._logical(field) for field in self._in_files]
 
     def _logical(self, field: Json) -> Column:
@@ -57,7 +57,7 @@ class Layout:
 
     def _physical_field(self, field: Json) -> Json:
         metadata = _clean_field(field)["metadata"]
-        # Only where ids count: files of a table that got names later have none, which Spark would refuse.
+        # Only for mapping by id: files of a table that got names later have no ids, and Spark would refuse them.
         if self.by_id:
             metadata = {**metadata, **field_metadata(field)}
         return {"name": self._name(field), "type": self._physical(field["type"]), "nullable": True, "metadata": metadata}
@@ -79,7 +79,7 @@ class Layout:
 
 
 def _clean_field(field: Json) -> Json:
-    """Return a field without what Delta noted about it: a column made from it elsewhere is another column."""
+    """Return a field without Delta's metadata: a column made from it elsewhere is another column."""
     metadata = {k: v for k, v in (field.get("metadata") or {}).items() if not k.startswith("delta.")}
     return {"name": field["name"], "type": _clean(field["type"]), "nullable": True, "metadata": metadata}
 
@@ -89,7 +89,7 @@ def _clean(data_type: Type) -> Type:
 
 
 def _each_field(data_type: Type, change: Callable[[Json], Json]) -> Type:
-    """Return a type with the fields of its structs changed, and room for nulls everywhere, as in any file."""
+    """Return a type with the fields of its structs changed, and everything nullable, as in files."""
     if isinstance(data_type, str):
         return data_type
     match data_type["type"]:

@@ -1,8 +1,8 @@
 """MERGE on Spark.
 
-First the rows that match are paired, with no more than the columns of conditions: pairs tell which rows change, in which files,
-and which rows of the source have no match. Then changed rows are made, rows that stay in the files of changed ones are copied
-without a shuffle (with deletion vectors they stay where they are), and new rows are added.
+First, matching rows are paired, reading only the columns of conditions: the pairs say which rows change, in which files, and
+which source rows have no match. Then changed rows are written, unchanged rows of the same files are copied without a shuffle
+(with deletion vectors they stay), and new rows are added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_delta.spark.rewrite import errors_of
 from airflow_delta.spark.threads import in_thread
 from airflow_delta.spark.vectors import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.staging.contract import ScanFile
-from airflow_delta.staging.merge import DELETE, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE
+from airflow_delta.staging.merge import DELETE, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
@@ -32,15 +32,12 @@ _UPDATED, _SEEN, _PAIRS = "updated", "seen", "pairs"
 _BY_SOURCE_UPDATED, _BY_SOURCE_DELETED = "by_source_updated", "by_source_deleted"
 
 
-def stage_merge(spark: SparkSession, request: StageRequest, source: DataFrame) -> StageReport:
-    """Merge the rows of a source into the table, as ``request.arguments`` say.
+def run(spark: SparkSession, request: StageRequest, source: DataFrame) -> StageReport:
+    """Merge the rows of a source into the table.
 
-    ``arguments`` has ``condition``, ``targetAlias``, ``sourceAlias``, ``clauses`` (:mod:`airflow_delta.staging.merge`) and
-    ``keys`` (columns that the condition compares).
-
-    :raises DeltaAnalysisException: a condition or an expression does not resolve.
-    :raises SchemaMismatchException: a column cannot hold what it is set to.
-    :raises DeltaUnsupportedOperationException: several rows of the source match one row of the table.
+    :raises DeltaAnalysisException: if a condition or an expression does not resolve.
+    :raises SchemaMismatchException: if a column cannot hold what it is set to.
+    :raises DeltaUnsupportedOperationException: if several rows of the source match one row of the table.
     """
     work = MergeRewrite(spark, request)
     with errors_of(work):
@@ -51,18 +48,18 @@ def stage_merge(spark: SparkSession, request: StageRequest, source: DataFrame) -
 
 class _Merge:
     def __init__(self, work: MergeRewrite, source: DataFrame) -> None:
-        arguments = work.request.arguments
+        arguments = MergeArguments.of(work.request)
         self.work = work
-        self._target_alias: str = arguments["targetAlias"]
-        self._condition: str = arguments["condition"]
-        self.source = MergeSource(work, source, arguments["sourceAlias"], arguments.get("keys") or ())
+        self._target_alias = arguments.target_alias
+        self._condition = arguments.condition
+        self.source = MergeSource(work, source, arguments.source_alias, arguments.keys)
         work.lap("materializeSourceTimeMs")
-        self.clauses = MergeClauses(work, self.source)
+        self.clauses = MergeClauses(work, self.source, arguments)
         self.matched = self.clauses.of(MATCHED)
         self.inserts = self.clauses.of(NOT_MATCHED)
         self.by_source = self.clauses.of(NOT_MATCHED_BY_SOURCE)
         self.updates = self.clauses.of(MATCHED, NOT_MATCHED_BY_SOURCE, action=UPDATE)
-        # Rows without a match count: the whole table is read, and nothing is ruled out.
+        # Rows without a match matter: the whole table is read, without skipping.
         self._how = "left" if self.by_source else "inner"
         files = work.plan.files
         self.files = list(files) if self.by_source else self.source.possible_files(files)
@@ -84,7 +81,7 @@ class _Merge:
         work.note({item.file.path: item.rows for item in touched})
         work.lap("scanTimeMs")
         new = self._inserted() if self.inserts and self.source.count else None
-        with ThreadPoolExecutor(max_workers=1) as pool:  # two jobs that do not depend on each other share the cluster
+        with ThreadPoolExecutor(max_workers=1) as pool:  # two independent jobs share the cluster
             inserting = None if new is None else pool.submit(in_thread(work.spark, work.write_inserted), new)
             updated = self._rewrite(touched) if touched else None
             inserted = None if inserting is None else inserting.result()
@@ -107,10 +104,10 @@ class _Merge:
         return rows.alias(self._target_alias)
 
     def _joined(self, rows: DataFrame, *, small: bool, how: str | None = None) -> DataFrame:
-        """Return rows of the table with the rows of the source that match, and the clause that decides each.
+        """Return rows of the table with their matching source rows, and the clause of each.
 
-        :param small: send the columns of the source that are needed to every executor: no row of the table is shuffled.
-        :param how: join; by default ``left`` where rows without a match count, and ``inner`` among possible ones elsewhere.
+        :param small: broadcast the needed columns of the source: no row of the table is shuffled.
+        :param how: join; default: ``left`` if rows without a match matter, else ``inner`` among rows that may match.
         """
         from pyspark.sql import functions as sf
 
@@ -127,7 +124,7 @@ class _Merge:
         return matched.otherwise(self.clauses.deciding(NOT_MATCHED_BY_SOURCE)) if self.by_source else matched
 
     def _find_touched(self) -> list[TouchedFile]:
-        """Pair the rows, note what the clauses decide, and return the files that change."""
+        """Pair the rows, record what the clauses decide, and return the files that change."""
         from pyspark.sql import functions as sf
 
         work = self.work
@@ -135,7 +132,7 @@ class _Merge:
             return []
         joined = self._joined(self._target(self.files, positions=True), small=self._pairs_small)
         pairs = joined.select(FILE_COLUMN, ROW_COLUMN, SOURCE_ROW, CLAUSE)
-        if self.inserts:  # which also ask for the rows of the source that are paired
+        if self.inserts:  # which also need the paired source rows
             pairs = work.write_scratch(pairs.where(f"{SOURCE_ROW} IS NOT NULL OR {CLAUSE} IS NOT NULL"), "pairs")
             self._paired = pairs.where(sf.col(SOURCE_ROW).isNotNull())
         self._words = self._words_of(pairs)
@@ -156,7 +153,7 @@ class _Merge:
 
     @property
     def _needs_words(self) -> bool:
-        """Whether more than the counts of the words is certainly asked for."""
+        """Whether more than the counts of the words is certainly needed."""
         return self.work.request.deletion_vectors or self.work.request.rules.change_data or not self._rows_small
 
     def _write_words(self) -> None:
@@ -164,7 +161,7 @@ class _Merge:
             self._words, self._words_written = self.work.write_scratch(self._words, "words"), True
 
     def _words_of(self, pairs: DataFrame) -> DataFrame:
-        """Return pairs as words of 64 rows: those that a clause decides, those that are updated, those that match."""
+        """Return pairs as words of 64 rows: decided by a clause, updated, matching."""
         from pyspark.sql import functions as sf
 
         one = sf.lit(1).cast("long")
@@ -193,9 +190,9 @@ class _Merge:
             return
         request = self.work.request
         raise DeltaUnsupportedOperationException(
-            f"MERGE into table {request.table} version {request.read_version}: several rows of the source match one row of the "
-            f"table ({pairs} matches of {rows} rows, ON {self._condition}), so that it is not clear which of them counts "
-            "(DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE). Make the source unique by the columns of the condition.",
+            f"MERGE into table {request.table} version {request.read_version}: several source rows match one row of the "
+            f"table ({pairs} matches of {rows} rows, ON {self._condition}), so it is ambiguous which to use "
+            "(DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE). Make the source unique in the columns of the condition.",
             table=request.table,
             version=request.read_version,
         )
@@ -214,7 +211,7 @@ class _Merge:
     # -- new files ------------------------------------------------------------------------------------------------------------
 
     def _rewrite(self, touched: Sequence[TouchedFile]) -> str | None:
-        """Write changed rows, and the rows beside them that stay; return the directory with nothing but changed rows."""
+        """Write changed rows and unchanged rows of their files; return the directory that holds only changed rows."""
         from pyspark.sql import functions as sf
 
         work, request = self.work, self.work.request
@@ -232,7 +229,7 @@ class _Merge:
         changed = [item for item in touched if item.updated]
         if changed:
             rows = self._target([item.file for item in changed], positions=not self._rows_small)
-            if not self._rows_small:  # only rows that change are worth a shuffle
+            if not self._rows_small:  # only changed rows are worth a shuffle
                 rows = self._marked(rows, changed, sf.col(_UPDATED)).alias(self._target_alias)
             joined = self._joined(rows, small=self._rows_small).where(sf.col(CLAUSE).isin(self.updates))
             updated = work.write(work.aligned(self.clauses.updated(joined)), "new")
@@ -245,9 +242,9 @@ class _Merge:
         return updated
 
     def _in_one_pass(self, touched: Sequence[TouchedFile]) -> bool:
-        """Tell whether rows that change and rows that stay are best written together.
+        """Return whether changed and unchanged rows are best written together.
 
-        They are where no row is shuffled for it, or where most rows change. Change data need the changed ones for themselves.
+        They are if no row is shuffled for it, or if most rows change. Change data need the changed rows alone.
         """
         if self.work.request.rules.change_data or self._duplicates:
             return False
@@ -255,7 +252,7 @@ class _Merge:
         return self._rows_small or 2 * sum(item.rows for item in touched) > live
 
     def _inserted(self) -> DataFrame:
-        """Return the rows of the source that match nothing as rows of the table, as far as a clause takes them."""
+        """Return source rows without a match as rows of the table, if a clause inserts them."""
         from pyspark.sql import functions as sf
 
         rows = self._unmatched().select("*", self.clauses.deciding(NOT_MATCHED).alias(CLAUSE)).where(sf.col(CLAUSE).isNotNull())
@@ -269,7 +266,7 @@ class _Merge:
             paired = self._paired
         elif not self.files:
             return rows
-        elif self._pairs_small:  # one look at the table without a shuffle
+        elif self._pairs_small:  # one pass over the table without a shuffle
             target = self.source.possible(self._target(self.files))
             paired = target.join(sf.broadcast(rows), sf.expr(self._condition)).select(SOURCE_ROW).distinct()
         else:

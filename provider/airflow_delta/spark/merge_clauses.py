@@ -1,4 +1,4 @@
-"""The clauses of a MERGE as columns: which of them decides a row, and the rows that they make."""
+"""The clauses of a MERGE as columns: which clause applies to a row, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from airflow_delta.spark.merge_structs import absent_fields, merged
 from airflow_delta.spark.rewrite import Rewrite
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.mapping import mapped_schema
-from airflow_delta.staging.merge import DELETE, INSERT, UPDATE, MergeClause
+from airflow_delta.staging.merge import DELETE, INSERT, UPDATE, MergeArguments, MergeClause
 from airflow_delta.staging.schema import Type, find_field, written_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CLAUSE = "__airflow_delta_clause"
-"""Name of the column with the number of the clause that decides a row; null where none does."""
+"""Name of the column with the number of the clause that applies to a row; null if none does."""
 
 
 class MergeClauses:
     """The clauses of a request, bound to its table and its source.
 
-    :ivar table: the table's schema; that of ``work.target`` afterwards, where the source brings new columns.
+    :ivar table: the table's schema; ``work.target`` is the schema afterwards, with new columns of the source.
     """
 
-    def __init__(self, work: Rewrite, source: MergeSource) -> None:
+    def __init__(self, work: Rewrite, source: MergeSource, arguments: MergeArguments) -> None:
         self._work = work
         self._source = source
-        arguments = work.request.arguments
-        self._alias: str = arguments["targetAlias"]
-        self.all = [MergeClause.from_dict(clause) for clause in arguments["clauses"]]
+        self._alias = arguments.target_alias
+        self.all = arguments.clauses
         self.table = work.target
         work.target = self._evolved()
         self._values: dict[int, dict[str, tuple[Column, Type]]] = {}
@@ -48,7 +47,7 @@ class MergeClauses:
         return [text for i in self.of(*kinds) if (text := self.all[i].condition) is not None]
 
     def values_of(self, numbers: Iterable[int]) -> list[str] | None:
-        """Return what clauses set columns to, ``None`` where one of them takes all columns of the source."""
+        """Return the expressions that clauses set, ``None`` if one takes all columns of the source."""
         texts: list[str] = []
         for i in numbers:
             given = self.all[i].set
@@ -69,10 +68,10 @@ class MergeClauses:
         return sf.lit(None).cast("int") if chain is None else chain
 
     def check(self, rows: DataFrame, numbers: Iterable[int]) -> None:
-        """Check that clauses make sense over rows, and learn the types of what they set.
+        """Check the clauses against rows, and learn the types of what they set.
 
-        :raises DeltaAnalysisException: an expression does not resolve, or a condition is none.
-        :raises SchemaMismatchException: a column cannot hold what it is set to, or the source lacks a column of a ``*``.
+        :raises DeltaAnalysisException: if an expression does not resolve, or a condition is not a boolean.
+        :raises SchemaMismatchException: if a column cannot hold what it is set to, or the source lacks a column for ``*``.
         """
         for i in numbers:
             clause = self.all[i]
@@ -82,17 +81,17 @@ class MergeClauses:
                 self._values[i] = self._star(clause) if clause.set is None else self._assigned(rows, clause)
 
     def resolved_condition(self, rows: DataFrame, text: str, where: str) -> None:
-        """Check that a text is a condition over rows."""
+        """Check that an expression is a condition over rows."""
         from pyspark.sql import functions as sf
 
         kind = self._types(rows, [sf.expr(text)], where)[0]
         if kind not in ("boolean", "void"):
-            raise self._refused(f"the condition of {where} is {kind}, no condition")
+            raise self._refused(f"the condition of {where} is of type {kind}, not boolean")
 
     def updated(self, rows: DataFrame) -> DataFrame:
-        """Return rows of the table with the values that the clause which decides them sets; others stay as they are.
+        """Return rows of the table with the values that their clause sets; other values stay.
 
-        :param rows: of table and source, with :data:`CLAUSE`.
+        :param rows: rows of table and source, with :data:`CLAUSE`.
         """
         from pyspark.sql import functions as sf
 
@@ -106,9 +105,9 @@ class MergeClauses:
         return self._generated(rows.select(*columns, CLAUSE), UPDATE)
 
     def inserted(self, rows: DataFrame) -> DataFrame:
-        """Return the rows that the source adds.
+        """Return the inserted rows.
 
-        :param rows: of the source, with :data:`CLAUSE`.
+        :param rows: rows of the source, with :data:`CLAUSE`.
         """
         from pyspark.sql import functions as sf
 
@@ -138,7 +137,7 @@ class MergeClauses:
 
     @property
     def counts_identities(self) -> tuple[str, ...]:
-        """Identity columns that get values from the table in inserted rows."""
+        """Identity columns that the table assigns in inserted rows."""
         inserts = [values for i, values in self._values.items() if self.all[i].action == INSERT]
         rules = self._work.request.rules.identities
         return tuple(rule.column for rule in rules if any(rule.column.lower() not in values for values in inserts))
@@ -146,11 +145,11 @@ class MergeClauses:
     # -- columns --------------------------------------------------------------------------------------------------------------
 
     def _evolved(self) -> Json:
-        """Return the schema with the columns that only the source has, where a clause has ``*`` and the table may get them."""
+        """Return the schema with the columns that only the source has, if a clause has ``*`` and the table may get them."""
         request, table = self._work.request, self._work.target
         if not request.merge_schema or not any(c.set is None and c.action != DELETE for c in self.all):
             return table
-        # Whether the source has every NOT NULL column is asked of inserts only.
+        # Only inserts need every NOT NULL column of the source.
         relaxed = {**table, "fields": [{**field, "nullable": True} for field in table["fields"]]}
         merged = written_schema(
             self._source.schema,
@@ -182,7 +181,7 @@ class MergeClauses:
         if absent:
             raise SchemaMismatchException(
                 f"MERGE into table {request.table}: {clause} * needs the columns {', '.join(absent)}, which the source lacks; it "
-                f"has {', '.join(field['name'] for field in self._source.schema['fields'])}. Add them, or name what to set.",
+                f"has {', '.join(field['name'] for field in self._source.schema['fields'])}. Add them, or name columns to set.",
                 table=request.table,
                 version=request.read_version,
             )
@@ -204,13 +203,13 @@ class MergeClauses:
             if rule.column.lower() == folded and (clause.action == UPDATE or not rule.explicit):
                 raise IdentityInsertException(
                     f"MERGE into table {self._work.request.table}: {clause} * would set the identity column {rule.column}. Drop "
-                    "it from the source, or name what to set.",
+                    "it from the source, or name the columns to set.",
                     table=self._work.request.table,
                     version=self._work.request.read_version,
                 )
 
     def _check_types(self, values: dict[str, tuple[Column, Type]], clause: MergeClause) -> None:
-        """Check that columns can hold what they are set to.
+        """Check that columns can hold what is assigned to them.
 
         :raises SchemaMismatchException: names each column, what it takes and what it would get.
         """
@@ -244,7 +243,7 @@ class MergeClauses:
         return converted(column, given, field["type"], field["name"], self._work.checks)
 
     def _old(self, field: Json) -> Column:
-        """Return what the table has in a column; null in one that it gets now."""
+        """Return a column's value in the table; null for a new column."""
         from pyspark.sql import functions as sf
 
         known = find_field(self.table, field["name"])
@@ -258,7 +257,7 @@ class MergeClauses:
         return sf.col(f"{quoted(self._alias)}.{quoted(field['name'])}")
 
     def _generated(self, rows: DataFrame, action: str) -> DataFrame:
-        """Return rows with generated columns computed where the clause that made the row does not set them."""
+        """Return rows with generated columns computed unless the row's clause sets them."""
         from pyspark.sql import functions as sf
 
         expressions = {name.lower(): text for name, text in self._work.request.rules.generated.items()}

@@ -1,4 +1,4 @@
-"""What one attempt of a MERGE writes, and what it knows of the files that it touches."""
+"""One attempt of a MERGE: what it writes, and the files that it changes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TouchedFile:
-    """Rows of one file that clauses decide.
+    """Rows of a file that clauses apply to.
 
     :param rows: how many.
-    :param updated: how many of them are updated; the others are deleted.
-    :param num_words: words that tell which.
+    :param updated: how many are updated; the others are deleted.
+    :param num_words: words of these rows.
     """
 
     file: ScanFile
@@ -32,7 +32,7 @@ class TouchedFile:
 
     @property
     def gone(self) -> bool:
-        """Whether no row of the file is left as it is."""
+        """Whether every row of the file changes."""
         return self.file.num_records == self.rows
 
     @property
@@ -45,19 +45,19 @@ class MergeRewrite(Rewrite):
     """One attempt of a MERGE."""
 
     def write_inserted(self, df: DataFrame) -> str:
-        """Write new rows into a directory that tells them from changed ones, and return its name."""
+        """Write new rows into a directory apart from changed ones, and return its name."""
         name = f"{self.run}{INSERTED}"
         self._rows[name] = write_files(df, self.request, self.target, name, new_rows=True)
         self._directories["new"].append(name)
         return name
 
     def write_scratch(self, rows: DataFrame, name: str) -> DataFrame:
-        """Write rows that only the way to the result needs, and return them as written.
+        """Write intermediate rows, and return them as written.
 
-        :raises StagedFileException: they cannot be read back.
+        :raises StagedFileException: if they cannot be read back.
         """
         path = f"{self.request.path}/{SCRATCH}/{self.run}-{name}"
         written = save(rows, path)
         again = self.spark.read.schema(rows.schema).option("mergeSchema", "false").parquet(escape_glob(path))
-        check_read_back(written, again.count(), path, self.request)  # of footers: nothing else is read
+        check_read_back(written, again.count(), path, self.request)  # from footers: nothing else is read
         return again

@@ -1,7 +1,6 @@
-"""The source of a MERGE, written once: every pass over it sees the same rows, also when its plan is not deterministic.
+"""The source of a MERGE, written once: every pass sees the same rows, even if its plan is not deterministic.
 
-Minimum and maximum of the columns that the condition compares, and the partitions that they name, tell which rows of the table
-can match at all.
+Minimum and maximum of the compared columns, and their partitions, say which rows of the table can match.
 """
 
 from __future__ import annotations
@@ -20,33 +19,33 @@ from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.rewrite import Rewrite
 from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.contract import Json, ScanFile
-from airflow_delta.staging.merge import SCRATCH
+from airflow_delta.staging.merge import SCRATCH, ComparedColumns
 from airflow_delta.staging.schema import INTEGRAL, find_field
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SOURCE_ROW = "__airflow_delta_source_row"
-"""Name of the column that numbers the rows of the source; null where a row of the table has no match."""
+"""Name of the column that numbers the source rows; null if a row of the table has no match."""
 
 SMALL_CELLS = 4_000_000
-"""Columns of a source with up to so many values go to every executor, and no row of the table is shuffled for them."""
+"""Columns of a source with up to so many values are broadcast, and no row of the table is shuffled."""
 
 _WIDE = 4
-"""A value without a fixed size counts as so many."""
+"""A value of variable size counts as so many."""
 
 _ORDERED = {"date", "string", "timestamp", "timestamp_ntz", "double", "float"}
 _FIXED = {*INTEGRAL, "float", "double", "boolean", "date", "timestamp", "timestamp_ntz"}
 
 _AS_TEXT = ("date", "timestamp_ntz")
-"""Types of which Python has not every value, and takes local times for those of its own time zone."""
+"""Types whose values Python cannot all represent, and reads in its own time zone."""
 
 _CHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    key: Json
+    key: ComparedColumns
     low: Any
     high: Any
     nulls: int
@@ -59,29 +58,29 @@ class _Bounds:
         return not isinstance(self.high, str) or "\ufffd" not in self.low + self.high
 
     def of_zeros(self) -> _Bounds:
-        """Return the bounds with both zeros in them, or both out: Parquet tells -0.0 from 0.0, a comparison does not."""
+        """Return the bounds with both zeros inside or both outside: Parquet distinguishes -0.0 from 0.0, comparisons do not."""
         if not isinstance(self.low, float):
             return self
         return replace(self, low=self.low or -0.0, high=self.high or 0.0)
 
 
 class MergeSource:
-    """The rows of the source as they were written.
+    """The source rows as written.
 
-    :ivar rows: under the alias of the source, with :data:`SOURCE_ROW`.
-    :ivar schema: of the source, in JSON form.
+    :ivar rows: rows under the alias of the source, with :data:`SOURCE_ROW`.
+    :ivar schema: schema of the source, in JSON form.
     :ivar count: number of rows.
     """
 
-    def __init__(self, work: Rewrite, source: DataFrame, alias: str, keys: Sequence[Json]) -> None:
+    def __init__(self, work: Rewrite, source: DataFrame, alias: str, keys: Sequence[ComparedColumns]) -> None:
         self.alias = alias
         self.schema: Json = source.schema.jsonValue()
         self._work = work
         names = [field["name"].lower() for field in self.schema["fields"]]
         if twice := [name for name in names if names.count(name) > 1]:
             raise SchemaMismatchException(
-                f"The source of the MERGE into {work.request.table} has the column {twice[0]} twice (names are compared whatever "
-                "their case). Select or rename its columns.",
+                f"The source of the MERGE into {work.request.table} has the column {twice[0]} twice (names are "
+                "case-insensitive). Select or rename its columns.",
                 table=work.request.table,
                 version=work.request.read_version,
             )
@@ -90,9 +89,9 @@ class MergeSource:
         self.count, self._bounds = self._measure()
 
     def is_small(self, texts: Iterable[str] | None) -> bool:
-        """Return whether the columns that expressions name can go to every executor.
+        """Return whether the columns of expressions can be broadcast.
 
-        :param texts: ``None`` means all columns. A name that is no column of the source counts as well: it is an estimate.
+        :param texts: ``None`` means all columns. Names that are not columns of the source count too: it is an estimate.
         """
         fields = self.schema["fields"]
         if texts is not None:
@@ -102,7 +101,7 @@ class MergeSource:
         return self.count * cells <= SMALL_CELLS
 
     def possible(self, rows: DataFrame) -> DataFrame:
-        """Return the rows of the table that may match, by the bounds of the columns that are compared."""
+        """Return the rows of the table that may match, by the bounds of the compared columns."""
         conditions = [self._within(bounds) for bounds in self._bounds]
         return rows.where(reduce(lambda a, b: a & b, conditions)) if conditions else rows
 
@@ -111,13 +110,13 @@ class MergeSource:
         left = list(files)
         for field, name in Layout(self._work.plan).partition_columns:
             for key in self._keys:
-                if key["column"].lower() == field["name"].lower() and left:
+                if key.column.lower() == field["name"].lower() and left:
                     kept = self._named(field, key, {file.partition_values.get(name) for file in left})
                     left = [file for file in left if file.partition_values.get(name) in kept]
         return left
 
     def _written(self, source: DataFrame) -> DataFrame:
-        """Write the rows and return them. Columns are numbered in the files, which take not every name and not every type."""
+        """Write the rows and return them. Columns in the files are numbered, since files do not support all names and types."""
         from pyspark.sql import functions as sf
         from pyspark.sql.types import StructType
 
@@ -135,18 +134,18 @@ class MergeSource:
         ]
         return rows.select(*columns, SOURCE_ROW)
 
-    def _is_comparable(self, key: Json) -> bool:
-        """Tell whether values of both columns have one order, so that bounds of the one rule out values of the other."""
-        mine, other = self._type(key), find_field(self._work.target, key["column"])
+    def _is_comparable(self, key: ComparedColumns) -> bool:
+        """Return whether values of both columns have the same order, so that bounds of one rule out values of the other."""
+        mine, other = self._type(key), find_field(self._work.target, key.column)
         if other is None or not isinstance(mine, str) or not _is_plain(other):
             return False
         if mine in INTEGRAL and other["type"] in INTEGRAL:
             return True
         return bool(mine == other["type"]) and (mine in _ORDERED or mine.startswith("decimal"))
 
-    def _type(self, key: Json) -> Any:
-        """Return the type of the source's column of a key; ``None`` when Spark alone can tell."""
-        name = key["source"]
+    def _type(self, key: ComparedColumns) -> Any:
+        """Return the type of a key's source column, ``None`` if only Spark can know."""
+        name = key.source
         if name.count("`") != 2:
             return None
         field = find_field(self.schema, name[1:-1])
@@ -157,14 +156,14 @@ class MergeSource:
 
         wanted: list[Column] = [sf.count("*")]
         for key in self._keys:
-            column = sf.col(key["source"])
-            # Instants as numbers: as datetimes they would pass through the time zone of the driver.
+            column = sf.col(key.source)
+            # Instants as numbers: datetimes would go through the driver's time zone.
             value = sf.unix_micros(column) if self._type(key) == "timestamp" else column
             low, high = sf.min(value), sf.max(value)
             if self._type(key) in _AS_TEXT:
                 low, high = low.cast("string"), high.cast("string")
             wanted += [low, high, sf.count_if(column.isNull())]
-        row = self.rows.select(*{key["source"]: sf.col(key["source"]) for key in self._keys}.values()).agg(*wanted).collect()[0]
+        row = self.rows.select(*{key.source: sf.col(key.source) for key in self._keys}.values()).agg(*wanted).collect()[0]
         path = f"{self._work.request.path}/{SCRATCH}/{self._work.run}-source"
         check_read_back(self._num_written, int(row[0]), path, self._work.request)
         found = [_Bounds(key, *row[1 + 3 * i : 4 + 3 * i]) for i, key in enumerate(self._keys)]
@@ -173,7 +172,7 @@ class MergeSource:
     def _within(self, bounds: _Bounds) -> Column:
         from pyspark.sql import functions as sf
 
-        column = sf.col(quoted(bounds.key["column"]))
+        column = sf.col(quoted(bounds.key.column))
         if bounds.low is None:
             inside = sf.lit(False)
         else:
@@ -184,10 +183,10 @@ class MergeSource:
             elif data_type in _AS_TEXT:
                 literals = [literal.cast(data_type) for literal in literals]
             inside = (column >= literals[0]) & (column <= literals[1])
-        return inside | column.isNull() if bounds.key["nullSafe"] and bounds.nulls else inside
+        return inside | column.isNull() if bounds.key.null_safe and bounds.nulls else inside
 
-    def _named(self, field: Json, key: Json, texts: set[str | None]) -> set[str | None]:
-        """Return which values of a partition column the source has."""
+    def _named(self, field: Json, key: ComparedColumns, texts: set[str | None]) -> set[str | None]:
+        """Return the source's values of a partition column."""
         if len(texts) < 2:
             return texts
         from pyspark.sql import functions as sf
@@ -195,17 +194,17 @@ class MergeSource:
 
         known = self._work.spark.createDataFrame([(text,) for text in texts], StructType([StructField("text", StringType())]))
         value = sf.col("text").cast(spark_type(field["type"]))
-        named = self.rows.select(sf.col(key["source"]).alias("named"))
-        same = value.eqNullSafe(sf.col("named")) if key["nullSafe"] else value == sf.col("named")
+        named = self.rows.select(sf.col(key.source).alias("named"))
+        same = value.eqNullSafe(sf.col("named")) if key.null_safe else value == sf.col("named")
         return {row[0] for row in known.join(named, same, "left_semi").collect()}
 
 
 def _is_plain(field: Json) -> bool:
-    """Tell whether values of a field are compared as they are: no collation, no blanks that Spark adds to a ``char``."""
+    """Return whether values of a field are compared as stored: no collation, no padding of ``char``."""
     metadata = field.get("metadata") or {}
     return not metadata.get("__COLLATIONS") and not str(metadata.get(_CHAR, "")).startswith("char")
 
 
 def _without_id(field: Json) -> Json:
-    """Return the metadata of a field without the id that it had in other files, which two columns may share."""
+    """Return a field's metadata without its id in other files, which two columns may share."""
     return {key: value for key, value in (field.get("metadata") or {}).items() if key != "parquet.field.id"}

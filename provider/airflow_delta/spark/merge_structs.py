@@ -1,4 +1,4 @@
-"""Structs of a source that lack fields of the table's: UPDATE SET * leaves those as they are."""
+"""Structs of a source that lack fields of the table: UPDATE SET * keeps those fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def absent_fields(given: Type, known: Type) -> list[str]:
-    """Return the fields of a struct, and of structs within it, that another one lacks."""
+    """Return the fields of a struct, at every depth, that another struct lacks."""
     if isinstance(given, str) or isinstance(known, str) or {given["type"], known["type"]} != {"struct"}:
         return []
     found = []
@@ -28,7 +28,7 @@ def merged(column: Column, given: Type, wanted: Type, old: Column, known: Type, 
 
     :param given: type of ``column``.
     :param wanted: type to return.
-    :param old: what the table has; a null there and in the source stays one.
+    :param old: the table's value; if it and the source's are null, the result is.
     :param known: type of ``old``.
     """
     from pyspark.sql import functions as sf

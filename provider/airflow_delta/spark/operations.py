@@ -1,10 +1,16 @@
-"""Do on Spark what an operation asks for: from the request to the report."""
+"""Run operations on Spark: from the request to the report.
+
+The function ``run`` of the module here that is named like the operation does its work: ``add_constraint.py`` that of ``ADD
+CONSTRAINT``. It takes the session and the request, and ``source`` if the operation has source rows.
+"""
 
 from __future__ import annotations
 
 import base64
+import inspect
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,34 +21,34 @@ from airflow_delta.staging.report import StageReport, StageRequest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-OPERATIONS = {
-    "DELETE": "delete:stage_delete",
-    "UPDATE": "update:stage_update",
-    "MERGE": "merge:stage_merge",
-    "OPTIMIZE": "optimize:stage_optimize",
-    "REORG": "optimize:stage_optimize",
-    "ADD CONSTRAINT": "constraint_check:check_constraint",
-    "AUDIT": "audit:run_checks",
-}
-"""Module and function by operation."""
+_NAME = re.compile(r"[A-Z]+(?: [A-Z]+)*")
 
-WITH_SOURCE = {"MERGE"}
-"""Operations that work with rows of a source."""
+
+def work_of(operation: str) -> Callable[..., StageReport] | None:
+    """Return the function that runs an operation, ``None`` if there is none."""
+    if _NAME.fullmatch(operation) is None:  # the name comes from a file beside the table
+        return None
+    name = f"airflow_delta.spark.{operation.lower().replace(' ', '_')}"
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None
+    return getattr(module, "run", None)
 
 
 def run_operation(spark: SparkSession, request: StageRequest, source: DataFrame | None = None) -> StageReport:
-    """Do the data work of an operation.
+    """Run an operation.
 
-    :param source: the rows that a MERGE merges; default: what ``request.arguments["source"]`` names.
-    :raises StagingException: the operation is none of :data:`OPERATIONS`.
-    :raises DeltaIllegalArgumentException: the operation needs a source and has none, or has one and needs none.
+    :param source: source rows of a MERGE; default: those that the request names.
+    :raises StagingException: if nothing here does that operation.
+    :raises DeltaIllegalArgumentException: if the operation needs a source and has none, or has one and needs none.
     """
-    target = OPERATIONS.get(request.operation)
-    if target is None:
+    work = work_of(request.operation)
+    if work is None:
         raise StagingException(f"There is no Spark work for {request.operation!r} (stage {request.stage} of {request.table})")
-    module, function = target.split(":")
-    work = getattr(import_module(f"airflow_delta.spark.{module}"), function)
-    if request.operation not in WITH_SOURCE:
+    if "source" not in inspect.signature(work).parameters:
         if source is not None:
             raise DeltaIllegalArgumentException(
                 f"{request.operation} takes no source (stage {request.stage})", table=request.table
@@ -58,8 +64,8 @@ def run_operation(spark: SparkSession, request: StageRequest, source: DataFrame 
 def read_source(spark: SparkSession, named: Mapping[str, Any], secrets: Mapping[str, str]) -> DataFrame | None:
     """Return the rows of a source: ``sql``, or ``format`` (default ``parquet``) with ``path`` and ``options``.
 
-    :param secrets: options that come from a connection; the source's own go over them.
-    :return: ``None`` when it names no rows.
+    :param secrets: options from a connection; the source's own options override them.
+    :return: ``None`` if it names no rows.
     """
     if sql := named.get("sql"):
         return spark.sql(sql)
@@ -70,9 +76,9 @@ def read_source(spark: SparkSession, named: Mapping[str, Any], secrets: Mapping[
 
 
 def secret_options(spark: SparkSession, request: StageRequest) -> dict[str, str]:
-    """Return the options of the source that came along with the application, out of everybody's sight.
+    """Return the secret options of the source that came with the application.
 
-    :raises DeltaIllegalArgumentException: there are none.
+    :raises DeltaIllegalArgumentException: if there are none.
     """
     text = spark.conf.get(SECRET_PROPERTY, None)
     if not text:
@@ -86,7 +92,7 @@ def secret_options(spark: SparkSession, request: StageRequest) -> dict[str, str]
 
 
 def _named_source(spark: SparkSession, request: StageRequest) -> DataFrame:
-    """Return the source that the arguments name."""
+    """Return the source named in the arguments."""
     named = request.arguments.get("source") or {}
     secrets = secret_options(spark, request) if named.get(CONNECTION) else {}
     if (source := read_source(spark, named, secrets)) is not None:

@@ -1,4 +1,4 @@
-"""OPTIMIZE and REORG on Spark: each bin of files is read, without its deleted rows, and written as one file or as a few."""
+"""OPTIMIZE and REORG on Spark: each bin of files is read without its deleted rows and written as one or a few files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from airflow_delta.spark.write import write_files
 from airflow_delta.spark.written import written_files
 from airflow_delta.spark.zorder import ordered
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
+from airflow_delta.staging.optimize import OptimizeArguments, RowIds
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.schema import parse_struct
 
@@ -28,31 +29,29 @@ if TYPE_CHECKING:
 _KEY, _BASE, _VERSION = "__airflow_delta_key", "__airflow_delta_base", "__airflow_delta_version"
 
 
-def stage_optimize(spark: SparkSession, request: StageRequest) -> StageReport:
-    """Write the bins of ``request.arguments``, each into a directory of its own, several at a time.
-
-    Partition columns are left out: all files of a bin are of one partition, and the log says which.
+def run(spark: SparkSession, request: StageRequest) -> StageReport:
+    """Write the bins of the request, each into its own directory, several at a time. Partition columns are left out: all files of
+    a bin are of one partition, which the log knows.
     """
     plan = request.rewrite
     if plan is None or request.schema_string is None:
         raise StagingException(f"{request.operation} of stage {request.stage} was planned without files to rewrite")
-    bins: list[list[int]] = request.arguments["bins"]
-    run = uuid.uuid4().hex[:8]  # a cluster manager may start the driver of one attempt twice
-    names = [f"{run}-{number}" for number in range(len(bins))]
-    outputs: list[int] = request.arguments["outputs"]
-
+    arguments = OptimizeArguments.of(request)
+    bins = arguments.bins
+    prefix = uuid.uuid4().hex[:8]  # a cluster manager may start the driver of one attempt twice
+    names = [f"{prefix}-{number}" for number in range(len(bins))]
     rows: dict[str, int] = {}
 
     def work(number: int) -> None:
-        rows[names[number]] = _write_bin(spark, request, plan, bins[number], outputs[number], names[number])
+        rows[names[number]] = _write_bin(spark, request, plan, arguments, number, names[number])
 
     with session_settings(spark, WRITE_SETTINGS):
-        parallel = min(int(request.arguments.get("parallel", 1)), len(bins))
+        parallel = min(arguments.parallel, len(bins))
         if parallel <= 1:
             for number in range(len(bins)):
                 work(number)
         else:
-            # Spark runs jobs of several threads side by side: a bin that becomes one file keeps one core busy.
+            # Spark runs jobs of several threads in parallel: a bin of one new file keeps one core busy.
             with ThreadPoolExecutor(parallel, thread_name_prefix="optimize") as pool:
                 futures = [pool.submit(in_thread(spark, work), number) for number in range(len(bins))]
                 try:
@@ -75,20 +74,21 @@ def stage_optimize(spark: SparkSession, request: StageRequest) -> StageReport:
 
 
 def _write_bin(
-    spark: SparkSession, request: StageRequest, plan: ScanPlan, members: Sequence[int], num_files: int, directory: str
+    spark: SparkSession, request: StageRequest, plan: ScanPlan, arguments: OptimizeArguments, number: int, directory: str
 ) -> int:
+    members, num_files = arguments.bins[number], arguments.outputs[number]
     files = [plan.files[position] for position in members]
     schema = parse_struct(request.schema_string or "")
     in_path = {name.lower() for name in request.partition_columns}
     fields = [field for field in schema["fields"] if field["name"].lower() not in in_path]
-    ids: Json | None = request.arguments.get("rowIds")
+    ids = arguments.row_ids
     if ids is None:
         rows = read_files(spark, plan, files)
     else:
-        rows = _with_row_ids(spark, plan, files, ids, [(ids["base"][n], ids["version"][n]) for n in members])
-        fields += [_row_id_field(name) for name in ids["columns"]]
+        rows = _with_row_ids(spark, plan, files, ids, [(ids.base[n], ids.version[n]) for n in members])
+        fields += [_row_id_field(name) for name in ids.columns]
     rows = rows.select(*[quoted(field["name"]) for field in fields])
-    columns = [tuple(path) for path in request.arguments.get("zOrderBy") or ()]
+    columns = arguments.z_order_by
     if columns and num_files > 1:
         counts = [file.num_records for file in files]
         known = None if any(count is None for count in counts) else sum(count or 0 for count in counts)
@@ -107,9 +107,9 @@ def _row_id_field(name: str) -> Json:
 
 
 def _with_row_ids(
-    spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], ids: Json, first: Sequence[tuple[int, int]]
+    spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], ids: RowIds, first: Sequence[tuple[int, int]]
 ) -> DataFrame:
-    """Return the rows with the id and the commit version that each has: from its file, or by its position in it.
+    """Return the rows with their row ids and commit versions: from the file, or by position in it.
 
     :param first: id of the first row and commit version of the rows, by file.
     """
@@ -117,7 +117,7 @@ def _with_row_ids(
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
     schema = json.loads(plan.schema_string)
-    schema["fields"] += [_row_id_field(name) for name in ids["columns"]]
+    schema["fields"] += [_row_id_field(name) for name in ids.columns]
     wider = replace(plan, schema_string=json.dumps(schema))
     rows = read_files(spark, wider, files, file_column=True, row_column=True)
     values: list[tuple[Any, ...]] = [
@@ -126,13 +126,13 @@ def _with_row_ids(
     known = spark.createDataFrame(
         values, StructType([StructField(_KEY, StringType()), *(StructField(name, LongType()) for name in (_BASE, _VERSION))])
     )
-    # The same normal form as airflow_delta.spark.paths makes; a plus sign is no space in Hadoop's encoding.
+    # The same normal form as airflow_delta.spark.paths makes; a plus sign is not a space in Hadoop's encoding.
     rest = sf.regexp_replace(sf.col(FILE_COLUMN), "^[A-Za-z][A-Za-z0-9+.-]*:(//)?", "")
     key = sf.url_decode(sf.replace(rest, sf.lit("+"), sf.lit("%2B")))
     rows = rows.withColumn(_KEY, key).join(sf.broadcast(known), on=_KEY, how="left")
     lost = sf.raise_error(sf.concat(sf.lit("A file that was read is not in the scan plan: "), sf.col(FILE_COLUMN)))
     base = sf.when(sf.col(_BASE).isNull(), lost.cast("long")).otherwise(sf.col(_BASE))
-    row_id, version = ids["columns"]
+    row_id, version = ids.columns
     return rows.withColumns(
         {
             row_id: sf.coalesce(sf.col(quoted(row_id)), base + sf.col(ROW_COLUMN)),

@@ -1,7 +1,7 @@
-"""Optimised writes: the rows are shuffled before they are written, so that files come out near a target size.
+"""Optimised writes: rows are shuffled first, so that files come out near a target size.
 
-Without, every task of the last step writes a file for each partition it has rows of. Adaptive execution joins and splits the
-partitions of a ``REBALANCE`` by what the rows weigh when they arrive, so there is nothing to estimate beforehand.
+Otherwise every task writes a file for each partition of its rows. Adaptive execution merges and splits the partitions of a
+``REBALANCE`` by their actual size, so that nothing has to be estimated.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING
 from airflow_delta.spark.align import quoted
 from airflow_delta.spark.conf import session_settings
 from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.write import WriteArguments
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ARGUMENT = "optimizeWrite"
-"""Argument of a request: bytes of shuffled rows that go into one file."""
-
 
 def rebalanced(df: DataFrame, request: StageRequest, partitions: Sequence[str]) -> DataFrame:
-    """Return the rows in tasks that each write few files, where the request asks for it.
+    """Return the rows in tasks that each write few files, if the request asks for it.
 
-    :param partitions: partition columns: the rows of a partition come together, split where they are more than a file holds.
+    :param partitions: partition columns: the rows of a partition come together, split if they are more than a file holds.
     """
-    if ARGUMENT not in request.arguments:
+    if WriteArguments.of(request).optimize_write is None:
         return df
     from pyspark.sql import functions as sf
 
@@ -36,7 +34,7 @@ def rebalanced(df: DataFrame, request: StageRequest, partitions: Sequence[str]) 
 @contextmanager
 def file_sizes(spark: SparkSession, request: StageRequest) -> Iterator[None]:
     """Set the session up so that adaptive execution gives each task the bytes of one file."""
-    size = request.arguments.get(ARGUMENT)
+    size = WriteArguments.of(request).optimize_write
     if size is None:
         yield
         return

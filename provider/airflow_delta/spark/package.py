@@ -1,4 +1,4 @@
-"""Put ``spark/`` and ``staging/`` into one zip that travels with ``--py-files``. Runs in the worker; standard library only."""
+"""Put ``spark/`` and ``staging/`` into one zip for ``--py-files``. Runs in the worker; standard library only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib import resources
 import airflow_delta
 
 PARTS = ("__init__.py", "exceptions.py", "masking.py", "staging", "spark")
-"""What travels, relative to the package."""
+"""Files of the zip, relative to the package."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -39,14 +39,14 @@ def package_bytes() -> bytes:
 
 
 def application_path() -> str:
-    """Return the path of the Spark application that does the operations which are submitted."""
+    """Return the path of the Spark application of submitted operations."""
     return str(resources.files(airflow_delta) / "spark" / "application.py")
 
 
 def build_package(directory: str | None = None) -> str:
-    """Write the zip and return its path; the same version has the same content, and is built once.
+    """Write the zip and return its path. It is built once for each version.
 
-    :param directory: where to put it; default: a directory of this user under the system's temporary directory.
+    :param directory: where to write it; default: a directory of this user in the system's temporary directory.
     """
     data = package_bytes()
     digest = hashlib.sha256(data).hexdigest()[:12]
@@ -56,7 +56,7 @@ def build_package(directory: str | None = None) -> str:
     path = os.path.join(directory, f"airflow_delta-{airflow_delta.__version__}-{digest}.zip")
     if _has_content(path, data):
         return path
-    # Renamed into place: a spark-submit of another task never ships half a file.
+    # Renamed into place: no spark-submit of another task ships half a file.
     descriptor, temporary = tempfile.mkstemp(dir=directory, suffix=".zip.tmp")
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -66,7 +66,7 @@ def build_package(directory: str | None = None) -> str:
 
 
 def _own_directory() -> str:
-    """Return a directory that only this user can write to: what is in it runs on the cluster."""
+    """Return a directory that only this user can write to: its content runs on the cluster."""
     directory = os.path.join(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}")
     os.makedirs(directory, mode=0o700, exist_ok=True)
     status = os.lstat(directory)

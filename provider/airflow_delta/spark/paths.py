@@ -1,6 +1,6 @@
-"""One normal form for the paths that the log, Hadoop and Spark spell differently.
+"""A normal form for paths that the log, Hadoop and Spark spell differently.
 
-The log holds URL-encoded paths; Spark takes raw ones and reads ``[ ] { } * ?`` as a glob; ``_metadata.file_path`` is encoded by
+The log holds URL-encoded paths; Spark takes raw ones, with ``[ ] { } * ?`` as globs; ``_metadata.file_path`` is encoded by
 Hadoop's rules. The normal form is ``authority/path`` with nothing encoded.
 """
 
@@ -16,8 +16,8 @@ _GLOB = re.compile(r"([{}\[\]*?\\])")
 def data_file_uri(table: str, log_path: str) -> str:
     """Return the raw URI of a data file.
 
-    :param table: raw URI of the table as Spark reaches it.
-    :param log_path: path as the log has it: URL-encoded, relative to the table or absolute.
+    :param table: raw URI of the table for Spark.
+    :param log_path: path in the log: URL-encoded, relative to the table or absolute.
     """
     path = unquote(log_path)
     return path if path.startswith("/") or _SCHEME.match(path) else f"{table.rstrip('/')}/{path}"
@@ -26,7 +26,7 @@ def data_file_uri(table: str, log_path: str) -> str:
 def escape_glob(uri: str) -> str:
     """Return a URI that Spark's readers take literally.
 
-    Hadoop cannot expand a pattern in a path that has a colon as well; Spark and Delta never write a colon into a path.
+    Hadoop cannot expand a pattern in a path with a colon; Spark and Delta never write a colon into a path.
     """
     return _GLOB.sub(r"\\\1", uri)
 

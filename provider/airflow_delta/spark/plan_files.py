@@ -1,4 +1,4 @@
-"""Files of a scan plan by the names that Spark has for them; known to the worker as well."""
+"""Files of a scan plan by Spark's names for them; also used by the worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_delta.spark.paths import data_file_uri, normal_form, normal_form_of
 from airflow_delta.staging.contract import ScanFile, ScanPlan
 
 FILE, NUMBER, WORD = "file", "number", "word"
-"""Columns of the rows that go: the file as Spark's ``_metadata.file_path`` names it, and words of 64 rows."""
+"""Columns of deleted rows: the file as in Spark's ``_metadata.file_path``, and words of 64 rows."""
 
 
 def files_by_uri(plan: ScanPlan, files: Sequence[ScanFile] | None = None) -> dict[str, ScanFile]:
@@ -18,10 +18,10 @@ def files_by_uri(plan: ScanPlan, files: Sequence[ScanFile] | None = None) -> dic
 
 
 def file_of(known: dict[str, ScanFile], metadata_path: str) -> ScanFile:
-    """Return the file of a plan that ``_metadata.file_path`` names.
+    """Return the file of a plan by its ``_metadata.file_path``.
 
     :param known: from :func:`files_by_uri`.
-    :raises StagingException: it is none of the plan's.
+    :raises StagingException: if it is not in the plan.
     """
     file = known.get(normal_form_of_metadata(metadata_path))
     if file is None:

@@ -1,7 +1,7 @@
 """Read a table at a version as a DataFrame: exactly the files of a scan plan, with the partition values of the log.
 
-Rows that a deletion vector marks are left out. Columns are found in files as column mapping says. Types that were widened need
-nothing here: Spark's Parquet reader gives the values of older files in the type that the table has now.
+Rows marked by a deletion vector are left out. Columns are found in files by the table's column mapping. Widened types need no
+work here: Spark's Parquet reader returns the values of older files in the table's type.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FILE_COLUMN = "__airflow_delta_file"
 """Name of the column with ``_metadata.file_path`` that :func:`read_files` can add."""
 
 MAX_LITERAL_PARTITIONS = 16
-"""Up to so many partitions are read one by one, their values as literals; more are joined to the files by path."""
+"""Up to so many partitions are read one by one, with their values as literals; more are joined to the files by path."""
 
 MAX_BROADCAST_WORDS = 4_000_000
-"""Up to so many words of deleted rows go to every executor (about 70 bytes each); more are joined by a shuffle."""
+"""Up to so many words of deleted rows (about 70 bytes each) are broadcast; more are joined by a shuffle."""
 
 ROW_COLUMN = "__airflow_delta_row"
 """Name of the column with the position of the row in its file, from 0, that :func:`read_files` can add."""
@@ -39,9 +39,9 @@ _VECTOR = "__airflow_delta_vector"
 
 
 def read_scan_plan(spark: SparkSession, plan: ScanPlan) -> DataFrame:
-    """Return the rows that a scan plan selects, with the columns of the table's schema in order.
+    """Return the rows of a scan plan, with the columns of the table's schema in order.
 
-    Partition values come from the plan, never from directory names; columns that a file does not have are null.
+    Partition values come from the plan, never from directory names; columns missing in a file are null.
     """
     from pyspark.sql import functions as sf
 
@@ -62,7 +62,7 @@ def read_files(
 
     :param file_column: add :data:`FILE_COLUMN`.
     :param row_column: add :data:`ROW_COLUMN`.
-    :param marked_rows: of files with a deletion vector, return the rows that it marks rather than the others.
+    :param marked_rows: of files with a deletion vector, return the marked rows instead of the others.
     """
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -95,8 +95,8 @@ def read_files(
 def _read(spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[ScanFile], out: Sequence[str]) -> DataFrame:
     """Return all rows of files.
 
-    :param out: the columns: the table's, :data:`FILE_COLUMN`, the number of the vector, the position of the row in the file. No
-        more than needed: Spark reads what a file's metadata give even where nothing uses it.
+    :param out: the columns: the table's, :data:`FILE_COLUMN`, the number of the vector, the position of the row in the file. Only
+        those needed: Spark reads metadata columns even if they are unused.
     """
     from pyspark.sql import functions as sf
 
@@ -117,7 +117,7 @@ def _read(spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[S
 
 
 def _constants(layout: Layout, file: ScanFile) -> tuple[str | int | None, ...]:
-    """Return what is the same for all rows of a file: the number of its vector and its partition values."""
+    """Return what all rows of a file share: the number of its vector and its partition values."""
     vector = None if file.deletion_vector is None else file.deletion_vector.number
     return (vector, *(file.partition_values.get(key) for _, key in layout.partition_columns))
 
@@ -132,8 +132,8 @@ def _read_parquet(
         spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
     paths = [escape_glob(data_file_uri(plan.table, file.path)) for file in files]
     reader = spark.read.schema(StructType.fromJson(layout.stored))
-    # The schema is given: nothing is inferred, neither from footers nor from directory names (recursiveFileLookup switches that
-    # off); names match whatever their case. A file that the log lists and that is gone or damaged is an error.
+    # The schema is given: nothing is inferred from footers or directory names (recursiveFileLookup turns that off); names ignore
+    # case. A missing or damaged file of the log is an error.
     options = {
         "mergeSchema": "false",
         "recursiveFileLookup": "true",
@@ -141,7 +141,7 @@ def _read_parquet(
         "ignoreCorruptFiles": "false",
     }
     df = reader.options(**options).parquet(*paths)
-    metadata = df.metadataColumn("_metadata")  # also when the table has a column of that name
+    metadata = df.metadataColumn("_metadata")  # even if the table has a column of that name
     about = [
         metadata[name].alias(alias) for name, alias in (("file_path", FILE_COLUMN), ("row_index", ROW_COLUMN)) if alias in out
     ]
@@ -164,7 +164,7 @@ def _join_by_path(
     texts = [StructField(name, StringType()) for name in columns]
     schema = StructType([StructField(key, StringType()), StructField(_VECTOR, LongType()), *texts])
     values = sf.broadcast(spark.createDataFrame(rows, schema).withColumn(known, sf.lit(True)))
-    # The same normal form as airflow_delta.spark.paths makes; a plus sign is no space in Hadoop's encoding.
+    # The same normal form as airflow_delta.spark.paths makes; a plus sign is not a space in Hadoop's encoding.
     rest = sf.regexp_replace(sf.col(FILE_COLUMN), "^[A-Za-z][A-Za-z0-9+.-]*:(//)?", "")
     decoded = sf.url_decode(sf.replace(rest, sf.lit("+"), sf.lit("%2B")))
     joined = (
@@ -186,7 +186,7 @@ def _join_by_path(
 
 
 def _live_rows(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], rows: DataFrame, *, how: str) -> DataFrame:
-    """Return the rows whose bit is not set (``left_anti``), or is (``left_semi``), in the words of their file's vector."""
+    """Return the rows whose bit is not set (``left_anti``) or is set (``left_semi``) in the words of their file's vector."""
     from pyspark.sql import functions as sf
 
     key, word = "__airflow_delta_word_key", "__airflow_delta_word"

@@ -1,4 +1,4 @@
-"""Which rows of the table an overwrite replaces: those of a predicate, or those that match rows that were just written."""
+"""Rows of the table that an overwrite replaces: those of a predicate, or those that match the new rows."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from airflow_delta.spark.paths import data_file_uri, escape_glob, normal_form, n
 from airflow_delta.spark.read import FILE_COLUMN, read_files
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.write import WriteArguments
 from airflow_delta.staging.zones import zoneless_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-CONDITION = "replaceOn"
-"""Argument of a request: condition between rows ``t`` of the table and rows ``s`` that are written."""
-
 TARGET, SOURCE = "t", "s"
 
 
 class ReplacedRows:
-    """The rows of the table that one attempt of an overwrite replaces.
+    """The rows of the table replaced by one attempt of an overwrite.
 
-    :param directory: directory of the attempt with the new rows. They are read from there: a DataFrame that runs again might
-        give others.
+    :param directory: directory of the attempt with the new rows. They are read from there, since the DataFrame may give other
+        rows if it runs again.
     """
 
     def __init__(self, spark: SparkSession, request: StageRequest, plan: ScanPlan, target: Json, directory: str) -> None:
@@ -36,10 +34,10 @@ class ReplacedRows:
         self._plan = plan
         self._target = target
         self._directory = directory
-        self.on: str | None = request.arguments.get(CONDITION)
+        self.on = WriteArguments.of(request).replace_on
 
     def files(self) -> list[ScanFile]:
-        """Return the files that hold at least one such row: only these are replaced."""
+        """Return the files with at least one such row; only these are replaced."""
         if not self._plan.files or (self.on is None and self._plan.predicate is None):
             return list(self._plan.files)
         rows = read_files(self._spark, self._plan, self._plan.files, file_column=True)
@@ -48,7 +46,7 @@ class ReplacedRows:
         return [file for file in self._plan.files if normal_form(data_file_uri(self._plan.table, file.path)) in found]
 
     def rows(self, files: Sequence[ScanFile], *, wanted: bool) -> DataFrame:
-        """Return the rows of files that are replaced, or the others, also those for which the condition is null."""
+        """Return the replaced rows of files, or the others, including those for which the condition is null."""
         return self._select(read_files(self._spark, self._plan, files), wanted=wanted)
 
     def _select(self, rows: DataFrame, *, wanted: bool) -> DataFrame:
@@ -62,7 +60,7 @@ class ReplacedRows:
 
 
 def written_rows(spark: SparkSession, request: StageRequest, target: Json, directory: str) -> DataFrame:
-    """Return the rows that a directory of the attempt holds, under the table's names."""
+    """Return the rows of a directory of the attempt, under the table's names."""
     from pyspark.sql.types import StructType
 
     layout = Layout(
@@ -86,9 +84,9 @@ def written_rows(spark: SparkSession, request: StageRequest, target: Json, direc
 
 
 def _partition_value(field: Json, name: str, *, zoned: bool) -> Column:
-    """Return the value that a directory name says; instants are named in UTC, whatever the session's time zone.
+    """Return the value in a directory name; instants are named in UTC, whatever the session's time zone.
 
-    :param zoned: they say so themselves.
+    :param zoned: the names have their zone.
     """
     from pyspark.sql import functions as sf
 

@@ -1,8 +1,7 @@
-"""Rewriting rows on Spark: rows of single files go or change, and the rows that stay are written again or stay where they are.
+"""Rewriting rows on Spark: rows of files are deleted or changed, the others are written again or stay in their files.
 
-Copy on write: the rows that stay are written into new files. With deletion vectors: the rows that go are reported as words of
-row positions, and only changed rows are written. Which files hold such rows is asked first; of these, Spark reads no more than
-the columns of the condition.
+Copy on write: the other rows are written into new files. With deletion vectors: deleted rows are reported as words of row
+positions, and only changed rows are written. The files with such rows are found first, reading only the columns of the condition.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class Rewrite:
-    """One attempt of an operation that rewrites rows; collects what it has written.
+    """One attempt of an operation that rewrites rows; collects what it wrote.
 
-    :ivar files: files that hold a row that goes or changes; the commit removes them or marks rows of them.
+    :ivar files: files with deleted or changed rows; the commit removes them or marks their rows.
     """
 
     def __init__(self, spark: SparkSession, request: StageRequest) -> None:
         if request.rewrite is None or request.schema_string is None:
-            raise StagingException(f"{request.operation} of stage {request.stage} was planned without files to look at")
+            raise StagingException(f"{request.operation} of stage {request.stage} was planned without files to read")
         self.spark = spark
         self.request = request
         self.plan: ScanPlan = request.rewrite
@@ -56,13 +55,13 @@ class Rewrite:
 
     @cached_property
     def condition(self) -> Column:
-        """The condition of the operation; a null selects nothing."""
+        """Condition of the operation; null selects nothing."""
         from pyspark.sql import functions as sf
 
         return sf.coalesce(sf.expr(self.request.predicate or "true"), sf.lit(False))
 
     def touched(self) -> list[ScanFile]:
-        """Return the files that hold rows that the condition selects, and note how many."""
+        """Return the files with rows that the condition selects, and record their number."""
         from pyspark.sql import functions as sf
 
         if self.request.predicate is None:
@@ -76,7 +75,7 @@ class Rewrite:
         return self.note(counts)
 
     def marked(self) -> list[ScanFile]:
-        """Write the positions of the rows that the condition selects, and return their files; note how many."""
+        """Write the positions of the rows that the condition selects, record their number, and return their files."""
         from pyspark.sql import functions as sf
 
         name = self.write_vectors(words_of(self.selected(self.plan.files, file_column=True, row_column=True)))
@@ -89,16 +88,16 @@ class Rewrite:
 
     @property
     def num_rows(self) -> int:
-        """Rows that go or change, as far as they are noted."""
+        """Number of deleted or changed rows recorded so far."""
         return sum(count or 0 for count in self.files.values())
 
     def note(self, counts: dict[str, int]) -> list[ScanFile]:
-        """Note the rows that go, by file, and return the files."""
+        """Record the number of deleted rows by file, and return the files."""
         self.files.update(counts)
         return [file for file in self.plan.files if file.path in counts]
 
     def partly(self, files: Sequence[ScanFile]) -> list[ScanFile]:
-        """Return the files of which rows stay."""
+        """Return the files that keep some rows."""
         return [file for file in files if file.num_records is None or file.num_records != self.files[file.path]]
 
     def selected(self, files: Sequence[ScanFile], *, file_column: bool = False, row_column: bool = False) -> DataFrame:
@@ -107,7 +106,7 @@ class Rewrite:
         return rows if self.request.predicate is None else rows.where(self.condition)
 
     def write(self, df: DataFrame, kind: str, *, change_type: str | None = None) -> str:
-        """Write rows into a directory of their own and return its name.
+        """Write rows into a new directory and return its name.
 
         :param kind: ``new``, ``copied`` or ``change``.
         """
@@ -117,9 +116,9 @@ class Rewrite:
         return name
 
     def write_again(self, written: str, change_type: str) -> None:
-        """Write the rows of a directory once more, as change data.
+        """Write the rows of a directory again, as change data.
 
-        :param written: what :meth:`write` has returned.
+        :param written: return value of :meth:`write`.
         """
         name = f"{self.run}-change-{len(self._directories['change'])}"
         self._rows[name] = write_inserts(
@@ -128,19 +127,19 @@ class Rewrite:
         self._directories["change"].append(name)
 
     def write_vectors(self, words: DataFrame) -> str:
-        """Write the positions of rows that go, words by file, into a directory of their own and return its name."""
+        """Write the positions of deleted rows, words by file, into a new directory and return its name."""
         name = f"{self.run}-vector-{len(self._directories['vector'])}"
         self._rows[name] = save(words, f"{self.request.path}/{name}")
         self._directories["vector"].append(name)
         return name
 
     def aligned(self, df: DataFrame) -> DataFrame:
-        """Return rows with the columns of the table, each checked against the rules of the table."""
+        """Return rows with the table's columns, each checked against the table's rules."""
         aligned = align(df, self.target, self.checks)
         return checked(aligned, self.request, self.target, set(), self.checks)
 
     def lap(self, metric: str) -> None:
-        """Note the milliseconds since the last lap."""
+        """Record the milliseconds since the last lap."""
         now = time.monotonic()
         self.metrics[metric] = self.metrics.get(metric, 0) + int((now - self._mark) * 1000)
         self._mark = now
@@ -148,7 +147,7 @@ class Rewrite:
     def report(self) -> StageReport:
         """Return what was written.
 
-        :raises StagedFileException: Spark does not find it where it was written.
+        :raises StagedFileException: if Spark does not find the rows where it wrote them.
         """
         written = written_files(self.spark, self.request, self._rows, physical_names(self.target, self.request))
         self.metrics["executionTimeMs"] = int((time.monotonic() - self._started) * 1000)
@@ -172,7 +171,7 @@ class Rewrite:
 
 @contextmanager
 def errors_of(work: Rewrite) -> Iterator[None]:
-    """Set the session up for writing, and turn what a row has raised into the error that it stands for."""
+    """Set up the session for writing, and convert errors that rows raise."""
     try:
         with session_settings(work.spark, WRITE_SETTINGS):
             yield

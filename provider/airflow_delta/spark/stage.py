@@ -1,6 +1,6 @@
-"""Stage a DataFrame: Parquet files in the attempt's own directory, which no reader of the table can see.
+"""Stage a DataFrame: Parquet files in the attempt's own directory, invisible to readers of the table.
 
-Standard library and PySpark only, no gateway to the JVM: runs on classic sessions and on Spark Connect.
+Needs only the standard library and PySpark, no gateway to the JVM: runs on classic sessions and on Spark Connect.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from airflow_delta.spark.replace import ReplacedRows
 from airflow_delta.spark.write import partition_names, physical_names, write_files, write_inserts
 from airflow_delta.spark.written import written_files
 from airflow_delta.staging.contract import Json, ScanFile
-from airflow_delta.staging.mapping import REPLACED_SCHEMA, mapped_schema, with_known_columns
+from airflow_delta.staging.mapping import mapped_schema, with_known_columns
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.rules import IdentityRule
 from airflow_delta.staging.schema import parse_struct, written_schema
+from airflow_delta.staging.write import WriteArguments
 from airflow_delta.staging.zones import zone_of_directories
 
 if TYPE_CHECKING:
@@ -34,13 +35,13 @@ __all__ = ["delta_stage", "stage_dataframe"]
 
 
 def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -> StageReport:
-    """Write a DataFrame as the request says and report what was written.
+    """Write a DataFrame for a request and report what was written.
 
-    :raises SchemaMismatchException: the DataFrame does not fit the table's schema (column, expected type, given type), or only
+    :raises SchemaMismatchException: if the DataFrame does not fit the table's schema (column, expected type, given type), or only
         with a cast that could lose a value.
-    :raises InvariantViolationException: a NOT NULL column would get a null, or a row breaks a constraint of the table.
-    :raises IdentityInsertException: the DataFrame has values that only the table may give.
-    :raises ReplaceWhereMismatchException: a row does not satisfy the ``replaceWhere`` predicate.
+    :raises InvariantViolationException: if a NOT NULL column would get a null, or a row breaks a constraint of the table.
+    :raises IdentityInsertException: if the DataFrame has values for a column that is GENERATED ALWAYS.
+    :raises ReplaceWhereMismatchException: if a row does not satisfy the ``replaceWhere`` predicate.
     """
     data = df.schema.jsonValue()
     target = written_schema(
@@ -53,12 +54,12 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         rules=request.rules,
         exact=True,
     )
-    if REPLACED_SCHEMA in request.arguments:
-        target = with_known_columns(target, parse_struct(request.arguments[REPLACED_SCHEMA]))
+    if (known := WriteArguments.of(request).replaced_schema) is not None:
+        target = with_known_columns(target, parse_struct(known))
     target = mapped_schema(target, request.rules, request.transaction_id)
     identities = absent_identities(data, request)
     checks = RowChecks(request.table, request.read_version)
-    # A name of its own: a cluster manager may start the driver of one attempt twice.
+    # A unique name: a cluster manager may start the driver of an attempt twice.
     run = uuid.uuid4().hex[:8]
     copied, deleted, inserted = f"{run}-copied", f"{run}-deleted", f"{run}-inserted"
     rewrite, touched, rows = request.rewrite, list[ScanFile](), dict[str, int]()
@@ -99,7 +100,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         written=written,
         identities=tuple(identity.column for identity in identities),
         schema_string=json.dumps(target, separators=(",", ":"), ensure_ascii=False),
-        # A schema that the data decides also decides how its partition columns are spelled.
+        # If the data decide the schema, they also decide the spelling of partition columns.
         partition_columns=tuple(partition_names(target, request)) if request.schema_string is None else request.partition_columns,
         time_zone=zone_of_directories(rewrite),
     )
@@ -108,7 +109,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
 def _new_rows(
     df: DataFrame, data: Json, request: StageRequest, target: Json, identities: tuple[IdentityRule, ...], checks: RowChecks
 ) -> DataFrame:
-    """Return the rows of the DataFrame as the table wants them, each checked."""
+    """Return the rows of the DataFrame with the columns of the target, each checked."""
     computed = computed_names(data, request.rules)
     aligned = align(df, target, checks, defaults=default_values(target, request.rules), without=computed)
     complete = with_generated(with_identities(aligned, identities, checks), target, request.rules, computed)

@@ -1,4 +1,4 @@
-"""Spark jobs that run side by side, from threads of one driver."""
+"""Concurrent Spark jobs, from threads of one driver."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def in_thread(spark: SparkSession, work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function for one other thread: its jobs keep the group, the pool and the tags of this thread's jobs.
+    """Return a function for another thread: its jobs keep the group, pool and tags of this thread's jobs.
 
-    So they end with them: when a streaming query is stopped, or a group of jobs is cancelled.
+    So they end together if a streaming query is stopped or a group of jobs is cancelled.
 
-    :param work: what the thread does. Wrap it anew for each thread: one copy of the properties is shared by all calls.
+    :param work: work of the thread. Wrap it for each thread: all calls share one copy of the properties.
     """
     from pyspark import inheritable_thread_target
 

@@ -9,9 +9,10 @@ from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.spark.align import align, converted, quoted, spark_type
 from airflow_delta.spark.read import read_files
 from airflow_delta.spark.rewrite import Rewrite, errors_of
-from airflow_delta.staging.contract import Json, ScanFile
+from airflow_delta.staging.contract import ScanFile
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.schema import Type, same_type, type_name
+from airflow_delta.staging.update import Assignment, UpdateArguments
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,29 +20,25 @@ if TYPE_CHECKING:
 _CHANGED = "__airflow_delta_changed"
 
 
-def stage_update(spark: SparkSession, request: StageRequest) -> StageReport:
-    """Give columns new values in the rows that ``request.predicate`` selects; in all when there is none.
-
-    ``arguments`` has ``set`` (a list of ``path``, names from the column down to a field of it, and ``expression``) and
-    ``repeatable``: the expressions have the same values whenever they are evaluated.
-    """
+def run(spark: SparkSession, request: StageRequest) -> StageReport:
+    """Set columns in the rows that ``request.predicate`` selects, in all rows without one."""
     work = Rewrite(spark, request)
-    values: list[Json] = list(request.arguments["set"])
+    arguments = UpdateArguments.of(request)
     with errors_of(work):
         touched = work.marked() if request.deletion_vectors else work.touched()
         work.lap("scanTimeMs")
         if touched:
-            _write(work, touched, values)
+            _write(work, touched, arguments)
         work.metrics["numUpdatedRows"] = work.num_rows
         work.lap("rewriteTimeMs")
     return work.report()
 
 
-def _write(work: Rewrite, touched: Sequence[ScanFile], values: Sequence[Json]) -> None:
-    request = work.request
+def _write(work: Rewrite, touched: Sequence[ScanFile], arguments: UpdateArguments) -> None:
+    request, values = work.request, arguments.set
     change_data = request.rules.change_data
-    # Change data must say what was written: values that may come out differently are read back, from files of their own.
-    apart = request.deletion_vectors or request.predicate is None or (change_data and not request.arguments["repeatable"])
+    # Change data must be what was written: values that may differ on each evaluation are read back, from separate files.
+    apart = request.deletion_vectors or request.predicate is None or (change_data and not arguments.repeatable)
     if apart:
         new = work.write(work.aligned(updated(work, work.selected(touched), values)), "new")
         kept = [] if request.deletion_vectors or request.predicate is None else work.partly(touched)
@@ -61,18 +58,17 @@ def _write(work: Rewrite, touched: Sequence[ScanFile], values: Sequence[Json]) -
         work.write(work.aligned(updated(work, before, values)), "change", change_type="update_postimage")
 
 
-def updated(work: Rewrite, rows: DataFrame, values: Sequence[Json], where: Column | None = None) -> DataFrame:
-    """Return rows with new values, all computed from the old ones; generated columns are computed from the new ones.
+def updated(work: Rewrite, rows: DataFrame, values: Sequence[Assignment], where: Column | None = None) -> DataFrame:
+    """Return rows with new values, computed from the old ones; generated columns are computed from the new ones.
 
-    :param values: assignments: ``path`` and ``expression``.
-    :param where: only rows for which it is true change.
-    :raises SchemaMismatchException: a value is of a type that its column cannot hold.
+    :param where: change only rows for which it is true.
+    :raises SchemaMismatchException: if a value is of a type that its column cannot hold.
     """
     from pyspark.sql import functions as sf
 
     assigned = _tree(values)
-    given = rows.select(*(sf.expr(v["expression"]).alias(str(i)) for i, v in enumerate(values))).schema.jsonValue()["fields"]
-    types = {v["expression"]: field["type"] for v, field in zip(values, given, strict=True)}
+    given = rows.select(*(sf.expr(v.expression).alias(str(i)) for i, v in enumerate(values))).schema.jsonValue()["fields"]
+    types = {v.expression: field["type"] for v, field in zip(values, given, strict=True)}
     changes = rows.withColumn(_CHANGED, sf.lit(True) if where is None else where)  # once, from the old values
 
     def stored(expression: str, data_type: Type, path: str) -> Column:
@@ -87,7 +83,7 @@ def updated(work: Rewrite, rows: DataFrame, values: Sequence[Json], where: Colum
             column = sf.when(sf.col(_CHANGED), new).otherwise(column)
         columns.append(column.alias(field["name"]))
     changed = changes.select(*columns, sf.col(_CHANGED))
-    explicit = {str(v["path"][0]).lower() for v in values}
+    explicit = {v.path[0].lower() for v in values}
     generated = {name.lower(): text for name, text in work.request.rules.generated.items() if name.lower() not in explicit}
     columns = []
     for field in work.target["fields"]:
@@ -98,15 +94,15 @@ def updated(work: Rewrite, rows: DataFrame, values: Sequence[Json], where: Colum
     return changed.select(*columns)
 
 
-def _tree(values: Sequence[Json]) -> dict[str, Any]:
-    """Return the expressions by the names that lead to what they change."""
+def _tree(values: Sequence[Assignment]) -> dict[str, Any]:
+    """Return the expressions as a tree by column and field names."""
     tree: dict[str, Any] = {}
     for value in values:
-        *parents, last = value["path"]
+        *parents, last = value.path
         node = tree
         for name in parents:
             node = node.setdefault(name, {})
-        node[last] = value["expression"]
+        node[last] = value.expression
     return tree
 
 
@@ -128,7 +124,7 @@ def _stored(work: Rewrite, expression: str, given: Type, target: Type, path: str
 
 
 def _struct(column: Column, data_type: Type, changes: Mapping[str, Any], path: str, stored: Any) -> Column:
-    """Return a struct with some fields changed. A null becomes a struct whose other fields are null, as in Delta."""
+    """Return a struct with some fields changed. A null becomes a struct with the other fields null, as in Delta."""
     from pyspark.sql import functions as sf
 
     if isinstance(data_type, str):

@@ -1,4 +1,4 @@
-"""Rows of files that an operation takes away, as words of 64 rows: what the worker makes deletion vectors from."""
+"""Deleted rows of files as words of 64 rows, which the worker turns into deletion vectors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["FILE", "NUMBER", "WORD", "file_of", "files_by_uri", "words_of"]
 
 
 def words_of(rows: DataFrame) -> DataFrame:
-    """Return the rows as words: ``file`` (as Spark names it), ``number`` and ``word``, one bit for each row.
+    """Return the rows as words: ``file`` (Spark's name), ``number`` and ``word``, one bit for each row.
 
-    :param rows: have :data:`FILE_COLUMN` and :data:`ROW_COLUMN`; a row may come several times.
+    :param rows: rows with :data:`FILE_COLUMN` and :data:`ROW_COLUMN`; duplicates are allowed.
     """
     from pyspark.sql import functions as sf
 

@@ -32,8 +32,8 @@ def write_files(
     """Write rows into a directory of the attempt, and return how many.
 
     :param df: all columns of ``target`` in order, under their logical names.
-    :param change_type: write change data: the kind of change that every row stands for.
-    :param new_rows: the table has none of the rows; those that it has stay in their partition, as the log spells it.
+    :param change_type: write change data: the kind of change of all rows.
+    :param new_rows: the rows are new; rows of the table stay in their partition, as the log spells it.
     """
     from pyspark.sql import functions as sf
 
@@ -63,13 +63,12 @@ def write_inserts(
     change_type: str = "insert",
     num_rows: int,
 ) -> int:
-    """Write what a directory of this attempt holds once more, as change data of inserted rows; return how many.
+    """Write the rows of a directory of this attempt again, as change data of inserted rows; return how many. The files are read:
+    the DataFrame may give other rows if it runs again.
 
-    The files are read rather than the DataFrame run again: its rows might come out differently.
-
-    :param change_type: the kind of change that the rows stand for.
+    :param change_type: the kind of change of the rows.
     :param num_rows: how many rows were written there.
-    :raises StagedFileException: they are not all there.
+    :raises StagedFileException: if they are not all there.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import StructType
@@ -78,14 +77,14 @@ def write_inserts(
     fields: list[Json] = []
     for field in target["fields"]:
         name = physical_name(field, request.rules)
-        # What a directory name says is copied as it is, whatever its type.
+        # Values in directory names are copied as they are, whatever their type.
         kind = "string" if name in partitions else nullable(physical_type(field["type"], request.rules))
         fields.append({"name": name, "type": kind, "nullable": True, "metadata": field_metadata(field)})
     schema = StructType.fromJson({"type": "struct", "fields": fields})
     written = f"{request.path}/{source}"
     reader, path = spark.read.schema(schema).option("mergeSchema", "false"), escape_glob(written)
     if num_rows and any(name.startswith(".") for name in partitions):
-        # Listings leave out directories whose name begins with a dot, but not those that a path selects.
+        # Listings leave out directories whose names begin with a dot, unless the path selects them.
         reader, path = reader.option("basePath", written), path + "/*=*" * len(partitions)
     rows = reader.parquet(path)
     rows = rows.select(*[sf.col(quoted(f["name"])).alias(f["name"], metadata=f["metadata"]) for f in fields])
@@ -100,7 +99,7 @@ def partition_names(target: Json, request: StageRequest) -> list[str]:
 
 
 def physical_names(target: Json, request: StageRequest) -> list[str]:
-    """Return the names that directories have for the partition columns."""
+    """Return the names of the partition columns in directory names."""
     return [physical_name(field, request.rules) for field in _partition_fields(target, request)]
 
 
@@ -114,10 +113,10 @@ def _save(df: DataFrame, request: StageRequest, partitions: list[str], directory
 
 
 def _as_in_log(spark: SparkSession, name: str, texts: set[str]) -> Column:
-    """Return the texts of a timestamp in directory names: partition values of the log word for word, others in UTC with a zone.
+    """Return a timestamp as in directory names: partition values of the log as they are, others in UTC with a zone.
 
-    :param texts: partition values without a zone. Those that this session takes for the same instant are not told apart, and
-        their rows move to the partition in UTC, as in Delta.
+    :param texts: partition values without a zone. If several are the same instant in this session, their rows move to the
+        partition in UTC, as in Delta.
     """
     from pyspark.sql import functions as sf
 
@@ -133,12 +132,12 @@ def _as_in_log(spark: SparkSession, name: str, texts: set[str]) -> Column:
 
 
 def _in_utc(name: str) -> str:
-    # By arithmetic on the instant: formatting in a zone with daylight saving would be ambiguous for an hour a year.
+    # Computed from the instant: formatting in a zone with daylight saving is ambiguous for an hour a year.
     return f"timestampadd(MICROSECOND, unix_micros({quoted(name)}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
 
 
 def _stored(field: Json, request: StageRequest, *, in_path: bool) -> Column:
-    """Return a column as it goes into files, or, for a partition column, into directory names."""
+    """Return a column as in files or, for a partition column, in directory names."""
     from pyspark.sql import functions as sf
 
     column = sf.col(quoted(field["name"]))

@@ -1,7 +1,7 @@
-"""Write Parquet files, and say what was written: the worker must find exactly that.
+"""Write Parquet files and report what was written: the worker must find exactly that.
 
-Rows are counted by the job that writes them. Files and bytes come from a listing through Spark after it: where executors write to
-disks of their own, it shows that the files are not where the rows went.
+Rows are counted by the job that writes them. Files and bytes are listed by Spark afterwards: if executors write to their own
+disks, the files are not there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ROWS = "rows"
 
-# Sizes are asked for, not contents: a task for each core, not one for so many bytes.
+# Only sizes are read: one task per core, not per bytes.
 _LISTING = {"spark.sql.files.maxPartitionBytes": str(2**50)}
 
 
@@ -45,15 +45,15 @@ def save(df: DataFrame, path: str, *, partitions: Sequence[str] = (), options: M
 
 
 def check_read_back(written: int, found: int, path: str, request: StageRequest) -> None:
-    """Check that rows that were written for this job itself can all be read again.
+    """Check that rows written for this job itself can all be read.
 
-    :raises StagedFileException: they cannot.
+    :raises StagedFileException: if they cannot.
     """
     if written != found:
         raise StagedFileException(
             f"Spark wrote {written} rows to {path} and reads {found} there (stage {request.stage} of table {request.table} "
-            f"version {request.read_version}). Driver and executors must see the same files: the table cannot lie on disks that "
-            "each machine has for itself. Nothing was committed.",
+            f"version {request.read_version}). Driver and executors must see the same files: the table cannot be on disks that "
+            "only one machine sees. Nothing was committed.",
             table=request.table,
             version=request.read_version,
         )
@@ -62,15 +62,15 @@ def check_read_back(written: int, found: int, path: str, request: StageRequest) 
 def written_files(
     spark: SparkSession, request: StageRequest, rows: Mapping[str, int], partitions: Sequence[str] = ()
 ) -> dict[str, Json]:
-    """Return, for each directory, the numbers of files, rows and bytes.
+    """Return the numbers of files, rows and bytes of each directory.
 
-    :param rows: rows that were written, by name of the directory below the attempt's; the names begin alike.
-    :param partitions: partition columns as files name them.
-    :raises StagedFileException: rows were written, and Spark sees no file that could hold them.
+    :param rows: rows written, by directory below the attempt's; the names share a prefix.
+    :param partitions: partition columns, as named in files.
+    :raises StagedFileException: if rows were written, but Spark finds no files for them.
     """
     if not rows:
         return {}
-    # Spark's listings leave directories out whose name begins with a dot, also those of partitions.
+    # Spark's listings leave out directories whose names begin with a dot, even those of partitions.
     listed = not any(name.startswith(".") for name in partitions)
     files = {name: [0, 0] for name in rows}
     for path, size in _listing(spark, request, rows) if listed else ():
@@ -105,5 +105,5 @@ def _listing(spark: SparkSession, request: StageRequest, names: Mapping[str, int
     except AnalysisException as error:
         if "PATH_NOT_FOUND" not in str(error):
             raise
-        return []  # an object store keeps no directory that holds nothing
+        return []  # object stores have no empty directories
     return [(str(row[0]), int(row[1])) for row in found]

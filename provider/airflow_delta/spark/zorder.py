@@ -1,8 +1,8 @@
-"""Z-order: rows that are near each other in several columns get into the same file.
+"""Z-order: rows that are close in several columns go into the same file.
 
-Each column is cut into ranges of about equally many rows, by boundaries from a sample. The numbers of a row's ranges, their bits
-interleaved, are its place on the Z-curve; Spark's range partitioning cuts the curve into files (as Delta's ``ZOrderClustering``
-does with expressions of its own). Plain Spark SQL: no function runs in Python, and nothing of Delta's is needed.
+Each column is split into ranges of about equally many rows, with boundaries from a sample. The numbers of a row's ranges, with
+their bits interleaved, are its place on the Z-curve; Spark's range partitioning splits the curve into files (like Delta's
+``ZOrderClustering``, which has its own expressions). Plain Spark SQL, without Python functions or Delta's jar.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MAX_RANGE_BITS = 10
-"""Bits of a range's number: Delta cuts a column into 1000 ranges (``optimize.zorder.mdcNumRangeIds``)."""
+"""Bits of a range's number: Delta splits a column into 1000 ranges (``optimize.zorder.mdcNumRangeIds``)."""
 
 SAMPLES_PER_RANGE = 40
 _SEED = 20_130_101
@@ -28,8 +28,8 @@ _TEXT_PREFIX = 128
 def ordered(rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files: int, num_rows: int | None) -> DataFrame:
     """Return the rows in ``num_files`` partitions along the Z-curve.
 
-    :param columns: paths; a column that counts more stands first.
-    :param num_rows: rows that there are, as far as it is known.
+    :param columns: paths, the most important one first.
+    :param num_rows: number of rows, if known.
     """
     from pyspark.sql import functions as sf
 
@@ -44,12 +44,12 @@ def ordered(rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files: int,
         {name: _range_of(sf.col(key), types[key], boundaries[key], bits) for name, key in zip(ids, keys, strict=True)}
     )
     placed = with_ids.withColumns({place: _interleaved([sf.col(name) for name in ids], bits), noise: sf.rand(_SEED)})
-    # The noise cuts rows apart that share a place, so that no file gets all of a frequent value.
+    # The noise separates rows of the same place, so that no file gets all rows of a frequent value.
     return placed.repartitionByRange(num_files, sf.col(place), sf.col(noise)).select(*[quoted(name) for name in rows.columns])
 
 
 def _comparable(rows: DataFrame, path: tuple[str, ...]) -> Column:
-    """Return a column as a long, a double or a text that keeps its order."""
+    """Return a column as a long, double or string of the same order."""
     from pyspark.sql import functions as sf
 
     column = sf.col(".".join(map(quoted, path)))
@@ -73,7 +73,7 @@ def _comparable(rows: DataFrame, path: tuple[str, ...]) -> Column:
 
 
 def _boundaries(keys: DataFrame, names: Sequence[str], ranges: int, num_rows: int | None) -> dict[str, list[Any]]:
-    """Return, by column, values that cut it into ranges of about equally many rows: in order, each once."""
+    """Return, by column, distinct values in order that split it into ranges of about equally many rows."""
     from pyspark.sql import functions as sf
 
     wanted = ranges * SAMPLES_PER_RANGE
@@ -83,11 +83,11 @@ def _boundaries(keys: DataFrame, names: Sequence[str], ranges: int, num_rows: in
     # Without nulls, which are below every boundary.
     collected = sample.agg(*[sf.array_sort(sf.collect_list(name)).alias(name) for name in names])
     row = collected.select(*[_cuts(sf.col(name), ranges).alias(name) for name in names]).collect()[0]
-    return {name: [value for value in row[name] if value == value] for name in names}  # a NaN has no text in JSON
+    return {name: [value for value in row[name] if value == value] for name in names}  # JSON has no NaN
 
 
 def _cuts(values: Column, ranges: int) -> Column:
-    """Return the values of a sorted list that cut it into ranges."""
+    """Return the values of a sorted list that split it into ranges."""
     from pyspark.sql import functions as sf
 
     def cut(number: Column) -> Column:
@@ -98,7 +98,7 @@ def _cuts(values: Column, ranges: int) -> Column:
 
 
 def _range_of(key: Column, kind: str, boundaries: Sequence[Any], bits: int) -> Column:
-    """Return how many boundaries are at or below a value, by binary search; a null is below all."""
+    """Return the number of boundaries at or below a value, by binary search; a null is below all."""
     from pyspark.sql import functions as sf
 
     if not boundaries:

@@ -1,6 +1,6 @@
-"""What an audit between stages and commit asks, and what it answers.
+"""Checks of an audit between stages and commit, and their results.
 
-Standard library only: the SQL checks and their answers travel to a Spark job and back.
+Standard library only: SQL checks travel to a Spark job, and their answers back.
 """
 
 from __future__ import annotations
@@ -8,22 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_delta.staging.arguments import Arguments
 from airflow_delta.staging.contract import CONTRACT, Payload
 
 FAIL, WARN = "fail", "warn"
-"""What a check that does not pass means: nothing is published, or a line in the log."""
+"""What a failed check means: nothing is published, or a warning in the log."""
 
 STAGED, RESULT, BEFORE = "staged", "result", "before"
 VIEWS = (STAGED, RESULT, BEFORE)
-"""Views that SQL checks may name: the rows that the stages bring, the table after the commit, the table that was read."""
-
-CHECKS, PLANS = "checks", "views"
-"""Arguments of an ``AUDIT`` request: the checks, and a scan plan for each view that they name."""
+"""Views for SQL checks: the rows staged, the table after the commit, the table as read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SqlCheck(Payload):
-    """A query that answers with one row, whose first column is a boolean: true passes.
+    """A query that returns one row whose first column is a boolean: true passes.
 
     :param on_failure: ``fail`` or ``warn``.
     """
@@ -34,12 +32,23 @@ class SqlCheck(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SqlAnswer(Payload):
-    """What a query has answered.
+class AuditArguments(Arguments):
+    """Arguments of an ``AUDIT``.
 
-    :param passed: its boolean; ``None`` for a null, and where there is none.
-    :param figures: the other columns of the row as text, by name.
-    :param problem: why there is no answer; ``None`` when there is one.
+    :param views: JSON form of the scan plan of each view that the checks name.
+    """
+
+    checks: tuple[SqlCheck, ...]
+    views: dict[str, dict] = field(default_factory=dict)  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SqlAnswer(Payload):
+    """The answer of a query.
+
+    :param passed: its boolean; ``None`` if that is null or missing.
+    :param figures: other columns of the row as strings, by name.
+    :param problem: why there is no answer; ``None`` if there is one.
     """
 
     name: str
@@ -52,8 +61,8 @@ class SqlAnswer(Payload):
 class AuditCheck(Payload):
     """The outcome of one check.
 
-    :param severity: ``fail`` or ``warn``: what it means when it did not pass.
-    :param value: the figure that was judged, as plain JSON; ``None`` where there is none.
+    :param severity: ``fail`` or ``warn``: what a failure means.
+    :param value: the figure checked, as plain JSON; ``None`` if there is none.
     :param message: one sentence with the figures.
     """
 
@@ -66,10 +75,10 @@ class AuditCheck(Payload):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditReport(Payload):
-    """The outcome of an audit: the XCom of its task.
+    """Outcome of an audit: the XCom of its task.
 
     :param passed: no check of severity ``fail`` has failed.
-    :param already_committed: the log held the transaction before: there is nothing to publish, and nothing was checked.
+    :param already_committed: the log already held the transaction: there is nothing to publish, and nothing was checked.
     """
 
     contract: int = CONTRACT
@@ -82,5 +91,5 @@ class AuditReport(Payload):
 
     @property
     def failed(self) -> tuple[AuditCheck, ...]:
-        """Return the checks that keep the transaction from being published."""
+        """Return the failed checks of severity ``fail``."""
         return tuple(check for check in self.checks if not check.passed and check.severity == FAIL)

@@ -1,4 +1,4 @@
-"""The changes of a table between two versions, as they travel from the worker to Spark.
+"""Changes of a table between two versions: what the worker tells Spark to read.
 
 Standard library only, like :mod:`airflow_delta.staging.contract`.
 """
@@ -12,14 +12,14 @@ from airflow_delta.staging.contract import CONTRACT, Payload, ScanFile
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeCommit(Payload):
-    """The changes of one commit: its change data files, or else what its data files say.
+    """Changes of one commit: its change data files, or its data files if it has none.
 
-    :param timestamp: milliseconds since the epoch: the in-commit timestamp where the table has them, else the file's time.
-    :param changes: change data files; every row says itself what kind of change it is.
+    :param timestamp: milliseconds since the epoch: the in-commit timestamp if the table has them, else the file's time.
+    :param changes: change data files; each row names its kind of change.
     :param inserts: data files whose rows were inserted.
     :param deletes: data files whose rows were deleted.
-    :param inserted_rows: files that stayed, of which the rows that the deletion vector marks came back.
-    :param deleted_rows: files that stayed, of which the rows that the deletion vector marks were deleted.
+    :param inserted_rows: files that stayed; the rows that the deletion vector marks came back.
+    :param deleted_rows: files that stayed; the rows that the deletion vector marks were deleted.
     """
 
     version: int
@@ -33,15 +33,15 @@ class ChangeCommit(Payload):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangePlan(Payload):
-    """The changes of a table from one version to another, both included.
+    """Changes of a table from one version to another, both included.
 
-    :param transaction_id: execution that planned it; names the directory of ``words``.
+    :param transaction_id: the execution that planned it; names the directory of ``words``.
     :param table: URI of the table as Spark reaches it, not URL-encoded.
-    :param schema_string: Spark's JSON form of the schema that all changes are read with.
+    :param schema_string: Spark's JSON form of the schema to read all changes with.
     :param column_mapping: ``none``, ``name`` or ``id``.
-    :param commits: those of the range that changed rows, oldest first.
-    :param words: Parquet file with the rows that deletion vectors mark, relative to the table, when they are too many to travel
-        in the plan (as ``ScanPlan.deletedRows``).
+    :param commits: commits that changed rows, oldest first.
+    :param words: Parquet file with the rows that deletion vectors mark, relative to the table, if they are too many for the plan
+        (like ``ScanPlan.deletedRows``).
     """
 
     contract: int = CONTRACT

@@ -1,9 +1,9 @@
-"""The changes that ALTER TABLE can make, as plain values with a JSON form.
+"""Changes of ALTER TABLE, as plain values with a JSON form.
 
-Standard library only: Dags build them, and a staged write carries them to the commit, which makes them in their order
+Standard library only: Dags build them, and a staged write carries them to the commit, which applies them in order
 (:mod:`airflow_delta.commands.definition.apply_changes`). The JSON form is ``{"change": <name of the class>, ...}``, fields in
-camelCase. Columns are dotted paths: names with dots in back-quotes, ``element``, ``key`` and ``value`` for the parts of lists
-and maps. Types are Spark SQL's (``BIGINT``, ``STRUCT<x: INT>``).
+camelCase. Columns are dotted paths, names with dots in backticks; ``element``, ``key`` and ``value`` are the parts of arrays and
+maps. Types are Spark SQL's (``BIGINT``, ``STRUCT<x: INT>``).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Column(Payload):
-    """A column to add, or one of those that REPLACE COLUMNS leaves.
+    """A column to add, or a column of REPLACE COLUMNS.
 
-    :param name: dotted path; the last name is new, the rest says where.
-    :param data_type: Spark SQL's text, or Spark's JSON form.
+    :param name: dotted path; the last name is the new column's.
+    :param data_type: Spark SQL, or Spark's JSON form.
     :param position: ``FIRST`` or ``AFTER <column>``; default: last.
-    :param nullable: may be null; as in Delta, a column that is added must.
-    :param metadata: of the column in the schema; kept by the engine.
+    :param nullable: may be null; an added column must, as in Delta.
+    :param metadata: metadata of the column in the schema.
     """
 
     name: str
@@ -73,12 +73,12 @@ class AddColumns(Change):
 
 @dataclass(frozen=True, slots=True)
 class ChangeColumn(Change):
-    """ALTER COLUMN: what is ``None`` stays as it is.
+    """ALTER COLUMN: ``None`` keeps what there is.
 
     :param data_type: a wider type; needs ``delta.enableTypeWidening``.
-    :param nullable: ``True`` is DROP NOT NULL; ``False`` is SET NOT NULL, after a look at the rows that are there.
+    :param nullable: ``True`` is DROP NOT NULL; ``False`` is SET NOT NULL, after a check of the table's rows.
     :param position: ``FIRST`` or ``AFTER <column>``.
-    :param default: expression for rows without a value; needs the feature ``allowColumnDefaults``.
+    :param default: default expression; needs the feature ``allowColumnDefaults``.
     :param drop_default: DROP DEFAULT.
     """
 
@@ -112,7 +112,7 @@ class DropColumns(Change):
 
 @dataclass(frozen=True, slots=True)
 class ReplaceColumns(Change):
-    """REPLACE COLUMNS: the columns in their new order, with new ones among them; none may be missing."""
+    """REPLACE COLUMNS: all columns in their new order, with new ones among them."""
 
     columns: tuple[Column, ...]
 
@@ -147,7 +147,7 @@ class SetProperties(Change):
 class UnsetProperties(Change):
     """UNSET TBLPROPERTIES.
 
-    :param if_exists: properties that are not set are passed over, which is what Delta Spark does in any case.
+    :param if_exists: ignore properties that are not set; Delta Spark always does.
     """
 
     keys: tuple[str, ...]
@@ -156,7 +156,7 @@ class UnsetProperties(Change):
 
 @dataclass(frozen=True, slots=True)
 class UpgradeProtocol(Change):
-    """Upgrade the protocol: to versions, or by features (Delta's ``upgradeTableProtocol``, ``addFeatureSupport``)."""
+    """Upgrade the protocol to versions, or by features (Delta's ``upgradeTableProtocol``, ``addFeatureSupport``)."""
 
     reader_version: int | None = None
     writer_version: int | None = None
@@ -165,14 +165,14 @@ class UpgradeProtocol(Change):
 
 @dataclass(frozen=True, slots=True)
 class DropFeature(Change):
-    """DROP FEATURE, of features that nothing in the log of the table keeps; a transaction of its own."""
+    """DROP FEATURE, for features without traces in the table's log; a transaction of its own."""
 
     feature: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterBy(Change):
-    """CLUSTER BY: the columns that OPTIMIZE clusters by from now on; none of them is CLUSTER BY NONE."""
+    """CLUSTER BY: the columns that OPTIMIZE will cluster by; without columns, CLUSTER BY NONE."""
 
     columns: tuple[str, ...] = ()
 
@@ -183,13 +183,13 @@ KINDS: dict[str, type[Change]] = {kind.__name__: kind for kind in Change.__subcl
 def change_from_dict(value: Any) -> Change:
     """Return the change of a JSON form.
 
-    :raises DeltaIllegalArgumentException: it is none.
-    :raises StagingException: a field is missing or of another type.
+    :raises DeltaIllegalArgumentException: if it is not a change.
+    :raises StagingException: if a field is missing or of another type.
     """
     kind = KINDS.get(str(value.get("change"))) if isinstance(value, Mapping) else None
     if kind is None:
         raise DeltaIllegalArgumentException(
-            f"Not a change of a table: {str(value)[:200]}. It is one of {', '.join(KINDS)}, or a mapping with 'change' set to "
+            f"Not a change of ALTER TABLE: {str(value)[:200]}. Give one of {', '.join(KINDS)}, or a mapping with 'change' set to "
             "one of these names."
         )
     unknown = sorted(set(value) - {"change", *(_camel(f.name) for f in dataclasses.fields(kind))})
@@ -199,15 +199,15 @@ def change_from_dict(value: Any) -> Change:
 
 
 def changes_from(given: Any) -> tuple[Change, ...]:
-    """Return changes that are given as values or in their JSON form, one or several.
+    """Return changes given as values or in their JSON form, one or several.
 
-    :raises DeltaIllegalArgumentException: one of them is no change, or there is none.
+    :raises DeltaIllegalArgumentException: if one of them is not a change, or there is none.
     """
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    # Through JSON in any case: that checks the fields.
+    # Always through JSON, which checks the fields.
     found = tuple(change_from_dict(change.to_dict() if isinstance(change, Change) else change) for change in several)
     if not found:
-        raise DeltaIllegalArgumentException("There is no change to make. Pass changes=[AddColumns(...), ...]")
+        raise DeltaIllegalArgumentException("No changes given. Pass changes=[AddColumns(...), ...]")
     return found
 
 

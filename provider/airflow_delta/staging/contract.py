@@ -1,7 +1,7 @@
-"""The values that travel between the tasks of one transaction, and their JSON forms.
+"""The values passed between the tasks of a transaction, and their JSON forms.
 
 Standard library only: this module is shipped to clusters. Field names in JSON are Delta's own (camelCase); ``docs/xcom.md``
-documents every field. Data goes one way: handle -> scan plan -> staged write -> commit result.
+documents every field. They go one way: handle -> scan plan -> staged write -> commit result.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Self
 from airflow_delta.exceptions import ContractVersionException, StagingException
 
 CONTRACT = 1
-"""Number of this contract. A payload with another number is refused."""
+"""Version of this contract. A payload of another version is refused."""
 
 WORD_BITS = 34
-"""Bits of ``key`` in ``ScanPlan.deletedRows`` that number the words of a file: enough for 2^40 rows."""
+"""Bits of ``key`` in ``ScanPlan.deletedRows`` for the number of a word in its file: enough for 2^40 rows."""
 
 Json = dict[str, Any]
 
@@ -70,10 +70,10 @@ class Payload:
 
     @classmethod
     def from_dict(cls, value: Any) -> Self:
-        """Build from the JSON form; fields that this version does not know are ignored.
+        """Build from the JSON form; unknown fields are ignored.
 
-        :raises ContractVersionException: the payload has another contract number.
-        :raises StagingException: it is no such payload: a field is missing or of another type.
+        :raises ContractVersionException: if the payload has another contract number.
+        :raises StagingException: if a field is missing or has another type.
         """
         kind = cls.__name__
         if not isinstance(value, Mapping):
@@ -96,15 +96,15 @@ class Payload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitResult(Payload):
-    """What a commit did: the XCom of the commit task and the ``extra`` of its asset event.
+    """Result of a commit: the XCom of the commit task and the ``extra`` of its asset event.
 
-    :param version: version of the table that holds the transaction.
-    :param committed_before: the log already held the transaction; nothing was written now.
-    :param attempts: puts of the log entry that were tried, 1 when the first one won.
-    :param versions_checked: winning commits that were checked for conflicts.
+    :param version: the version that holds the transaction.
+    :param committed_before: the log already held the transaction, and nothing was written.
+    :param attempts: attempts to write the log entry, 1 if the first one won.
+    :param versions_checked: winning commits checked for conflicts.
     :param timestamp: milliseconds since the epoch of the commit.
     :param auto_compaction: what auto compaction should compact now: ``version``, ``partitions``, ``numSmallFiles``,
-        ``smallFileBytes``, ``minFileSize`` and ``maxFileSize``; ``None`` where the table does not ask for it, or nothing is due.
+        ``smallFileBytes``, ``minFileSize`` and ``maxFileSize``; ``None`` if the table does not ask for it, or nothing is due.
     """
 
     contract: int = CONTRACT
@@ -131,30 +131,30 @@ class CommitResult(Payload):
 
     @property
     def committed_nothing(self) -> bool:
-        """Whether an operation found nothing to do (COMPUTE STATS of a table that has them): ``version`` is the one it read."""
+        """Whether there was nothing to do (such as COMPUTE STATS of a table that has them); ``version`` is the version read."""
         return not (self.attempts or self.committed_before or self.num_files or self.num_removed_files)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionHandle(Payload):
-    """One execution of the start task: what was read and where to stage. Holds no secrets.
+    """One execution of the start task: the version read, and where to stage. Holds no secrets.
 
     :param transaction_id: UUID of this execution of start; also ``commitInfo.txnId`` of the commit.
     :param table: URI of the table.
-    :param table_id: the table's id, ``None`` while it does not exist.
-    :param read_version: version that the transaction reads, -1 when the table does not exist.
-    :param schema_string: Spark's JSON form of the table's schema, ``None`` while it does not exist.
-    :param configuration: table properties (those to create the table with while it does not exist).
-    :param staging_path: URI under which every stage of this transaction writes.
+    :param table_id: the table's id, ``None`` if it does not exist.
+    :param read_version: the version read, -1 if the table does not exist.
+    :param schema_string: Spark's JSON form of the table's schema, ``None`` if it does not exist.
+    :param configuration: table properties; if the table does not exist, those to create it with.
+    :param staging_path: URI that the stages of this transaction write below.
     :param app_id: the transaction key, the ``appId`` of the ``txn`` action of the commit.
     :param txn_version: its ``version``.
-    :param monotonic: the version was given (Delta's monotonic scheme); else it counts the commits of this key.
+    :param monotonic: the version was given (Delta's monotonic scheme), and does not count the commits of this key.
     :param rerun_policy: ``skip``, ``replace``, ``append`` or ``fail``.
     :param features: table features that the protocol supports.
-    :param committed: the commit that already holds this key, under ``skip``; stages then do nothing.
-    :param delta_conn_id: connection that the other tasks reach the table with.
-    :param timestamp: milliseconds since the epoch of the version that was read.
-    :param given_table: the table as the start task was given it: with ``delta_conn_id`` the name of its asset.
+    :param committed: under ``skip``: the commit that already holds this key; stages then do nothing.
+    :param delta_conn_id: connection of the other tasks to the table.
+    :param timestamp: time of the version read, in milliseconds since the epoch.
+    :param given_table: the table as given to the start task; with ``delta_conn_id`` the name of its asset.
     """
 
     contract: int = CONTRACT
@@ -184,13 +184,13 @@ class TransactionHandle(Payload):
 class ScanVector(Payload):
     """The rows of a file that its deletion vector marks as deleted.
 
-    Positions are kept as words of 64: the position divided by 64, and a 64-bit number whose bits are the remainders.
+    Positions are stored as words: the position divided by 64, and a 64-bit number with a bit for each remainder.
 
-    :param number: number of the file among those of the plan that have a vector.
+    :param number: number of the file among the files of the plan with a vector.
     :param cardinality: rows that are deleted.
-    :param num_words: words that hold them.
-    :param words: the words, when the plan carries them itself: pairs of little-endian 64-bit integers, zlib, Base64; ``None``
-        when they are in ``ScanPlan.deletedRows``.
+    :param num_words: number of words.
+    :param words: the words: pairs of little-endian 64-bit integers, zlib, Base64; ``None`` if they are in
+        ``ScanPlan.deletedRows``.
     """
 
     number: int
@@ -203,11 +203,11 @@ class ScanVector(Payload):
 class ScanFile(Payload):
     """A file of a scan plan.
 
-    :param path: as the log has it (URL-encoded, relative to the table or absolute).
+    :param path: path in the log (URL-encoded, relative to the table or absolute).
     :param partition_values: serialised partition values by physical name.
     :param size: bytes.
-    :param deletion_vector: rows of the file that are deleted; ``None``: none is.
-    :param num_records: rows of the file that are not deleted, ``None`` when its statistics do not tell.
+    :param deletion_vector: deleted rows of the file, ``None`` if there are none.
+    :param num_records: rows of the file that are not deleted, ``None`` if its statistics do not have the number.
     """
 
     path: str
@@ -219,15 +219,15 @@ class ScanFile(Payload):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScanPlan(Payload):
-    """The files of the table at the version that the transaction reads, after partition pruning and data skipping.
+    """The files of the table at the version read, after partition pruning and data skipping.
 
     :param schema_string: Spark's JSON form of the table's schema at that version.
     :param partition_columns: logical names.
-    :param predicate: the predicate that the files were planned for; rows still have to be filtered by it.
+    :param predicate: the predicate of the plan; rows must still be filtered by it.
     :param column_mapping: ``none``, ``name`` or ``id``: how columns of the schema are found in files.
     :param files: the files.
-    :param deleted_rows: Parquet file with the deleted rows of all files, relative to the table, when they are too many to travel
-        in the plan: ``key`` (number of the file times 2^34 plus number of the word) and ``word``.
+    :param deleted_rows: Parquet file with the deleted rows of all files, relative to the table, if they are too many for the
+        plan: ``key`` (number of the file times 2^34 plus number of the word) and ``word``.
     """
 
     contract: int = CONTRACT
@@ -244,12 +244,12 @@ class ScanPlan(Payload):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadSet(Payload):
-    """What a stage read of the table; the commit checks it against concurrent commits.
+    """What a stage read; the commit checks it against concurrent commits.
 
-    :param predicates: Spark SQL texts, one for each read.
-    :param files: paths that were read, as the log has them (for reads whose files the stage rewrote).
-    :param whole_table: the stage relied on the whole table.
-    :param app_ids: application ids whose versions it looked up.
+    :param predicates: Spark SQL, one for each read.
+    :param files: paths in the log of files that the stage read and rewrote.
+    :param whole_table: the whole table was read.
+    :param app_ids: application ids whose versions were read.
     """
 
     predicates: tuple[str, ...] = ()
@@ -260,7 +260,7 @@ class ReadSet(Payload):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ManifestRef(Payload):
-    """A manifest of staged actions beside the staged files, when they are too many for XCom.
+    """A file of staged actions beside the staged files, if they are too many for XCom.
 
     :param path: relative to the table root.
     :param count: number of actions (lines).
@@ -276,33 +276,33 @@ class ManifestRef(Payload):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagedWrite(Payload):
-    """What one attempt of one stage wrote, to be published by the commit.
+    """What one attempt of a stage wrote, for the commit to publish.
 
-    :param stage: stage key: task id, and map index when mapped (safe for paths).
+    :param stage: stage key: task id and map index, in characters safe for paths.
     :param task_id: task that staged it.
     :param map_index: its map index, -1 when not mapped.
-    :param attempt: unique name of the attempt; its own directory.
+    :param attempt: unique name of the attempt and its directory.
     :param operation: Delta operation name, ``WRITE`` for DataFrame writes.
-    :param parameters: ``operationParameters`` of the operation, when it is not ``WRITE``.
-    :param metrics: ``operationMetrics`` that only the stage knows, when it is not ``WRITE``.
-    :param after: earlier stages of the transaction that this one was planned on top of, as ``<stage>/<attempt>``.
-    :param mode: ``append``, ``overwrite``, ``dynamic`` (dynamic partition overwrite), ``rewrite``: rows of files change, and the
-        removed files are among the actions, or ``alter``: the table itself changes.
-    :param replace_where: predicate text of an overwrite with ``replaceWhere``.
-    :param schema_string: Spark's JSON form of the schema that was written (data and partition columns).
+    :param parameters: ``operationParameters`` if the operation is not ``WRITE``.
+    :param metrics: ``operationMetrics`` that only the stage knows, if the operation is not ``WRITE``.
+    :param after: earlier stages that this one was planned on top of, as ``<stage>/<attempt>``.
+    :param mode: ``append``, ``overwrite``, ``dynamic`` (dynamic partition overwrite), ``rewrite`` (rows of files change; the
+        actions include the removed files) or ``alter`` (the table itself changes).
+    :param replace_where: predicate of an overwrite with ``replaceWhere``.
+    :param schema_string: Spark's JSON form of the schema written, data and partition columns.
     :param merge_schema: new columns may be added to the table's schema.
     :param overwrite_schema: the table's schema may be replaced (overwrite only).
-    :param partition_columns: partitioning that was written.
+    :param partition_columns: partition columns of the files.
     :param reads: what was read.
-    :param actions: staged actions in Delta's JSON form (``{"add": ...}``), when inline.
-    :param manifest: where they are otherwise.
-    :param num_copied_records: rows of replaced files that were written again because the predicate keeps them.
-    :param identity_high_water_marks: last value that the stage gave to each identity column whose values it generated.
-    :param num_change_files: change data files among the actions.
-    :param already_committed: nothing was staged, because the key was in the log before.
-    :param definition: what CREATE or REPLACE TABLE gives the table: ``mode``, ``clusterBy``, ``features``, Delta's ``metaData``.
-    :param changes: of a stage that changes the table itself (mode ``alter``): JSON forms of :mod:`airflow_delta.staging.changes`.
-    :param data_change: false when the rows of the table stay the same and only lie in other files (Delta's ``dataChange``).
+    :param actions: staged actions in Delta's JSON form (``{"add": ...}``), if inline.
+    :param manifest: the file that holds them otherwise.
+    :param num_copied_records: rows of replaced files that the predicate keeps, written again.
+    :param identity_high_water_marks: last value generated for each identity column.
+    :param num_change_files: number of change data files among the actions.
+    :param already_committed: nothing was staged, because the log already held the key.
+    :param definition: of CREATE or REPLACE TABLE: ``mode``, ``clusterBy``, ``features``, Delta's ``metaData``.
+    :param changes: of mode ``alter``: JSON forms of :mod:`airflow_delta.staging.changes`.
+    :param data_change: false if the table's rows stay the same and only move to other files (Delta's ``dataChange``).
     """
 
     contract: int = CONTRACT

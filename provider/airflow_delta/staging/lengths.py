@@ -1,4 +1,4 @@
-"""Limits of ``char(n)`` and ``varchar(n)`` columns, which Delta stores as strings with the declared type beside."""
+"""Limits of ``char(n)`` and ``varchar(n)`` columns, which Delta stores as strings with the declared type in their metadata."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.staging.contract import Json
 
 DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
-"""Metadata of a field: the type it was declared with, as SQL spells it, nested types included."""
+"""Metadata of a field: its declared type as SQL spells it, nested types included."""
 
 _MAX_NESTED = 100
 _LIMITED = re.compile(r"(?:var)?char\((\d+)\)")
@@ -17,9 +17,9 @@ _NAME = re.compile(r"`((?:[^`]|``)+)`|([^:`,<>]+)")
 
 
 def length_problems(field: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield path, expression and declared type of each limited text: where the expression is true, the text is too long.
+    """Yield path, expression and declared type of each limited string: if the expression is true, the string is too long.
 
-    Only lengths count, and a shorter text of a ``char`` stays as it is, as when Delta writes a DataFrame.
+    Strings shorter than a ``char`` are not padded, as in Delta's DataFrame writes.
     """
     declared = (field.get("metadata") or {}).get(DECLARED)
     if isinstance(declared, str):
@@ -56,7 +56,7 @@ def _problems(declared: str, value: str, path: str, depth: int) -> Iterator[tupl
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yield the parts of a list of types, at the commas that are in no brackets and no quotes."""
+    """Yield the parts of a list of types, split at commas outside brackets and quotes."""
     depth, start, quoted = 0, 0, False
     for at, char in enumerate(text):
         if char == "`":

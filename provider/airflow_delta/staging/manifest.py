@@ -1,4 +1,4 @@
-"""Staged actions on their way to the commit: inline in the XCom while small, else a manifest beside the staged files."""
+"""Staged actions for the commit: inline in the XCom if small, else in a manifest beside the staged files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ INLINE_LIMIT = 24 * 1024
 
 
 def encode_manifest(lines: Sequence[bytes]) -> bytes:
-    """Return the content of a manifest: one action a line, as in a commit of the log."""
+    """Return the content of a manifest: one action per line, as in the log's commits."""
     return b"".join(line + b"\n" for line in lines)
 
 
 def manifest_ref(path: str, data: bytes, count: int) -> ManifestRef:
-    """Return the reference that makes a missing or altered manifest recognisable.
+    """Return the reference that a missing or altered manifest is recognised by.
 
     :param path: relative to the table root.
     """
@@ -27,25 +27,25 @@ def manifest_ref(path: str, data: bytes, count: int) -> ManifestRef:
 
 
 def check_manifest(ref: ManifestRef, data: bytes | None, *, table: str) -> list[bytes]:
-    """Return the lines of a manifest that is as it was written.
+    """Return the lines of a manifest, checked against its reference.
 
-    :param data: its content, ``None`` when it is not there.
-    :raises ManifestException: it is missing, truncated or altered.
+    :param data: its content, ``None`` if it is missing.
+    :raises ManifestException: if it is missing, truncated or altered.
     """
     where = f"The manifest {ref.path} of staged files for table {table}"
     way_out = "Nothing was committed. Clear the stage that wrote it, so that it stages again."
     if data is None:
         raise ManifestException(f"{where} is missing. {way_out}", table=table)
     if len(data) != ref.size:
-        raise ManifestException(f"{where} has {len(data)} bytes, its stage wrote {ref.size}. {way_out}", table=table)
+        raise ManifestException(f"{where} has {len(data)} bytes, but its stage wrote {ref.size}. {way_out}", table=table)
     if hashlib.sha256(data).hexdigest() != ref.sha256:
         raise ManifestException(f"{where} was altered: its checksum is not the one its stage reported. {way_out}", table=table)
     lines = data.splitlines()
     if len(lines) != ref.count:
-        raise ManifestException(f"{where} holds {len(lines)} actions, its stage reported {ref.count}. {way_out}", table=table)
+        raise ManifestException(f"{where} holds {len(lines)} actions, but its stage reported {ref.count}. {way_out}", table=table)
     return lines
 
 
 def decode_actions(lines: Iterable[bytes]) -> tuple[Json, ...]:
-    """Return actions in their JSON form, as they travel inline."""
+    """Return actions in the JSON form of inline actions."""
     return tuple(json.loads(line) for line in lines)

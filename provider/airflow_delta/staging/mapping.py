@@ -1,7 +1,7 @@
-"""Column mapping of rows that are about to be written: ids and physical names of new columns, and the names in files.
+"""Column mapping of rows to write: ids and physical names of new columns, and the names in files.
 
-On Spark's JSON form of schemas, so that it can run anywhere. What columns the table has is the worker's to say (their metadata
-travels with the schema); new columns get the same names in every stage of one transaction.
+Works on Spark's JSON form of schemas, so that it can run anywhere. The worker sends the table's columns with their metadata; new
+columns get the same names in every stage of a transaction.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from airflow_delta.staging.schema import Type, nullable
 ID = "delta.columnMapping.id"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 FIELD_ID = "parquet.field.id"
-"""Metadata of a field that Spark's Parquet writer turns into the field id."""
-
-REPLACED_SCHEMA = "replacedSchema"
-"""Argument of a request: schema with column mapping that the rows replace; columns that stay keep their ids and names."""
+"""Metadata of a field that Spark's Parquet writer writes as the field id."""
 
 _NAMESPACE = uuid.UUID("5b1f6a34-6c80-4d5b-9c37-0d2a9cf1b3e1")
 
@@ -27,7 +24,7 @@ _NAMESPACE = uuid.UUID("5b1f6a34-6c80-4d5b-9c37-0d2a9cf1b3e1")
 def mapped_schema(schema: Json, rules: TableRules, seed: str) -> Json:
     """Return the schema with an id and a physical name for every field that has none.
 
-    :param seed: the transaction: the same column gets the same physical name in each of its stages.
+    :param seed: id of the transaction: a column gets the same physical name in each of its stages.
     """
     if rules.column_mapping == "none":
         return schema
@@ -46,9 +43,9 @@ def mapped_schema(schema: Json, rules: TableRules, seed: str) -> Json:
 
 
 def with_known_columns(schema: Json, known: Json) -> Json:
-    """Return the schema of an overwrite with the ids and physical names that columns of the same name and type have now.
+    """Return the schema of an overwrite; columns of the same name and type keep their ids and physical names.
 
-    As Delta does: readers of the change data feed can then read what was there before with the schema that replaces it.
+    As in Delta: readers of the change data feed can then read older changes with the new schema.
 
     :param known: the table's schema.
     """
@@ -70,7 +67,7 @@ def with_known_columns(schema: Json, known: Json) -> Json:
 
 
 def _same_kind(before: Type, now: Type) -> bool:
-    """Return whether a column keeps its id: the same type, but for fields of structs, which have ids of their own."""
+    """Return whether a column keeps its id: it has the same type, except for fields of structs, which have their own ids."""
     if isinstance(before, str) or isinstance(now, str):
         return bool(before == now)
     parts = ("elementType", "keyType", "valueType")
@@ -91,7 +88,7 @@ def field_metadata(field: Json) -> Json:
 
 
 def physical_type(data_type: Type, rules: TableRules) -> Type:
-    """Return a type as it stands in files: physical names and field ids at every depth."""
+    """Return a type as in files: with physical names and field ids at every depth."""
     return nullable(
         _each_field(data_type, "", lambda _path, f: {**f, "name": physical_name(f, rules), "metadata": field_metadata(f)})
     )
@@ -105,9 +102,9 @@ def _each_field(data_type: Type, path: str, change: Callable[[str, Json], Json])
             fields = []
             for field in data_type["fields"]:
                 name = field["name"].lower()
-                name = f"`{name}`" if "." in name else name  # a column a.b is not the field b of a
+                name = f"`{name}`" if "." in name else name  # a column `a.b` is not the field b of a
                 here = f"{path}.{name}" if path else name
-                # The field itself first: ids grow from the top downwards, as Delta gives them.
+                # The field itself first: ids grow from the top down, as in Delta.
                 changed = change(here, field)
                 fields.append({**changed, "type": _each_field(field["type"], here, change)})
             return {**data_type, "fields": fields}

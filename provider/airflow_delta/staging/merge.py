@@ -1,4 +1,4 @@
-"""The clauses of a MERGE: what happens to rows that match, to source rows without a match, and to table rows without one."""
+"""Arguments of a MERGE, and its clauses."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.staging.arguments import RewriteArguments
 from airflow_delta.staging.contract import Json, Payload
 
 MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE = "matched", "notMatched", "notMatchedBySource"
 UPDATE, DELETE, INSERT = "update", "delete", "insert"
 
 INSERTED = "-inserted"
-"""End of the name of a directory with inserted rows."""
+"""Suffix of the names of directories with inserted rows."""
 
 SCRATCH = "merge-scratch"
-"""Directory of the attempt with what only the way to the result needs: the source rows, pairs of rows that match. The collect
-deletes it; a visible name, so that any engine's VACUUM does where no collect came."""
+"""Directory of the attempt with intermediate results: the source rows, pairs of matching rows. The collect deletes it; its name
+is visible, so that any engine's VACUUM deletes what is left over.
+"""
 
 _ACTIONS = {MATCHED: (UPDATE, DELETE), NOT_MATCHED: (INSERT,), NOT_MATCHED_BY_SOURCE: (UPDATE, DELETE)}
 _WORDS = {MATCHED: "WHEN MATCHED", NOT_MATCHED: "WHEN NOT MATCHED", NOT_MATCHED_BY_SOURCE: "WHEN NOT MATCHED BY SOURCE"}
@@ -28,8 +30,8 @@ class MergeClause(Payload):
 
     :param kind: ``matched``, ``notMatched`` or ``notMatchedBySource``.
     :param action: ``update``, ``delete`` or ``insert``.
-    :param condition: Spark SQL; the first clause of its kind whose condition is true decides a row.
-    :param set: Spark SQL expressions by column of the table; ``None``: every column gets the source's of that name (``*``).
+    :param condition: Spark SQL; the first clause of its kind whose condition is true applies to a row.
+    :param set: Spark SQL expressions by column of the table; ``None`` is ``*``: each column gets the source's value.
     """
 
     kind: str
@@ -40,6 +42,36 @@ class MergeClause(Payload):
     def __str__(self) -> str:
         condition = "" if self.condition is None else f" AND {self.condition}"
         return f"{_WORDS.get(self.kind, self.kind)}{condition} THEN {self.action.upper()}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedColumns(Payload):
+    """A column of the table that must equal an expression over the source.
+
+    :param source: Spark SQL.
+    :param null_safe: nulls are equal too.
+    """
+
+    column: str
+    source: str
+    null_safe: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergeArguments(RewriteArguments):
+    """Arguments of a MERGE.
+
+    :param condition: Spark SQL over a row of the table and a row of the source.
+    :param keys: columns compared in the condition.
+    :param source: where a submitted job reads the source: ``sql``, or ``path`` with ``format`` and ``options``.
+    """
+
+    condition: str
+    target_alias: str
+    source_alias: str
+    clauses: tuple[MergeClause, ...]
+    keys: tuple[ComparedColumns, ...] = ()
+    source: dict | None = None  # type: ignore[type-arg]
 
 
 def when_matched_update(set: Mapping[str, str] | None = None, condition: str | None = None) -> Json:  # noqa: A002 - Delta's name
@@ -80,9 +112,9 @@ def when_not_matched_by_source_delete(condition: str | None = None) -> Json:
 
 
 def parse_clauses(clauses: Sequence[Mapping[str, object] | MergeClause], *, table: str) -> list[MergeClause]:
-    """Return clauses from their JSON form, checked as Delta checks them.
+    """Return clauses from their JSON form, with Delta's checks.
 
-    :raises DeltaAnalysisException: there is none, one is not known, or only the last of a kind should lack a condition.
+    :raises DeltaAnalysisException: if there is none, one is unknown, or one without a condition is not the last of its kind.
     """
     found = [clause if isinstance(clause, MergeClause) else MergeClause.from_dict(clause) for clause in clauses]
     if not found:
@@ -92,16 +124,16 @@ def parse_clauses(clauses: Sequence[Mapping[str, object] | MergeClause], *, tabl
             known = "; ".join(f"{kind}: {', '.join(actions)}" for kind, actions in _ACTIONS.items())
             raise _refused(table, f"has the clause {clause.kind!r} with action {clause.action!r}; known are {known}")
         if clause.action == DELETE and clause.set is not None:
-            raise _refused(table, f"sets columns in {clause}; a delete has none")
+            raise _refused(table, f"sets columns in {clause}; DELETE takes none")
         if clause.set is not None and not clause.set:
             raise _refused(table, f"sets no column in {clause}; leave it out for *")
         if clause.kind == NOT_MATCHED_BY_SOURCE and clause.action == UPDATE and clause.set is None:
-            raise _refused(table, f"has {clause} without columns to set: there is no source row to take them from")
+            raise _refused(table, f"has {clause} without columns to set, and no source row to take them from")
     for kind in _ACTIONS:
         early = [clause for clause in found if clause.kind == kind][:-1]
         if any(clause.condition is None for clause in early):
             raise _refused(
-                table, f"has a clause {_WORDS[kind]} without a condition before another one; only the last may lack it"
+                table, f"has a clause {_WORDS[kind]} without a condition before another one; only the last may have none"
             )
     return found
 

@@ -1,7 +1,7 @@
 """Names under a table's staging directory: ``staged/<transactionId>/<stage>/<attempt>/...``.
 
-A visible directory name, so that any engine's VACUUM collects what was never published. Stage keys and attempts use only
-characters that no file system, URI or glob treats specially.
+The directory name is visible, so that any engine's VACUUM deletes files that were never published. Stage keys and attempts use
+only characters that no file system, URI or glob treats specially.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ REPORT_DIRECTORY = "_report"
 REQUEST_NAME = "request.json"
 SCAN_DIRECTORY = "_scans"
 ABORT_MARKER = "_aborted"
-"""Puts the transaction off for good: its commit refuses from then on."""
+"""Aborts the transaction: its commit refuses from then on."""
 COMMITTED_MARKER = "_committed"
-"""Says that the log holds the transaction; stays for as long as anything else of it does."""
+"""Says that the log holds the transaction; deleted last."""
 COMMIT_MARKER_PREFIX = "_commit-"
-"""Of an attempt of the commit: ``_commit-0``, ``_commit-1``, ... They are numbered, so that they can be read by name."""
+"""Prefix for attempts of the commit: ``_commit-0``, ``_commit-1``, ... Numbered, so that they can be read by name."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 def stage_key(task_id: str, map_index: int = -1) -> str:
-    """Return the key of a stage: its task id, and its map index when it is mapped, in safe characters.
+    """Return the key of a stage: its task id and map index (if mapped) in safe characters.
 
     A task id with other characters keeps its readable part and gets a digest, so that two ids never share a key.
     """
@@ -42,7 +42,7 @@ def stage_key(task_id: str, map_index: int = -1) -> str:
 
 
 def new_attempt(try_number: int = 1) -> str:
-    """Return a name for one execution of a stage or commit, unique also among executions of the same try."""
+    """Return a name for one execution of a stage or commit, unique even among executions of the same try."""
     return f"{try_number}-{uuid.uuid4().hex[:8]}"
 
 
@@ -57,15 +57,15 @@ def attempt_directory(transaction_id: str, stage: str, attempt: str) -> str:
 
 
 def is_marker(name: str) -> bool:
-    """Say whether a name right below a transaction's directory is that of a marker."""
+    """Return whether a name directly below a transaction's directory is a marker's."""
     return name in (ABORT_MARKER, COMMITTED_MARKER) or name.startswith(COMMIT_MARKER_PREFIX)
 
 
 def is_hidden(relative_path: str) -> bool:
-    """Say whether a file does not belong to the data: its name, or that of a directory above it, begins with ``_`` or ``.``.
+    """Return whether a file is hidden: its name, or that of a directory above it, begins with ``_`` or ``.``.
 
-    Not so directories ``name=value``: a partition column may have such a name (Delta's rule; Spark hides ``.name=value`` when it
-    lists a directory).
+    Directories ``name=value`` are not: a partition column may have such a name (Delta's rule; Spark's listings hide
+    ``.name=value``).
     """
     *directories, name = relative_path.split("/")
     return name.startswith(("_", ".")) or any(part.startswith(("_", ".")) and "=" not in part for part in directories)

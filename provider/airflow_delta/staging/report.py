@@ -1,6 +1,6 @@
-"""What a stage is asked to do on Spark, and what it reports back.
+"""The request of a stage to Spark, and Spark's report.
 
-Both are plain JSON, so that they reach a job on any cluster as configuration or as a file and come back as one.
+Both are plain JSON: a job on any cluster gets the request as configuration or a file, and writes the report as a file.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ NUM_FILES, NUM_ROWS, NUM_BYTES = "numFiles", "numRows", "numBytes"
 class StageRequest(Payload):
     """What one attempt of a stage has to write, and where.
 
-    :param table: URI of the table as Spark reaches it (``s3a://`` where the worker says ``s3://``); not URL-encoded.
+    :param table: URI of the table for Spark (``s3a://`` for the worker's ``s3://``); not URL-encoded.
     :param directory: directory of the attempt, relative to the table root.
     :param mode: ``append``, ``overwrite`` or ``dynamic``.
-    :param replace_where: predicate text of an overwrite; rows to be written must satisfy it.
-    :param predicate: the same as Spark SQL that means the same in every session, for Spark to evaluate.
-    :param schema_string: the table's schema (Spark's JSON form), ``None`` when the written data decides it.
-    :param partition_columns: columns to partition the files by.
+    :param replace_where: predicate of an overwrite; rows to write must satisfy it.
+    :param predicate: the same as Spark SQL that does not depend on session settings.
+    :param schema_string: the table's schema (Spark's JSON form), ``None`` if the data decide it.
+    :param partition_columns: columns to partition files by.
     :param options: options of Spark's Parquet writer (``compression``, ``maxRecordsPerFile``, ...).
-    :param scan: the table at the version that the transaction reads, for jobs that read it.
-    :param rewrite: files whose rows may match a ``replaceWhere`` on data columns; the rows that the predicate does not
-        select have to be written again.
-    :param rules: what the table's features ask of the rows.
-    :param arguments: of an operation other than ``WRITE``: plain JSON, see the module of :mod:`airflow_delta.commands` that
-        plans it.
-    :param deletion_vectors: rows that go are marked as deleted, and their files stay; else the rows that stay are written again.
+    :param scan: the table at the version read, for jobs that read it.
+    :param rewrite: files with rows that may be selected by the predicate; their other rows have to be written again.
+    :param rules: rules of the table's features for rows.
+    :param arguments: JSON form of the operation's :class:`~airflow_delta.staging.arguments.Arguments`.
+    :param deletion_vectors: mark deleted rows and keep their files, rather than write the other rows again.
     """
 
     contract: int = CONTRACT
@@ -63,14 +61,14 @@ class StageRequest(Payload):
     deletion_vectors: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what must not be written down: a request lies beside the table.
+        """Refuse credentials and what may be secret: a request is stored beside the table.
 
-        :raises DeltaIllegalArgumentException: the location, an option or the source brings credentials, or may do so.
+        :raises DeltaIllegalArgumentException: if the location, an option or the source has some.
         """
         whose = f"the stage {self.stage}"
         if has_user_info(self.table):
             raise DeltaIllegalArgumentException(
-                f"The location that {whose} gives Spark has credentials in it ({masked(self.table)}). Set them in the Spark "
+                f"The location that {whose} gives Spark contains credentials ({masked(self.table)}). Set them in the Spark "
                 "connection or on the cluster."
             )
         check_writer_options(self.options, whose=whose)
@@ -87,22 +85,21 @@ class StageReport(Payload):
     """What one attempt of a stage wrote.
 
     :param directories: directories with new rows, relative to the attempt's directory.
-    :param copied_directories: directories with rows of replaced files that were written again.
-    :param rewritten_files: paths, as the log has them, of the files whose rows are in ``copied_directories`` or are
-        selected by the predicate; the commit removes them.
-    :param change_directories: directories with change data of the rows that were replaced.
-    :param vector_directories: directories with the rows that are marked as deleted: Parquet with ``file`` (path as the log has
-        it), ``number`` and ``word``: 64 rows of a file, from row ``64 * number`` on, a bit for each that goes.
-    :param path: URI of the attempt's directory as Spark reached it.
-    :param written: what Spark says of each of these directories: ``numFiles``, ``numRows`` and ``numBytes``; files and bytes are
-        null where Spark cannot list them. The worker must find exactly that.
-    :param metrics: what the operation counted, by the name that ``operationMetrics`` has for it.
-    :param identities: identity columns whose values the stage generated.
-    :param schema_string: Spark's JSON form of what was written, data and partition columns, under their logical names.
+    :param copied_directories: directories with copied rows of replaced files.
+    :param rewritten_files: paths in the log of files whose rows are copied or selected by the predicate; the commit removes them.
+    :param change_directories: directories with change data of replaced rows.
+    :param vector_directories: directories with rows to mark as deleted: Parquet with ``file`` (path in the log), ``number`` and
+        ``word``: a bit for each of the 64 rows of the file from row ``64 * number`` on.
+    :param path: URI of the attempt's directory for Spark.
+    :param written: ``numFiles``, ``numRows`` and ``numBytes`` of each of these directories; files and bytes are null if Spark
+        cannot list them. The worker must find exactly that.
+    :param metrics: what the operation counted, by its name in ``operationMetrics``.
+    :param identities: identity columns with generated values.
+    :param schema_string: Spark's JSON form of the schema written: data and partition columns under their logical names.
     :param time_zone: time zone of timestamps in the names of partition directories, or
         :data:`airflow_delta.staging.zones.AS_IN_LOG`.
     :param answers: of an ``AUDIT``: JSON forms of :class:`~airflow_delta.staging.audit.SqlAnswer`.
-    :param error_class: class name of the error when the stage failed.
+    :param error_class: class name of the error if the stage failed.
     """
 
     contract: int = CONTRACT
@@ -128,12 +125,12 @@ class StageReport(Payload):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AbortResult(Payload):
-    """What an abort did.
+    """Result of an abort.
 
-    :param outcome: ``committed`` (nothing to abort: the log holds the transaction), ``deleted`` (no live commit can publish,
-        the staged files were deleted) or ``marked`` (a commit may be alive: the transaction is marked as aborted, and
-        maintenance deletes the files after its grace time).
-    :param version: version that holds the transaction, under ``committed``.
+    :param outcome: ``committed`` (the log holds the transaction), ``deleted`` (no commit is alive: the staged files were deleted)
+        or ``marked`` (a commit may be alive: the transaction is marked as aborted, and maintenance deletes the files after its
+        grace time).
+    :param version: under ``committed``: the version that holds the transaction.
     :param reason: one sentence for the log.
     """
 

@@ -1,8 +1,8 @@
-"""Does a DataFrame fit a table? Compared on Spark's JSON form of schemas, so that it can run anywhere.
+"""Whether a DataFrame fits a table, compared on Spark's JSON form of schemas, so that it can run anywhere.
 
-Columns match by name whatever their case. A type that differs is cast where no value can be lost; UPDATE and MERGE cast as SQL's
-store assignment does (Spark's ANSI policy), as in Delta. New columns need ``mergeSchema`` (Delta's
-``ImplicitMetadataOperation``). The worker checks the outcome once more.
+Columns match by name, ignoring case. A different type is cast if no value can be lost; UPDATE and MERGE follow SQL's store
+assignment (Spark's ANSI policy), as in Delta. New columns need ``mergeSchema`` (Delta's ``ImplicitMetadataOperation``). The
+worker checks the result again.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def fields(struct: Json) -> list[Json]:
 
 
 def find_field(struct: Json, name: str) -> Json | None:
-    """Return the field of that name, whatever its case."""
+    """Return the field of that name, ignoring case."""
     folded = name.lower()
     return next((f for f in struct["fields"] if f["name"].lower() == folded), None)
 
 
 def type_name(data_type: Type) -> str:
-    """Return a type for an error message, as SQL spells it."""
+    """Return a type as SQL spells it, for messages."""
     if isinstance(data_type, str):
         return {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}.get(data_type, data_type)
     match data_type["type"]:
@@ -75,7 +75,7 @@ def type_name(data_type: Type) -> str:
 
 
 def nullable(data_type: Type) -> Type:
-    """Return a type with everything in it nullable, as Delta stores the schema of data."""
+    """Return a type with all of its parts nullable, as Delta stores the schema of data."""
     if isinstance(data_type, str):
         return data_type
     match data_type["type"]:
@@ -105,7 +105,7 @@ def _own_metadata(field: Json) -> Json:
 
 
 def same_type(one: Type, other: Type) -> bool:
-    """Say whether two types differ in nothing but nullability and metadata, names compared exactly."""
+    """Return whether two types differ only in nullability and metadata; names are case-sensitive."""
     if isinstance(one, str) or isinstance(other, str):
         return bool(one == other)
     if one["type"] != other["type"]:
@@ -125,7 +125,7 @@ def same_type(one: Type, other: Type) -> bool:
 
 
 def store_assignment(given: str, target: str) -> str | None:
-    """Return how a value of one atomic type is stored as another: ``widen``, ``checked``, or ``None`` when it may not be."""
+    """Return how a value of one atomic type is stored as another: ``widen``, ``checked``, or ``None`` if it may not be."""
     if given in ("void", target) or target in _WIDER.get(given, ()):
         return WIDEN
     if target == "string":
@@ -138,7 +138,7 @@ def store_assignment(given: str, target: str) -> str | None:
 def keeps_values(given: str, target: str) -> bool:
     """Return whether every value of one atomic type can be stored as another: no fraction, digit, time of day or instant is lost.
 
-    What a timestamp is in another type depends on a time zone, in which an hour may come twice.
+    Timestamps in another type depend on a time zone, in which an hour may occur twice.
     """
     if given in ("void", target):
         return True
@@ -188,15 +188,15 @@ def written_schema(
     rules: TableRules | None = None,
     exact: bool = False,
 ) -> Json:
-    """Return the schema that rows of a DataFrame are written with: the table's columns in order, then new ones.
+    """Return the schema to write a DataFrame with: the table's columns in order, then new ones.
 
     :param data: schema of the DataFrame.
-    :param table: schema of the table, ``None`` when the data decides (a new table, ``overwriteSchema``).
+    :param table: schema of the table, ``None`` if the data decide (a new table, ``overwriteSchema``).
     :param merge: new columns are allowed.
-    :param rules: what the table's features ask of the rows.
-    :param exact: no cast that may lose a value is made.
+    :param rules: rules of the table's features for rows.
+    :param exact: make no cast that may lose a value.
     :raises SchemaMismatchException: naming each column, what was expected and what was given.
-    :raises InvariantViolationException: a NOT NULL column is not in the DataFrame.
+    :raises InvariantViolationException: if a NOT NULL column is not in the DataFrame.
     """
     rules = TableRules() if rules is None else rules
     where = f"table {table_name}" + (f" version {version}" if version >= 0 else "")
@@ -239,7 +239,7 @@ def written_schema(
 
 
 class _Merging:
-    """Brings the columns of data and table together, and notes what does not fit."""
+    """Merges the columns of data and table, and collects the problems."""
 
     def __init__(self, merge: bool, widen: bool, *, any_name: bool, exact: bool) -> None:
         self.merge = merge
@@ -296,7 +296,7 @@ class _Merging:
             self.lossy.append(f"{path} AS {type_name(target).upper()}")
             self.widens = self.widens or may_widen(target, given)
             how = None
-        # Inside a struct, list or map a failed cast could not be told from a null, so only safe ones are made there.
+        # Inside a struct, array or map, a failed cast cannot be distinguished from a null, so only safe ones are made.
         if how is None or (how == CHECKED and ("." in path or "[" in path)):
             self._mismatch(given, target, path)
         return target
@@ -306,7 +306,7 @@ class _Merging:
         for f in struct["fields"]:
             path = prefix + f["name"]
             if not self.any_name and _INVALID_NAME.search(f["name"]):
-                problems.append(f"column {path!r} has a character of ' ,;{{}}()\\n\\t=' in its name, rename it")
+                problems.append(f"column {path!r} has one of the characters ' ,;{{}}()\\n\\t=' in its name, rename it")
             problems += self._unsupported(f["type"], path)
         return problems
 
@@ -316,7 +316,7 @@ class _Merging:
     def _unsupported(self, data_type: Type, path: str) -> list[str]:
         if isinstance(data_type, str):
             if data_type == "void":
-                return [f"column {path} holds only nulls of no type, cast it to one"]
+                return [f"column {path} holds only untyped nulls (void), cast it to a type"]
             if data_type not in _ATOMIC and not _DECIMAL.fullmatch(data_type):
                 return [f"column {path} has the type {data_type}, which the table cannot store"]
             return []
@@ -336,7 +336,7 @@ def _duplicates(struct: Json, prefix: str) -> Iterator[str]:
     for f in struct["fields"]:
         name = f["name"].lower()
         if name in seen:
-            yield f"column {prefix}{f['name']} is there twice (names are compared whatever their case)"
+            yield f"column {prefix}{f['name']} occurs twice (names are case-insensitive)"
         seen.add(name)
         if not isinstance(f["type"], str) and f["type"]["type"] == "struct":
             yield from _duplicates(f["type"], f"{prefix}{f['name']}.")
@@ -358,7 +358,7 @@ def _partitioning(struct: Json, partition_columns: Sequence[str]) -> list[str]:
 def parse_struct(schema_string: str) -> Json:
     """Return the schema of a ``schemaString`` as decoded JSON.
 
-    :raises SchemaMismatchException: it is no schema.
+    :raises SchemaMismatchException: if it is not a schema.
     """
     try:
         value = json.loads(schema_string)

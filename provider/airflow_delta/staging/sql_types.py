@@ -1,6 +1,6 @@
-"""Spark SQL's texts for types (``STRUCT<x: INT NOT NULL, y: ARRAY<STRING>>``) and column paths, in Spark's JSON form.
+"""Spark SQL's types (``STRUCT<x: INT NOT NULL, y: ARRAY<STRING>>``) and column paths, in Spark's JSON form.
 
-Standard library only: Dags name types this way where no Spark is at hand to parse them.
+Standard library only: Dags name types this way, without a Spark to parse them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _SIMPLE = frozenset({"float", "double", "string", "boolean", "binary", "date", "
 def parse_sql_type(text: str) -> Any:
     """Return a type in Spark's JSON form: a name, or an object with ``type``.
 
-    :param text: as Spark SQL spells it; Spark's own JSON form of a type is taken as well.
-    :raises DeltaAnalysisException: it is no type that Delta tables have.
+    :param text: Spark SQL, or Spark's JSON form of a type.
+    :raises DeltaAnalysisException: if it is not a type that Delta tables have.
     """
     try:
         if text.lstrip().startswith("{"):
@@ -48,21 +48,21 @@ def parse_sql_type(text: str) -> Any:
 
 
 def parse_column_path(text: str) -> tuple[str, ...]:
-    """Return the names of a dotted path; names with dots stand in back-quotes.
+    """Return the names of a dotted path; names with dots are in backticks.
 
-    :raises DeltaAnalysisException: it is no path.
+    :raises DeltaAnalysisException: if it is not a column path.
     """
     parts: list[str] = []
     at = 0
     while at < len(text) or not parts:
         match = _PART.match(text, at)
         if match is None:
-            raise DeltaAnalysisException(f"{text!r} is no path of a column; put names with dots into back-quotes")
+            raise DeltaAnalysisException(f"{text!r} is not a valid column path; put names with dots in backticks")
         parts.append(match[1].replace("``", "`") if match[1] else match[2].rstrip())
         at = match.end()
         if not match[3]:
             return tuple(parts)
-    raise DeltaAnalysisException(f"{text!r} is no path of a column; it ends with a dot")
+    raise DeltaAnalysisException(f"{text!r} is not a valid column path; it ends with a dot")
 
 
 class _Parser:
@@ -80,7 +80,7 @@ class _Parser:
         self.at = 0
 
     def error(self) -> DeltaAnalysisException:
-        return DeltaAnalysisException(f"{self.text!r} is no type of Spark SQL that a Delta table can have, such as BIGINT")
+        return DeltaAnalysisException(f"{self.text!r} is not a Spark SQL type of Delta tables, such as BIGINT")
 
     def peek(self) -> str:
         return self.tokens[self.at][1].lower() if self.at < len(self.tokens) else ""

@@ -1,7 +1,6 @@
-"""Partition values of TIMESTAMP columns without a time zone: what they are, the session of Spark decides, as in Delta Spark.
+"""Partition values of TIMESTAMP columns without a time zone: Spark's session decides what they mean, as in Delta Spark.
 
-Rows that an operation writes again stay in the partition as the log spells it, so that they keep their value for readers in
-every time zone.
+Rewritten rows stay in the partition as the log spells it, so that they keep their value for readers in every time zone.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from airflow_delta.staging.mapping import PHYSICAL_NAME
 from airflow_delta.staging.schema import find_field, parse_struct
 
 AS_IN_LOG = "as in the log"
-"""``time_zone`` of a report: texts without a zone in directory names are partition values word for word; the others end in Z."""
+"""``time_zone`` of a report: strings without a zone in directory names are the log's partition values; the others end in Z."""
 
 _ZONELESS = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[ T][0-9:.]*)?")
 
 
 def zoneless_values(plan: ScanPlan | None) -> dict[str, set[str]]:
-    """Return the partition values without a time zone among the files of a plan, by the column's name in the table."""
+    """Return the partition values without a time zone of the files of a plan, by column name."""
     found: dict[str, set[str]] = {}
     if plan is None or not plan.partition_columns:
         return found
@@ -36,5 +35,5 @@ def zoneless_values(plan: ScanPlan | None) -> dict[str, set[str]]:
 
 
 def zone_of_directories(plan: ScanPlan | None) -> str:
-    """Return ``time_zone`` of a report: how the directories of an operation that rewrites files of a plan name timestamps."""
+    """Return ``time_zone`` of a report: how directories of rewritten files of a plan name timestamps."""
     return AS_IN_LOG if zoneless_values(plan) else "UTC"

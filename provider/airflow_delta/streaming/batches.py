@@ -1,4 +1,4 @@
-"""What a streaming query has committed, as the log has it: also what another process committed for it."""
+"""Commits of a streaming query in a table's log, by whichever process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def committed_batches(log: DeltaLog, query_id: str, *, since: int = 0) -> list[C
     """Return the commits of a query, oldest first; ``txn_version`` is the id of the batch.
 
     :param query_id: ``appId`` of its commits.
-    :param since: the oldest version to look at.
+    :param since: the oldest version to read.
     """
     if log.update().version < since:
         return []

@@ -1,4 +1,4 @@
-"""How old a micro-batch is, as the checkpoint of its query has it."""
+"""The age of a micro-batch, from the checkpoint of its query."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ QUERY_ID = "sql.streaming.queryId"
 
 
 def planned_at(df: DataFrame, batch_id: int) -> int | None:
-    """Return when the running batch was planned for the first time, in milliseconds since the epoch.
+    """Return when the running batch was first planned, in milliseconds since the epoch.
 
-    Spark writes ``offsets/<batch>`` to the checkpoint before it runs a batch, and leaves it when it runs the batch again. Where
-    nobody tells (Spark Connect), a batch that has predecessors may be of any age, and the first one counts as new.
+    Spark writes ``offsets/<batch>`` to the checkpoint before it runs a batch, and keeps it when it runs the batch again. If the
+    checkpoint is unknown (Spark Connect), the first batch counts as new, and later ones may be of any age.
     """
     spark: Any = df.sparkSession
     context = getattr(spark, "_sc", None)
@@ -30,5 +30,5 @@ def planned_at(df: DataFrame, batch_id: int) -> int | None:
             file_system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
             return int(file_system.getFileStatus(path).getModificationTime())
         except Exception:
-            logger.debug("The checkpoint does not tell when batch %s was planned", batch_id, exc_info=True)
+            logger.debug("The checkpoint does not say when batch %s was planned", batch_id, exc_info=True)
     return 0 if batch_id > 0 else None

@@ -1,7 +1,7 @@
 """The sink of a streaming query: ``df.writeStream.foreachBatch(DeltaBatchSink(table))``.
 
-A micro-batch is a transaction of its own with the query's id as ``appId`` and the batch's id as ``version`` (Delta's
-``DeltaSink``). Spark runs a batch again when it was not told that it is done; what the log holds already is not committed twice.
+Each micro-batch is a transaction with the query's id as ``appId`` and the batch's id as ``version`` (Delta's ``DeltaSink``).
+Spark runs a batch again if it does not know that it succeeded; a batch that the log already holds is not committed again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OUTPUT_MODES = {"append": "Append", "complete": "Complete"}
-"""Output modes of a query that a Delta table can take, with the names that ``operationParameters`` has for them."""
+"""Output modes that a Delta table supports, and their names in ``operationParameters``."""
 
 _MAX_RESULTS = 1000
-"""Batches that a sink remembers: a query may run for months."""
+"""How many results a sink keeps: a query may run for months."""
 
 _KEEP_IDENTITIES: dict[str, str | None] = {"delta.setTransactionRetentionDuration": None}
-"""A query that stood still for however long must still find its last batch in a table that it has made."""
+"""A query must find its last batch in a table that it created, however long it has not run."""
 
 
 class DeltaBatchSink:
@@ -41,30 +41,30 @@ class DeltaBatchSink:
     Nothing is read or written before the first batch. The sink holds plain values only, so that Spark Connect can send it to its
     server, storage options included.
 
-    :param table: URI of the table; with ``hook`` also a name below its base path. The first batch creates it.
+    :param table: URI of the table; with ``hook``, a name below its base path works too. The first batch creates the table.
     :param storage_options: options of the object store, see :func:`airflow_delta.log.storage.factory.store_for`.
     :param mode: ``append``, or ``complete`` (a batch is the whole result and replaces the table's rows); must be the query's
         output mode.
-    :param merge_schema: columns that the table does not have are added to it.
-    :param overwrite_schema: a batch of a ``complete`` query replaces the table's schema.
-    :param partition_by: partition columns of a table that is created.
+    :param merge_schema: add columns that the table does not have.
+    :param overwrite_schema: batches of a ``complete`` query replace the table's schema.
+    :param partition_by: partition columns, if the table is created.
     :param query_id: the ``appId`` of the commits. Default: the query's own id, which Spark keeps in the checkpoint. Spark Connect
-        does not tell it: give a text that lives as long as the checkpoint does, and change it when the checkpoint is deleted,
-        since the new query counts its batches from 0 again.
-    :param reads_table: the query reads the same table: a commit that changed it since is a conflict.
+        does not have it: give an id that stays the same as long as the checkpoint exists, and a new one after the checkpoint is
+        deleted, since the new query counts its batches from 0 again.
+    :param reads_table: the query reads the same table, and concurrent commits conflict.
     :param options: options of Spark's Parquet writer.
-    :param spark_table_uri: URI of the table as Spark reaches it, when it is not this process's.
+    :param spark_table_uri: URI of the table for Spark, if it differs from this process's.
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
-    :param max_restarts: how often a batch is begun anew on the newest version after a conflict with another commit.
+    :param max_restarts: how often a batch starts over on the newest version after a conflict with another commit.
     :param user_metadata: ``commitInfo.userMetadata`` of every commit.
     :param tags: ``commitInfo.tags`` of every commit.
     :param hook: connection to the table, instead of ``storage_options``.
-    :param assume_new_batch: id of a batch that is known not to be in the table, where the table cannot tell any more: keys expire
-        (``delta.setTransactionRetentionDuration``), and the query may have stood still for longer.
-    :ivar results: the last 1000 commits of this object, by batch, as far as it ran in this process. Queries that run at the
-        same time need a sink each.
-    :ivar failure: the error that ended the query, as far as it ran in this process.
-    :raises DeltaIllegalArgumentException: the arguments contradict each other.
+    :param assume_new_batch: id of a batch that is known not to be in the table, if the table no longer holds the query's key
+        (``delta.setTransactionRetentionDuration``).
+    :ivar results: the last 1000 commits of this object, by batch, if it runs in this process. Concurrent queries need one sink
+        each.
+    :ivar failure: the error that ended the query, if it runs in this process.
+    :raises DeltaIllegalArgumentException: if the arguments contradict each other.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class DeltaBatchSink:
     ) -> None:
         if mode not in OUTPUT_MODES:
             raise DeltaIllegalArgumentException(
-                f"A Delta table cannot take the output mode {mode!r} of a query; use append or complete. For updates, MERGE each "
+                f"A Delta table does not support the output mode {mode!r}; use append or complete. For updates, MERGE each "
                 f"batch (table {table}).",
                 table=table,
             )
@@ -107,8 +107,8 @@ class DeltaBatchSink:
             "merge_schema": merge_schema,
             "overwrite_schema": overwrite_schema,
             "options": dict(options or {}),
-            "spark_table_uri": spark_table_uri,
         }
+        self._spark_table_uri = spark_table_uri
         self._partition_by = tuple(partition_by)
         self._reads_table = reads_table
         self._isolation_level = isolation_level
@@ -122,8 +122,8 @@ class DeltaBatchSink:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Commit a micro-batch, unless the log holds it.
 
-        :raises DeltaAnalysisException: a column has the type ``void``.
-        :raises DeltaConcurrentModificationException: another commit conflicts; the restarted query runs the batch again.
+        :raises DeltaAnalysisException: if a column has the type ``void``.
+        :raises DeltaConcurrentModificationException: if another commit conflicts; the restarted query runs the batch again.
         """
         try:
             self.results[batch_id] = self.commit(df, batch_id)
@@ -134,7 +134,7 @@ class DeltaBatchSink:
             raise
 
     def commit(self, df: DataFrame, batch_id: int) -> CommitResult:
-        """Commit a micro-batch, unless the log holds it, and return its commit; raises as calling the sink does."""
+        """Commit a micro-batch, unless the log holds it, and return its commit. Raises like a call of the sink."""
         from airflow_delta.commands.run_transaction import run_transaction
         from airflow_delta.log import DeltaLog
 
@@ -158,10 +158,10 @@ class DeltaBatchSink:
             )
         except TransactionExpiredException as expired:
             raise TransactionExpiredException(
-                f"Whether batch {batch_id} of query {query_id} is in table {self.table} can no longer be told: the query has "
-                "stood still for longer than the table keeps its keys (delta.setTransactionRetentionDuration) and its log. "
-                f"Nothing is committed. Look at the table: if it lacks the rows of the batch, give assume_new_batch={batch_id}; "
-                "if it has them, begin a new query (checkpoint and query_id) where this one stopped.",
+                f"It can no longer be known whether table {self.table} has batch {batch_id} of query {query_id}: the query has "
+                "been down for longer than the table keeps its keys (delta.setTransactionRetentionDuration) and its log. "
+                f"Nothing is committed. If the table lacks the rows of the batch, pass assume_new_batch={batch_id}; "
+                "if it has them, start a new query (checkpoint and query_id) where this one stopped.",
                 table=self.table,
                 version=expired.version,
             ) from expired
@@ -172,17 +172,19 @@ class DeltaBatchSink:
         return result
 
     def _stage(self, log: DeltaLog, handle: TransactionHandle, df: DataFrame, query_id: str, batch_id: int) -> StagedWrite:
-        from airflow_delta.commands.begin.read_snapshot import read_snapshot
-        from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
+        from airflow_delta.commands.stage.stage_view import open_stage
+        from airflow_delta.commands.write.collect_write import collect_stage
+        from airflow_delta.commands.write.plan_write import plan_stage
         from airflow_delta.spark.stage import stage_dataframe
         from airflow_delta.transaction import Operation
 
-        request = plan_stage(log, handle, task_id=f"batch-{batch_id}", attempt=new_attempt(), **self._write)
-        staged = collect_stage(log, handle, request, stage_dataframe(df.sparkSession, df, request))
+        stage = open_stage(log, handle, task_id=f"batch-{batch_id}", attempt=new_attempt(), spark_table_uri=self._spark_table_uri)
+        request = plan_stage(stage, **self._write)
+        staged = collect_stage(stage, request, stage_dataframe(df.sparkSession, df, request))
         replaced = self.mode == "complete" and handle.read_version >= 0
         metrics = {
             "numAddedFiles": staged.num_files,
-            "numRemovedFiles": read_snapshot(log, handle).num_files if replaced else 0,
+            "numRemovedFiles": stage.snapshot.num_files if replaced else 0,
             "numOutputBytes": staged.num_bytes,
         }
         if staged.num_records is not None:
@@ -195,22 +197,22 @@ class DeltaBatchSink:
 
 
 def _query_id(df: DataFrame, table: str) -> str:
-    """Return the id of the query that the running batch belongs to."""
-    context = getattr(df.sparkSession, "_sc", None)  # a session of Spark Connect has none
+    """Return the id of the running batch's query."""
+    context = getattr(df.sparkSession, "_sc", None)  # Spark Connect has none
     found = None if context is None else context.getLocalProperty(QUERY_ID)
     if not found:
         raise DeltaIllegalArgumentException(
-            f"The id of the streaming query that writes to {table} is not known here (Spark Connect does not tell it): give "
-            "DeltaBatchSink a query_id that lives as long as the checkpoint of the query.",
+            f"The id of the streaming query that writes to {table} is unknown (Spark Connect does not have it): give "
+            "DeltaBatchSink a query_id that stays the same as long as the checkpoint exists.",
             table=table,
         )
     return str(found)
 
 
 def _check_types(df: DataFrame, table: str) -> None:
-    """Check that no column has the type ``void``: a stream cannot know which type later batches will have.
+    """Check that no column has the type ``void``: the type of later batches is unknown.
 
-    :raises DeltaAnalysisException: one has (Delta: DELTA_NULL_SCHEMA_IN_STREAMING_WRITE).
+    :raises DeltaAnalysisException: if one has (Delta: DELTA_NULL_SCHEMA_IN_STREAMING_WRITE).
     """
 
     def is_void(data_type: Any) -> bool:
@@ -224,6 +226,6 @@ def _check_types(df: DataFrame, table: str) -> None:
     if void:
         raise DeltaAnalysisException(
             f"The streaming query writes the columns {', '.join(void)} with the type void to {table} "
-            "(DELTA_NULL_SCHEMA_IN_STREAMING_WRITE). Cast them to the type that they shall have.",
+            "(DELTA_NULL_SCHEMA_IN_STREAMING_WRITE). Cast them to the intended type.",
             table=table,
         )

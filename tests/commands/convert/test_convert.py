@@ -88,7 +88,7 @@ def test_time_zones_of_directories(here: Table) -> None:
         ("p=20200101/a.parquet", "p DATE", "FAILED_CAST"),
         ("p=2020-13-01/a.parquet", "p DATE", "FAILED_CAST"),
         ("p=1/a.parquet", "p ARRAY<INT>", "cannot partition"),
-        ("p=1/a.parquet", "p NOTYPE", "no type"),
+        ("p=1/a.parquet", "p NOTYPE", "not a Spark SQL type"),
     ],
 )
 def test_directories_that_do_not_fit(here: Table, path: str, partitions: str | None, message: str) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.stage.after import handle_after, load_earlier
-from airflow_delta.commands.stage.plan_alter import collect_constraint, plan_alter
+from airflow_delta.commands.stage.plan_alter import plan_alter
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConstraintViolationException,
@@ -25,7 +24,7 @@ from airflow_delta.exceptions import (
     StageConflictException,
 )
 from airflow_delta.log.schema.types import parse_schema
-from airflow_delta.spark.constraint_check import check_constraint
+from airflow_delta.spark.operations import run_operation
 from airflow_delta.staging.changes import (
     AddColumns,
     AddConstraint,
@@ -43,7 +42,6 @@ from airflow_delta.staging.changes import (
     changes_from,
 )
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import new_attempt
 from commands.flow import Table
 
 pytestmark = pytest.mark.spark
@@ -56,12 +54,9 @@ def alter(
     table: Table, handle: TransactionHandle, *changes: Change | dict[str, Any], after: Any = (), **more: Any
 ) -> StagedWrite:
     """Stage changes as the tasks of a run do it: everything travels as JSON."""
-    log = table.log()
-    planned = plan_alter(
-        log, handle, task_id=more.pop("task_id", "alter"), attempt=new_attempt(), changes=list(changes), after=after, **more
-    )
+    planned = plan_alter(table.view(handle, task_id=more.pop("task_id", "alter"), after=after, **more), list(changes))
     if not isinstance(planned, StagedWrite):
-        planned = collect_constraint(log, handle, planned, check_constraint(table.spark, planned))
+        planned = planned.collect(planned.request, run_operation(table.spark, planned.request))
     return StagedWrite.from_dict(json.loads(json.dumps(planned.to_dict())))
 
 
@@ -87,7 +82,7 @@ def test_several_changes_and_data_make_one_version(table: Table) -> None:
     handle = table.begin()
     first = alter(table, handle, AddColumns([Column("c", "STRUCT<x: INT>")]), RenameColumn("b", "bb"))
     second = alter(table, handle, AddConstraint("positive", "a > 0"), after=[first], task_id="second")
-    seen = handle_after(handle, load_earlier(table.log(), handle, [first, second]))
+    seen = table.view(handle, after=[first, second]).target
     assert parse_schema(seen.schema_string or "").names == ("a", "bb", "c")
     assert seen.configuration["delta.constraints.positive"] == "a > 0"
     assert "checkConstraints" in seen.features
@@ -192,11 +187,11 @@ def test_two_changes_conflict(table: Table) -> None:
 def test_not_null_by_statistics_and_by_a_look_at_rows(table: Table) -> None:
     table.write("SELECT 1 AS a, CAST(NULL AS STRING) AS b, named_struct('x', 1) AS s")
     handle = table.begin()
-    planned = plan_alter(table.log(), handle, task_id="t", attempt=new_attempt(), changes=[ChangeColumn("a", nullable=False)])
+    planned = plan_alter(table.view(handle), [ChangeColumn("a", nullable=False)])
     assert isinstance(planned, StagedWrite), "statistics tell"
     with pytest.raises(InvariantViolationException):
         alter(table, handle, ChangeColumn("b", nullable=False))
-    planned = plan_alter(table.log(), handle, task_id="t", attempt=new_attempt(), changes=[ChangeColumn("s", nullable=False)])
+    planned = plan_alter(table.view(handle), [ChangeColumn("s", nullable=False)])
     assert not isinstance(planned, StagedWrite), "structs have no statistics"
     run(table, ChangeColumn("a", nullable=False), ChangeColumn("s", nullable=False), ChangeColumn("s.x", nullable=False))
     assert [f.nullable for f in table.log().update().schema] == [False, True, False]
@@ -221,15 +216,15 @@ def test_wider_columns_of_old_and_new_files(table: Table) -> None:
         (RenameColumn("a", "z"), DeltaAnalysisException, "delta.columnMapping.mode"),
         (DropColumns(["a"]), DeltaAnalysisException, "delta.columnMapping.mode"),
         (DropColumns(["no"], if_exists=True), None, ""),
-        (AddColumns([Column("c", "SPARKLE")]), DeltaAnalysisException, "no type"),
-        (AddColumns([Column("a.x", "INT")]), DeltaAnalysisException, "no struct"),
+        (AddColumns([Column("c", "SPARKLE")]), DeltaAnalysisException, "not a Spark SQL type"),
+        (AddColumns([Column("a.x", "INT")]), DeltaAnalysisException, "not a struct"),
         (UnsetProperties(["x"], if_exists=False), DeltaAnalysisException, "DELTA_UNSET_NON_EXISTENT_PROPERTY"),
-        (UpgradeProtocol(1, 1), ProtocolDowngradeException, "cannot go down"),
+        (UpgradeProtocol(1, 1), ProtocolDowngradeException, "cannot be lowered"),
         (UpgradeProtocol(1, 2), None, ""),
         (SetProperties({"delta.enableRowTracking": "true"}), DeltaUnsupportedOperationException, "no row ids"),
         (SetProperties({"delta.constraints.c": "a > 1"}), DeltaIllegalArgumentException, "DELTA_ADD_CONSTRAINTS"),
         (AddConstraint("c", "count(a) > 1"), DeltaAnalysisException, "more than one row"),
-        (AddConstraint("c", "a > "), DeltaAnalysisException, "parse"),
+        (AddConstraint("c", "a > "), DeltaAnalysisException, "is not valid Spark SQL"),
         (DropFeature("appendOnly"), ProtocolDowngradeException, "cannot be dropped"),
     ],
 )

@@ -26,7 +26,6 @@ from airflow_delta.exceptions import (
     StageConflictException,
 )
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import new_attempt
 from commands.flow import Table, column, schema
 
 
@@ -36,7 +35,8 @@ def table(tmp_path: Path) -> Table:
 
 
 def planned(table: Table, handle: TransactionHandle, columns: str = "id BIGINT, p STRING", **options: Any) -> StagedWrite:
-    staged = plan_create(table.log(), handle, task_id="create", attempt=new_attempt(), schema=columns, **options)
+    view = table.view(handle, task_id="create", after=options.pop("after", ()))
+    staged = plan_create(view, schema=columns, **options)
     return StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict())))
 
 

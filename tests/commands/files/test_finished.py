@@ -81,7 +81,7 @@ def test_a_delta_table_is_more_than_its_files(table):
         inner = other.begin()
         other.publish(inner, other.stage_files(inner, path=job(inner), mode=mode))
     for path in ("out", "out/deeper"):
-        with pytest.raises(StagedFileException, match="Delta table of its own"):
+        with pytest.raises(StagedFileException, match="is itself a Delta table"):
             table.stage_files(handle, path=path)
 
 
@@ -138,7 +138,7 @@ def test_each_try_of_a_job_has_a_path_of_its_own(table):
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ({"id": pa.array([1], pa.int64())}, r"0.parquet names a column id that table .* names Id"),
+        ({"id": pa.array([1], pa.int64())}, r"0.parquet has a column id, which table .* calls Id"),
         ({"Id": pa.array([1], pa.int64()), "ID": pa.array([1], pa.int64())}, "columns Id and ID"),
         ({"Id": pa.array([1], pa.int64()), "s": pa.array([{"a": 1, "A": 2}])}, r"columns s.a and s.A"),
         ({"s": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])}, r"column s.a twice"),
@@ -154,7 +154,7 @@ def test_a_new_column_is_spelled_in_one_way(table):
     handle, number = table.begin(), pa.array([1], pa.int64())
     job(handle, name="0.parquet", X=pa.array([{"y": 1}]))
     job(handle, name="1.parquet", X=pa.array([{"Y": 1}]))
-    with pytest.raises(SchemaMismatchException, match=r"1.parquet names a column X.Y that .*0.parquet names X.y"):
+    with pytest.raises(SchemaMismatchException, match=r"1.parquet has a column X.Y, which .*0.parquet calls X.y"):
         table.stage_files(handle, path="out", merge_schema=True)
     stages = [
         table.stage_files(handle, task_id=path, path=job(handle, path, **{name: number}), merge_schema=True)
@@ -204,7 +204,7 @@ def test_a_note_of_spark_does_not_hide_what_a_file_holds(table):
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ({"id": pa.array([1], pa.int64())}, "names a column id"),
+        ({"id": pa.array([1], pa.int64())}, "has a column id, which"),
         ({"Id": pa.array([60.5])}, "expected bigint, got double"),
         ({"Id": pa.array([10**6], pa.int32())}, "expected bigint, got int"),
     ],

@@ -51,7 +51,7 @@ def test_conditions(text: str, pruned: str | None, keys: list[tuple[Any, ...]]) 
     on = condition(text)
     found = on.of_target(lambda alone: Predicate.parse(alone, parse_schema(COLUMNS), ["day"]))
     assert (None if found is None else found.text) == pruned
-    assert [(key["column"], key["source"], key["nullSafe"]) for key in on.compared()] == keys
+    assert [(key.column, key.source, key.null_safe) for key in on.compared()] == keys
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_columns_of_the_table(text: str, expected: str) -> None:
 
 
 def plan(table: Table, clauses: Any = UPSERT, on: str = "target.id = source.id", **options: Any) -> Any:
-    return plan_merge(table.log(), table.begin(), task_id="m", attempt="1-a", condition=on, clauses=clauses, **options)
+    return plan_merge(table.view(table.begin()), condition=on, clauses=clauses, **options).request
 
 
 def test_request(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_every_pass_sees_one_instant(tmp_path: Path) -> None:
         ([when_matched_update({"x": "1"})], "the table has key, id"),
         ([when_matched_update({"id": "1", "`ID`": "2"})], "twice"),
         ([when_matched_update({"id": "max(id)"})], "aggregate"),
-        ([when_matched_update({"id": "1 +"})], "parse"),
+        ([when_matched_update({"id": "1 +"})], "is not valid Spark SQL"),
         ([when_matched_delete("uuid() = 'a'")], "uuid"),
     ],
 )
@@ -154,7 +154,7 @@ def test_refusals(tmp_path: Path, clauses: Any, message: str) -> None:
         plan(table, clauses)
     with pytest.raises(DeltaAnalysisException, match="alias"):
         plan(table, source_alias="Target")
-    with pytest.raises(DeltaAnalysisException, match="parse"):
+    with pytest.raises(DeltaAnalysisException, match="is not valid Spark SQL"):
         plan(table, on="target.id ==== source.id")
     with pytest.raises(IdentityInsertException, match="key"):
         plan(table, [when_matched_update({"key": "1"})])

@@ -17,6 +17,8 @@ from airflow_delta.commands.optimize.bins import batches_of, bins_of, needs_comp
 from airflow_delta.commands.optimize.plan_optimize import plan_optimize, select_for_optimize
 from airflow_delta.commands.optimize.reorg import select_for_purge
 from airflow_delta.commands.optimize.run_optimize import run_rewrite
+from airflow_delta.commands.stage.stage_view import open_stage
+from airflow_delta.commands.stage.view import view_of
 from airflow_delta.exceptions import (
     CommitCancelledException,
     ConcurrentDeleteReadException,
@@ -104,7 +106,7 @@ class Case:
     def optimize(self, work: Any, *, batch_size: int | None = None, **options: Any) -> Any:
         return run_rewrite(
             self.log(),
-            lambda log, handle: select_for_optimize(log, handle, **options),
+            lambda view: select_for_optimize(view, **options),
             work,
             identity=IDENTITY,
             batch_size=batch_size,
@@ -183,19 +185,19 @@ def test_small_files_and_those_with_many_deleted_rows(one: AddFile, wanted: bool
 def test_what_is_selected(case: Case) -> None:
     case.create(**{"delta.targetFileSize": "1kb"})
     case.commit(file("1", 400), file("2", 500), file("3", 900), file("4", 5000), file("5", 1, "b"), file("6", 1, "b"))
-    log, handle = case.log(), case.handle()
-    found = select_for_optimize(log, handle)
+    view = view_of(case.log(), case.handle())
+    found = select_for_optimize(view)
     assert sizes(found.bins) == [[400, 500], [1, 1]]
     assert (found.num_considered, found.max_file_size) == (6, 1024)
-    found = select_for_optimize(log, handle, where="part = 'b'")
+    found = select_for_optimize(view, where="part = 'b'")
     assert sizes(found.bins) == [[1, 1]]
     assert found.parameters == {"predicate": ["part = 'b'"], "zOrderBy": [], "clusterBy": [], "auto": False}
-    assert sizes(select_for_optimize(log, handle, max_file_size=10_000, min_file_size=450).bins) == [[1, 1]]
-    found = select_for_optimize(log, handle, max_file_size=1700, z_order_by=["NAME", "id"])
+    assert sizes(select_for_optimize(view, max_file_size=10_000, min_file_size=450).bins) == [[1, 1]]
+    found = select_for_optimize(view, max_file_size=1700, z_order_by=["NAME", "id"])
     assert sizes(found.bins) == [[400, 500, 900, 5000], [1, 1]], "all files of a partition"
     assert found.z_order_by == (("name",), ("id",))
     assert [found.num_outputs(members) for members in found.bins] == [4, 1]
-    auto = select_for_optimize(log, handle, auto=True, partitions=[{"part": "b"}])
+    auto = select_for_optimize(view, auto=True, partitions=[{"part": "b"}])
     assert sizes(auto.bins) == [[1, 1]]
     assert auto.parameters["auto"] is True
 
@@ -215,7 +217,7 @@ def test_what_is_selected(case: Case) -> None:
 def test_what_is_refused(case: Case, options: Any, error: type[Exception], says: str) -> None:
     case.create(**{"delta.dataSkippingStatsColumns": "id"})
     with pytest.raises(error, match=says):
-        select_for_optimize(case.log(), case.handle(), **options)
+        select_for_optimize(view_of(case.log(), case.handle()), **options)
 
 
 def test_a_table_that_does_not_exist(case: Case) -> None:
@@ -235,19 +237,19 @@ def test_clustered_tables(case: Case, columns: Any, options: Any, refused: bool)
     protocol = Protocol(min_reader_version=1, min_writer_version=7, writer_features=features)
     case.commit(protocol, clustering, operation=Operation.manual_update())
     if not refused:
-        assert select_for_optimize(case.log(), case.handle(), **options).bins == ()
+        assert select_for_optimize(view_of(case.log(), case.handle()), **options).bins == ()
         return
     with pytest.raises(DeltaUnsupportedOperationException, match="clustered by"):
-        select_for_optimize(case.log(), case.handle(), **options)
+        select_for_optimize(view_of(case.log(), case.handle()), **options)
 
 
 def test_reorg_takes_files_with_deleted_rows_or_dropped_columns(case: Case) -> None:
     case.create()
     case.commit(case.write(1), case.write(2, extra=True), case.write(3, "b", extra=True))
-    found = select_for_purge(case.log(), case.handle(), where="part = 'a'")
+    found = select_for_purge(view_of(case.log(), case.handle()), where="part = 'a'")
     assert [[f.path for f in members] for members in found.bins] == [["file-2.parquet"]], "one file is enough"
     assert found.parameters == {"predicate": ["part = 'a'"], "applyPurge": True}
-    assert len(select_for_purge(case.log(), case.handle()).bins) == 2
+    assert len(select_for_purge(view_of(case.log(), case.handle())).bins) == 2
 
 
 # -- commit --------------------------------------------------------------------------------------------------------------------
@@ -399,7 +401,7 @@ def test_what_was_staged_goes_when_the_commit_is_refused(case: Case) -> None:
 
 def test_a_stage_without_anything_to_rewrite(case: Case) -> None:
     case.create()
-    staged = plan_optimize(case.log(), case.handle(), **IDENTITY)
+    staged = plan_optimize(open_stage(case.log(), case.handle(), **IDENTITY))
     assert isinstance(staged, StagedWrite)
     assert (staged.operation, staged.mode, staged.num_files, staged.actions) == ("OPTIMIZE", "rewrite", 0, ())
 

@@ -110,11 +110,11 @@ def test_an_open_transaction_says_nothing_about_its_key_but_how_much_it_has_stag
 def test_the_request_of_a_stage_on_a_cluster_tells_the_version_that_is_read(table):
     handle = table.begin()
     log = table.log()
-    put_request(log, plan_stage(log, handle, task_id="job", attempt=new_attempt()))
+    put_request(log, plan_stage(table.view(handle, task_id="job")))
     assert state(table, handle).read_version == 0
     table.publish(other := table.begin(), stage(table, other))
     handle = table.begin()
-    put_request(log, plan_stage(log, handle, task_id="job", attempt=new_attempt()))
+    put_request(log, plan_stage(table.view(handle, task_id="job")))
     assert state(table, handle).read_version == 1
 
 
@@ -127,7 +127,7 @@ def test_a_transaction_that_nobody_has_touched_for_the_grace_time_is_abandoned(t
     assert found.transaction_id == handle.transaction_id
     age(table, handle.transaction_id, 9 * DAY)
     assert state(table, handle).state == "abandoned"
-    assert state(table, handle).reason == "Nothing of it has changed for 9 days."
+    assert state(table, handle).reason == "It has not changed for 9 days."
     stage(table, handle)  # one young file is enough
     assert state(table, handle).state == "open"
 
@@ -154,7 +154,7 @@ def test_an_attempt_of_the_commit_in_an_unknown_state_is_told(table, monkeypatch
         table.publish(handle, staged)
     found = state(table, handle)
     assert (found.state, found.num_files) == ("open", 1)
-    assert "1 attempts of its commit are at work" in found.reason
+    assert "1 attempts of its commit are running" in found.reason
     table.abort(handle)
     found = state(table, handle)
     assert (found.state, found.num_files) == ("aborted", 1)
@@ -315,7 +315,7 @@ def test_one_that_may_be_at_work_is_refused_unless_forced(table):
     handle = table.begin()
     staged = stage(table, handle)
     before = staged_files(table, handle.transaction_id)
-    with pytest.raises(DeltaIllegalStateException, match=r"may still be at work: It changed .* Fail its Dag run"):
+    with pytest.raises(DeltaIllegalStateException, match=r"may still be running: It changed .* Fail its Dag run"):
         abort_transaction(table.log(), handle.transaction_id)
     assert staged_files(table, handle.transaction_id) == before
     result = abort_transaction(table.log(), handle.transaction_id, force=True)
@@ -389,7 +389,7 @@ def test_a_commit_that_ends_during_the_abort_wins(table, monkeypatch):
 
 @pytest.mark.parametrize("transaction_id", ["no-such-transaction", "0b5e"])
 def test_an_id_of_nothing_is_refused(table, transaction_id):
-    with pytest.raises(DeltaIllegalArgumentException, match="Nothing of a transaction"):
+    with pytest.raises(DeltaIllegalArgumentException, match="nothing of transaction"):
         abort_transaction(table.log(), transaction_id, force=True)
 
 

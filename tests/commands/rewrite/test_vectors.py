@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands.rewrite.collect_rewrite import collect_rewrite
 from airflow_delta.commands.rewrite.delete import plan_delete
+from airflow_delta.commands.stage.stage_view import SparkWork
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
 from airflow_delta.spark.vectors import FILE, NUMBER, WORD
@@ -50,7 +50,9 @@ def table(tmp_path: Path) -> Table:
 def collect(table: Table, marked: dict[str, BitMap64], *, rewritten: tuple[str, ...] | None = None) -> tuple[Any, StagedWrite]:
     """Delete rows as a report of Spark says it."""
     handle = table.begin()
-    request = plan_delete(table.log(), handle, task_id="t", attempt="1-a", predicate="id % 2 = 7")
+    work = plan_delete(table.view(handle), predicate="id % 2 = 7")
+    assert isinstance(work, SparkWork)
+    request = work.request
     assert isinstance(request, StageRequest)
     assert request.deletion_vectors
     words: dict[tuple[str, int], int] = {}
@@ -73,7 +75,7 @@ def collect(table: Table, marked: dict[str, BitMap64], *, rewritten: tuple[str, 
         metrics={"numDeletedRows": sum(map(len, marked.values()))},
         schema_string=request.schema_string or "",
     )
-    return handle, collect_rewrite(table.log(), handle, request, report)
+    return handle, work.collect(request, report)
 
 
 def test_vectors_are_merged_and_empty_files_go(table):
@@ -99,7 +101,7 @@ def test_vectors_are_merged_and_empty_files_go(table):
 @pytest.mark.parametrize(
     ("marked", "rewritten", "message"),
     [
-        ({NAMES[1]: BitMap64([63])}, None, "deleted already"),
+        ({NAMES[1]: BitMap64([63])}, None, "already deleted"),
         ({NAMES[2]: BitMap64([ROWS])}, None, "row 200"),
         ({NAMES[2]: BitMap64([1])}, (), "does not list"),
         ({"other.parquet": BitMap64([1])}, (), "not in the scan plan"),

@@ -17,12 +17,11 @@ from airflow_delta.commands.audit.audit import AuditedTable
 from airflow_delta.commands.audit.statistics import statistics_checks
 from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.optimize.collect_optimize import collect_optimize
 from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 from airflow_delta.commands.optimize.reorg import plan_reorg
-from airflow_delta.commands.rewrite.collect_rewrite import collect_rewrite
 from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.commands.rewrite.update import plan_update
+from airflow_delta.commands.stage.stage_view import SparkWork
 from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
@@ -78,16 +77,18 @@ class Flow:
         options = {"after": tuple(self.staged), **options}
         return self.kept(self.table.stage_files(self.handle, task_id=name, path=name, **options))
 
-    def plan(self, plan: Any, **options: Any) -> StagedWrite | StageRequest:
-        options = {"after": tuple(self.staged), **options}
-        found: StagedWrite | StageRequest = plan(self.table.log(), self.handle, task_id=self.name(), attempt="1-a", **options)
+    def plan(self, plan: Any, **options: Any) -> StagedWrite | SparkWork | StageRequest:
+        view = self.table.view(self.handle, task_id=self.name(), after=options.pop("after", tuple(self.staged)))
+        found: StagedWrite | SparkWork | StageRequest = plan(view, **options)
         return found
 
     def rearrange(self, plan: Any = plan_optimize, **options: Any) -> StagedWrite:
         """Stage an OPTIMIZE or a REORG."""
-        request = self.plan(plan, **options)
-        if isinstance(request, StagedWrite):
-            return self.kept(request)
+        work = self.plan(plan, **options)
+        if isinstance(work, StagedWrite):
+            return self.kept(work)
+        assert isinstance(work, SparkWork)
+        request = work.request
         assert request.rewrite is not None
         written = {}
         for number, members in enumerate(request.arguments["bins"]):
@@ -103,7 +104,7 @@ class Flow:
             directories=tuple(written),
             written=written,
         )
-        return self.kept(collect_optimize(self.table.log(), self.handle, request, report))
+        return self.kept(work.collect(request, report))
 
     def delete(self, predicate: str | None = None, plan: Any = plan_delete) -> StagedWrite:
         """Stage a DELETE that partitions decide."""
@@ -113,8 +114,9 @@ class Flow:
 
     def mark_first_row(self, path: str) -> StagedWrite:
         """Stage a DELETE that marks the first row of a file."""
-        request = self.plan(plan_delete, predicate="id % 2 = 7")
-        assert isinstance(request, StageRequest)
+        work = self.plan(plan_delete, predicate="id % 2 = 7")
+        assert isinstance(work, SparkWork)
+        request = work.request
         directory = self.table.path / request.directory / "vector"
         directory.mkdir(parents=True)
         words = {FILE: [f"file:{quote(f'{self.table.path}/{path}')}"], NUMBER: pa.array([0], pa.int64())}
@@ -130,7 +132,7 @@ class Flow:
             schema_string=request.schema_string or "",
             partition_columns=request.partition_columns,
         )
-        return self.kept(collect_rewrite(self.table.log(), self.handle, request, report))
+        return self.kept(work.collect(request, report))
 
     def commit(self) -> tuple[dict[bool, list[int]], dict[bool, list[int]]]:
         """Publish, and return the ids of the rows that were added and removed, by ``dataChange``."""
@@ -241,9 +243,9 @@ def test_rearranged_rows_are_not_changed_in_the_same_transaction(flow: Flow, cha
 
 def test_other_rows_are(flow: Flow) -> None:
     flow.rearrange(where="p = 'a'")
-    assert isinstance(flow.plan(plan_delete, predicate="id = 3 AND p = 'b'"), StageRequest)
+    assert isinstance(flow.plan(plan_delete, predicate="id = 3 AND p = 'b'"), SparkWork)
     insert = [{"kind": "notMatched", "action": "insert", "set": None}]
-    assert isinstance(flow.plan(plan_merge, condition="target.id = source.id", clauses=insert), StageRequest)
+    assert isinstance(flow.plan(plan_merge, condition="target.id = source.id", clauses=insert), SparkWork)
     flow.append(10)
     flow.delete("p = 'b'")
     assert flow.commit() == ({False: [1, 2], True: [10]}, {False: [1, 2], True: [3, 4]})
@@ -254,7 +256,7 @@ def test_rows_that_a_write_says_are_the_same(flow: Flow) -> None:
         flow.plan(plan_stage, data_change=False)
     flow.append(10)
     for options in ({"mode": "overwrite"}, {"mode": "dynamic"}, {"mode": "overwrite", "replace_where": "p = 'a'"}):
-        with pytest.raises(StageConflictException, match="has staged as a change of rows"):
+        with pytest.raises(StageConflictException, match="staged as a change of rows"):
             flow.plan(plan_stage, data_change=False, **options)
     assert isinstance(flow.plan(plan_stage, mode="overwrite", replace_where="p = 'b'", data_change=False), StageRequest)
 
@@ -306,7 +308,7 @@ def test_stages_of_another_release_are_refused_by_the_commit(flow: Flow) -> None
     flow.append(11)
     flow.staged[-1:] = [flow.staged[-1], same_rows(flow.rearrange(), data_change=True)]
     del flow.staged[2:-1]
-    with pytest.raises(StageConflictException, match="rearranges rows that another stage has changed"):
+    with pytest.raises(StageConflictException, match="rearranges rows that another stage changed"):
         flow.commit()
     assert flow.table.versions() == 1
 

@@ -137,11 +137,10 @@ def test_rows_that_a_join_drops_break_no_constraint(table):
 def test_a_constraint_violation_comes_back_from_a_job_elsewhere(table, tmp_path):
     from airflow_delta.commands.write.plan_write import plan_stage, put_request, read_report
     from airflow_delta.spark import delta_stage
-    from airflow_delta.staging.paths import new_attempt
 
     create(table, column("a", "long"), **{"delta.constraints.pos": "a > 0"})
     log, handle = table.log(), table.begin()
-    request = plan_stage(log, handle, task_id="job", attempt=new_attempt())
+    request = plan_stage(table.view(handle, task_id="job"))
     stage = delta_stage(table.spark, put_request(log, request))
     with pytest.raises(ConstraintViolationException):
         stage.write(table.spark.sql("SELECT -1L AS a"))

@@ -571,7 +571,7 @@ def test_a_commit_whose_files_are_being_deleted_is_refused(table, monkeypatch):
     log = table.log()
 
     def publish():
-        with pytest.raises(TransactionAbortedException, match="given up by VACUUM"):
+        with pytest.raises(TransactionAbortedException, match="VACUUM gave it up"):
             table.publish(handle, staged)
         return True
 

@@ -254,7 +254,7 @@ def test_mapped_stages_are_one_commit(filled):
         filled.stage(handle, f"SELECT {i} AS id, 'm{i}' AS p, 0 AS v", map_index=i, mode="overwrite", replace_where=f"p = 'm{i}'")
         for i in range(2)
     ]
-    result = filled.publish(handle, *staged, expected={"stage": 2})
+    result = filled.publish(handle, *staged, expected={("stage", 0): None, ("stage", 1): None})
     assert (result.version, result.num_records) == (1, 2)
     assert len(filled.rows()) == 6
     assert filled.commit(1)["commitInfo"][0]["operationParameters"]["predicate"] == "(p = 'm0') OR (p = 'm1')"

@@ -1,43 +1,44 @@
-"""An audit between stages and commit: what the commit would make of the table, and whether it may.
+"""An audit between stages and commit: what the commit would do to the table, and whether it should.
 
-The checks are made of statistics here (:mod:`airflow_delta.commands.audit.statistics`), and of SQL on Spark
-(:mod:`airflow_delta.spark.audit`). Both judge the version that the transaction reads; what others commit until the commit is none
-of it.
+The checks use statistics here (:mod:`airflow_delta.commands.audit.statistics`), and SQL on Spark
+(:mod:`airflow_delta.spark.audit`). Both judge the version that the transaction reads, not what
+others commit until the transaction does.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_delta.commands.begin.read_snapshot import read_snapshot
 from airflow_delta.commands.files.row_counts import live_records, num_records
-from airflow_delta.commands.stage.after import FileKey, file_key, handle_after, load_stages
+from airflow_delta.commands.stage.after import FileKey, file_key
 from airflow_delta.commands.stage.data_change import REARRANGING
-from airflow_delta.commands.stage.load import parse_staged
+from airflow_delta.commands.stage.load import check_reported, parse_staged
 from airflow_delta.commands.stage.net_effect import Replaced, find_replaced
-from airflow_delta.commands.stage.scan import scan_of, spark_table
+from airflow_delta.commands.stage.scan import scan_of
 from airflow_delta.commands.stage.stage_conflicts import check_stages
-from airflow_delta.exceptions import DeltaIllegalArgumentException, MissingStageException
+from airflow_delta.commands.stage.stage_view import open_stage
+from airflow_delta.commands.stage.view import view_of
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.staging.audit import (
     BEFORE,
-    CHECKS,
     FAIL,
-    PLANS,
     STAGED,
     VIEWS,
     WARN,
+    AuditArguments,
     AuditCheck,
     AuditReport,
     SqlAnswer,
     SqlCheck,
 )
 from airflow_delta.staging.contract import ScanPlan, StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import attempt_directory, stage_key, transaction_directory
+from airflow_delta.staging.paths import attempt_directory, transaction_directory
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
@@ -57,34 +58,27 @@ class AuditedTable:
     """
 
     def __init__(self, log: DeltaLog, handle: TransactionHandle, staged: Sequence[StagedWrite | Mapping[str, Any]]) -> None:
-        """Load staged writes, and find out what of them the commit would add.
+        """Load staged writes and find out what the commit would add.
 
-        :raises MissingStageException: there is none.
-        :raises StageConflictException: the commit would refuse them.
+        :raises MissingStageException: if no stage has reported.
+        :raises StageConflictException: if the commit would refuse the staged writes.
         """
         self.log = log
         self.handle = handle
-        self.writes = parse_staged(handle, staged, None)
-        if not self.writes:
-            raise MissingStageException(
-                f"No stage of transaction {handle.transaction_id} on table {handle.table} has reported, so there is nothing to "
-                "audit. Pass staged=<output of the stages>; clear the stages, if their output is gone.",
-                table=handle.table,
-                version=handle.read_version,
-            )
-        self._stages = load_stages(log, handle, self.writes)
-        check_stages(handle, self._stages)
-        self.target = handle_after(handle, self._stages)
-        if len(self._stages) > 1 or handle.rerun_policy == "replace":
-            self._replaced  # noqa: B018 - else nothing is there that could contradict itself
+        self.writes = parse_staged(handle, staged)
+        check_reported(handle, self.writes, {})
+        self.view = view_of(log, handle, self.writes)
+        check_stages(self.view)
+        self.target = self.view.target
+        if len(self.view.stages) > 1 or handle.rerun_policy == "replace":
+            self._replaced  # noqa: B018 - a single stage cannot contradict itself
 
     @cached_property
     def _replaced(self) -> Replaced:
         """What the commit would add and remove, found as the commit finds it."""
         from airflow_delta.transaction import OptimisticTransaction
 
-        txn = OptimisticTransaction(self.log, read_snapshot(self.log, self.handle))
-        return find_replaced(self.log, txn, self.handle, self._stages)
+        return find_replaced(self.view, OptimisticTransaction(self.log, self.view.snapshot))
 
     @cached_property
     def added(self) -> list[AddFile]:
@@ -95,11 +89,11 @@ class AuditedTable:
     def staged(self) -> list[AddFile]:
         """Return the files with rows that the stages bring.
 
-        Not: files that hold nothing but copies of rows that stay (where one stage has copied rows of another, they count), files
-        of the table that only get another deletion vector, and rows of the version read that OPTIMIZE or REORG put into other
-        files. Rows of a write with ``data_change=False`` are judged like others: that they are the same is only what it says.
+        Left out are files with only copies of rows that stay (copies of another stage's rows count), files that only get another
+        deletion vector, and rows of the version read that OPTIMIZE or REORG moved to other files. Rows of a write with
+        ``data_change=False`` are judged like others: that they are unchanged is only a claim.
         """
-        owners = {file_key(add): stage.write for stage in self._stages for add in stage.adds}
+        owners = {file_key(add): stage.write for stage in self.view.stages for add in stage.adds}
         return [add for add in self.added if self._brings_rows(add, owners[file_key(add)])]
 
     def _brings_rows(self, add: AddFile, write: StagedWrite) -> bool:
@@ -121,18 +115,18 @@ class AuditedTable:
 
     @property
     def rows_staged(self) -> int | None:
-        """Return the number of rows that the stages bring, by their totals; ``None`` when one does not know."""
+        """Return how many rows the stages bring, by their totals; ``None`` if a stage does not know."""
         counts = [write.num_records for write in self.writes]
         return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
 
     @cached_property
     def rows_before(self) -> int | None:
-        """Return the rows of the version that was read, ``None`` when the statistics of a file do not tell."""
+        """Return how many rows the version that was read has; ``None`` if the statistics of a file do not tell."""
         if self.handle.read_version < 0:
             return 0
         import pyarrow.compute as pc
 
-        files = read_snapshot(self.log, self.handle).files(columns=("stats", "deletion_vector"))
+        files = self.view.snapshot.files(columns=("stats", "deletion_vector"))
         deleted = pc.sum(pc.struct_field(files.column("deletion_vector"), "cardinality")).as_py() or 0
         total = 0
         for text in files.column("stats").to_pylist():
@@ -144,7 +138,7 @@ class AuditedTable:
 
     @cached_property
     def rows_after(self) -> int | None:
-        """Return the rows of the table after the commit, ``None`` when statistics do not tell."""
+        """Return how many rows the table has after the commit; ``None`` if statistics do not tell."""
         before = self.rows_before
         changes = [*((live_records(file), 1) for file in self.added), *((live_records(f), -1) for f in self.removed.values())]
         if before is None or any(rows is None for rows, _ in changes):
@@ -153,16 +147,16 @@ class AuditedTable:
 
     # -- views ----------------------------------------------------------------------------------------------------------------
 
-    def scan(self, view: str, *, spark_table_uri: str | None = None) -> ScanPlan:
+    def scan(self, name: str, *, spark_table_uri: str | None = None) -> ScanPlan:
         """Return the plan to read a view of :data:`~airflow_delta.staging.audit.VIEWS`."""
-        if view == STAGED:
-            return scan_of(self.log, self.target, self.staged, spark_table_uri=spark_table_uri)
-        files = read_snapshot(self.log, self.handle).add_files() if self.handle.read_version >= 0 else []
-        if view == BEFORE:  # of a table that does not exist yet: no rows, and the columns that it gets
-            target = self.handle if self.handle.read_version >= 0 else self.target
-            return scan_of(self.log, target, files, spark_table_uri=spark_table_uri)
+        view = replace(self.view, spark_table_uri=spark_table_uri)
+        if name == STAGED:
+            return scan_of(view, self.staged)
+        files = view.snapshot.add_files() if self.handle.read_version >= 0 else []
+        if name == BEFORE:  # of a table that does not exist yet: no rows, and the columns that it gets
+            return scan_of(view, files, target=self.handle if self.handle.read_version >= 0 else self.target)
         kept = [file for file in files if file_key(file) not in self.removed]
-        return scan_of(self.log, self.target, [*kept, *self.added], spark_table_uri=spark_table_uri)
+        return scan_of(view, [*kept, *self.added])
 
 
 # -- SQL ----------------------------------------------------------------------------------------------------------------------
@@ -171,8 +165,8 @@ class AuditedTable:
 def parse_sql_checks(checks: Mapping[str, Any] | None, *, on_failure: str = FAIL) -> list[SqlCheck]:
     """Return the SQL checks of an author: a query by name, or a mapping with ``sql`` and ``on_failure``.
 
-    :param on_failure: of the checks that do not say it.
-    :raises DeltaIllegalArgumentException: one is neither.
+    :param on_failure: for checks that do not set it.
+    :raises DeltaIllegalArgumentException: if a check is neither.
     """
     parsed = []
     for name, check in by_name("checks", checks).items():
@@ -187,9 +181,9 @@ def parse_sql_checks(checks: Mapping[str, Any] | None, *, on_failure: str = FAIL
 
 
 def by_name(name: str, given: Any) -> Mapping[str, Any]:
-    """Return checks by name or column; a template that was to give a mapping may have left text.
+    """Return checks by name or column; a template that should give a mapping may have rendered text.
 
-    :raises DeltaIllegalArgumentException: it is no mapping.
+    :raises DeltaIllegalArgumentException: if the value is not a mapping.
     """
     if given is None or given == "":
         return {}
@@ -201,7 +195,7 @@ def by_name(name: str, given: Any) -> Mapping[str, Any]:
 def check_severity(name: str, value: Any) -> str:
     """Return ``fail`` or ``warn``.
 
-    :raises DeltaIllegalArgumentException: it is neither.
+    :raises DeltaIllegalArgumentException: if the value is neither.
     """
     if value not in (FAIL, WARN):
         raise DeltaIllegalArgumentException(f"{name} must be {FAIL!r} or {WARN!r}, got {value!r}")
@@ -221,29 +215,24 @@ def plan_sql_checks(
 
     :param attempt: unique name of this execution (:func:`airflow_delta.staging.paths.new_attempt`).
     """
-    handle, stage = table.handle, stage_key(task_id, map_index)
     text = "\n".join(check.sql for check in checks)
-    named = [view for view in VIEWS if re.search(rf"\b{view}\b", text, re.IGNORECASE)]  # a word too many is a view too many
-    plans = {view: table.scan(view, spark_table_uri=spark_table_uri).to_dict() for view in named}
-    return StageRequest(
-        transaction_id=handle.transaction_id,
-        table=spark_table(table.log, spark_table_uri),
-        read_version=handle.read_version,
-        stage=stage,
+    named = [view for view in VIEWS if re.search(rf"\b{view}\b", text, re.IGNORECASE)]  # a false match only adds a view
+    views = {view: table.scan(view, spark_table_uri=spark_table_uri).to_dict() for view in named}
+    stage = open_stage(
+        table.log,
+        table.handle,
         task_id=task_id,
         map_index=map_index,
         attempt=attempt,
-        directory=attempt_directory(handle.transaction_id, stage, attempt),
-        operation=OPERATION,
-        mode="audit",
-        schema_string=table.target.schema_string,
-        partition_columns=table.target.partition_columns,
-        arguments={CHECKS: [check.to_dict() for check in checks], PLANS: plans},
+        spark_table_uri=spark_table_uri,
+    )
+    return replace(stage, given_target=table.target).request(
+        AuditArguments(checks=tuple(checks), views=views), operation=OPERATION, mode="audit"
     )
 
 
 def judge_answers(checks: Sequence[SqlCheck], report: StageReport) -> list[AuditCheck]:
-    """Return the outcome of SQL checks. A null, and a check without an answer, have failed."""
+    """Return the outcome of SQL checks; a null or a missing answer is a failure."""
     answers = {answer.name: answer for answer in map(SqlAnswer.from_dict, report.answers)}
     outcomes = []
     for check in checks:

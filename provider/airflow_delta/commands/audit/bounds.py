@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.begin.read_snapshot import parse_predicate
 from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile
@@ -46,11 +45,11 @@ class ColumnStatistics:
 
     @property
     def empty(self) -> bool:
-        """Whether it has no value for certain: no rows, or nothing but nulls."""
+        """Whether it certainly has no value: no rows, or only nulls."""
         return self.rows is not None and (self.rows == 0 or self.nulls == self.rows)
 
     def inside(self, minimum: Any, maximum: Any) -> bool | None:
-        """Return whether all values are in a range, both ends included; ``None`` when that is not known."""
+        """Return whether all values are in a range, ends included; ``None`` if unknown."""
         if self._proven_below(minimum) or self._proven_above(maximum):
             return False
         above = minimum is None or (self.low is not None and self.low >= minimum)
@@ -71,9 +70,9 @@ class ColumnStatistics:
 
 
 def named_column(table: AuditedTable, name: str) -> Column:
-    """Return the column that a dotted path names; names that need it in back-quotes.
+    """Return the column that a dotted path names; back-quote names with dots or commas.
 
-    :raises DeltaAnalysisException: the table will have no such column.
+    :raises DeltaAnalysisException: if the table will not have the column.
     """
     from airflow_delta.log.expressions.ast import IsNull
     from airflow_delta.log.features.indexed_columns import parse_column_list
@@ -82,21 +81,21 @@ def named_column(table: AuditedTable, name: str) -> Column:
         [path] = parse_column_list(name)
     except ValueError:  # of the list, or of its length
         raise DeltaIllegalArgumentException(
-            f"{name!r} does not name a column of table {table.handle.table}; put a name with a dot or a comma into back-quotes",
+            f"{name!r} does not name a column of table {table.handle.table}; put back-quotes around names with dots or commas",
             table=table.handle.table,
         ) from None
     quoted = ".".join("`" + part.replace("`", "``") + "`" for part in path)
-    expression = parse_predicate(table.log, table.target, f"{quoted} IS NULL").expression
+    expression = table.view.predicate(f"{quoted} IS NULL").expression
     if not isinstance(expression, IsNull):
-        raise DeltaIllegalArgumentException(f"{name!r} is no column with statistics", table=table.handle.table)
+        raise DeltaIllegalArgumentException(f"{name!r} is not a column that has statistics", table=table.handle.table)
     return expression.column
 
 
 def comparable_value(column: Column, value: Any, *, what: str) -> Any:
-    """Return a limit that an author gave (or none) as a value that is compared with those of a column.
+    """Return an author's limit as a value to compare with those of a column; ``None`` for no limit.
 
-    :raises DeltaIllegalArgumentException: columns of this type have no bounds.
-    :raises DeltaAnalysisException: it is no value of the type.
+    :raises DeltaIllegalArgumentException: if columns of this type have no bounds.
+    :raises DeltaAnalysisException: if the value is not of the column's type.
     """
     if value is None:
         return None
@@ -104,8 +103,8 @@ def comparable_value(column: Column, value: Any, *, what: str) -> Any:
         limit = _limit(column, value, what=what)
     except (decimal.InvalidOperation, DeltaAnalysisException):
         limit = None
-    if limit is None:  # also the empty text that a template leaves of a missing value: as a partition value it is a null
-        raise DeltaAnalysisException(f"{what}: {value!r} is no value of column {column} ({column.data_type})")
+    if limit is None:  # also for the empty text that a template leaves for a missing value: a null as a partition value
+        raise DeltaAnalysisException(f"{what}: {value!r} is not a valid value for column {column} ({column.data_type})")
     return limit
 
 
@@ -179,7 +178,7 @@ def _leaf(stats: Mapping[str, Any], member: str, column: Column) -> Any:
 
 
 def _value(found: Any, data_type: DataType) -> Any:
-    """Return a bound as a value that is compared, ``None`` when it is none."""
+    """Return a bound as a value to compare, ``None`` if it cannot be one."""
     if found is None or isinstance(found, bool | Mapping | list):
         return None
     try:

@@ -1,7 +1,7 @@
 """Checks of an audit that need no Spark: totals of the staged writes, statistics of their files, partition values.
 
-Statistics are bounds. A check that they prove has passed, one that they disprove has failed; what they leave open (no statistics
-for a column, text that was cut off, bounds of rows of which some are deleted) cannot be decided, and is never taken as passed.
+Statistics are bounds. A check passes if they prove it and fails if they disprove it. What they leave open (a column without
+statistics, truncated text, bounds that include deleted rows) is undecided, and never passes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.audit.audit import AuditedTable, by_name, check_severity
 from airflow_delta.commands.audit.bounds import ColumnStatistics, column_statistics, comparable_value, named_column, plain
-from airflow_delta.commands.begin.read_snapshot import parse_predicate
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.staging.audit import FAIL, AuditCheck
 
@@ -30,7 +29,7 @@ MAX_LISTED = 20
 class Finding:
     """What a check found.
 
-    :param passed: ``None`` when statistics do not decide it.
+    :param passed: ``None`` if statistics do not decide it.
     """
 
     passed: bool | None
@@ -43,7 +42,7 @@ Check = Callable[[AuditedTable], Finding]
 
 @dataclass(slots=True)
 class StatisticsChecks:
-    """The checks of an author, validated as far as that needs no table."""
+    """The checks of an author, validated as far as possible without the table."""
 
     checks: dict[str, Check] = field(default_factory=dict)
     on_failure: str = FAIL
@@ -52,7 +51,7 @@ class StatisticsChecks:
     def run(self, table: AuditedTable) -> list[AuditCheck]:
         """Return the outcome of every check.
 
-        :raises DeltaAnalysisException: one names a column that the table will not have, or a value that is none of its type.
+        :raises DeltaAnalysisException: if a check names a column that the table will not have, or a value of another type.
         """
         outcomes = []
         for name, check in self.checks.items():
@@ -82,19 +81,19 @@ def statistics_checks(
     on_failure: str = FAIL,
     on_undecidable: str = FAIL,
 ) -> StatisticsChecks:
-    """Return the checks that an author asks for; numbers may be text, as templates leave them.
+    """Return the checks that an author asks for; numbers may be text, as templates render them.
 
-    :param min_rows: rows that are staged, at least.
-    :param max_rows: rows that are staged, at most.
+    :param min_rows: fewest rows to stage.
+    :param max_rows: most rows to stage.
     :param rows_change: ``min_ratio``, ``max_ratio``: rows of the table after the commit, divided by those before it.
     :param max_null_fraction: fraction of nulls in the staged rows, at most, by column.
-    :param value_range: ``min``, ``max`` of the staged rows, both included, by column. Nulls are none of its business.
+    :param value_range: ``min``, ``max`` of the staged rows, both included, by column. Nulls are ignored.
     :param freshness: age of the newest staged value: ``column``, ``max_age`` (``timedelta`` or seconds), ``now`` (default: the
         time of the check).
-    :param partitions: predicate on partition columns: files are added to, and removed from, no other partition.
-    :param on_failure: what a check means that did not pass: ``fail`` or ``warn``.
-    :param on_undecidable: what a check means that statistics do not decide.
-    :raises DeltaIllegalArgumentException: a check is none.
+    :param partitions: predicate on partition columns: no other partition may get or lose files.
+    :param on_failure: what a failed check means: ``fail`` or ``warn``.
+    :param on_undecidable: what an undecided check means.
+    :raises DeltaIllegalArgumentException: if a check is not valid.
     """
     checks: dict[str, Check] = {}
     for name, least, limit in (("min_rows", True, min_rows), ("max_rows", False, max_rows)):
@@ -105,7 +104,7 @@ def statistics_checks(
     for column, given in by_name("max_null_fraction", max_null_fraction).items():
         name = f"max_null_fraction.{column}"
         fraction = number(name, given)
-        if not 0 <= fraction <= 1:  # a percentage would let everything pass
+        if not 0 <= fraction <= 1:  # every check would pass at a percentage
             raise DeltaIllegalArgumentException(f"{name} must be from 0 to 1, got {given!r}")
         checks[name] = _nulls_check(column, fraction)
     for column, limits in by_name("value_range", value_range).items():
@@ -120,9 +119,9 @@ def statistics_checks(
 
 
 def number(name: str, value: Any) -> decimal.Decimal:
-    """Return a number of an author; text is one when a template made it.
+    """Return a number, which a template may have rendered as text.
 
-    :raises DeltaIllegalArgumentException: it is none.
+    :raises DeltaIllegalArgumentException: if the value is not a number.
     """
     try:
         result = decimal.Decimal(str(value).strip()) if not isinstance(value, bool) else decimal.Decimal("NaN")
@@ -153,7 +152,7 @@ def _rows_check(limit: int, *, least: bool) -> Check:
     def check(table: AuditedTable) -> Finding:
         rows = table.rows_staged
         if rows is None:
-            return Finding(None, None, "a stage does not know how many rows it has staged")
+            return Finding(None, None, "a stage does not know its number of rows")
         passed = rows >= limit if least else rows <= limit
         return Finding(passed, rows, f"{rows} rows staged, at {'least' if least else 'most'} {limit} wanted")
 
@@ -164,7 +163,7 @@ def _change_check(low: decimal.Decimal | None, high: decimal.Decimal | None) -> 
     def check(table: AuditedTable) -> Finding:
         before, after = table.rows_before, table.rows_after
         if before is None or after is None:
-            return Finding(None, None, "not every file of the table says how many rows it has (COMPUTE STATISTICS adds that)")
+            return Finding(None, None, "some files of the table have no row count (COMPUTE STATISTICS adds it)")
         if before == 0:
             return Finding(True, None, f"the table has no rows before the commit and {after} after it")
         ratio = decimal.Decimal(after) / before
@@ -199,7 +198,7 @@ def _nulls_check(name: str, limit: decimal.Decimal) -> Check:
 
 _NO_STATISTICS = (
     "Statistics are kept for the first columns of a table (delta.dataSkippingNumIndexedCols, delta.dataSkippingStatsColumns); "
-    "an SQL check needs none"
+    "SQL checks do not need them"
 )
 
 
@@ -283,7 +282,7 @@ def _now(value: Any) -> dt.datetime:
 
 
 def _utc(value: Any) -> dt.datetime:
-    """Return a point in time; a date is its midnight, and what has no zone is in UTC."""
+    """Return a point in time; a date is its midnight, a time without a zone is UTC."""
     if not isinstance(value, dt.datetime):
         value = dt.datetime(value.year, value.month, value.day)
     zoned: dt.datetime = value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
@@ -297,7 +296,7 @@ def _partitions_check(text: str) -> Check:
     def check(table: AuditedTable) -> Finding:
         from airflow_delta.log.schema.types import parse_schema
 
-        predicate = parse_predicate(table.log, table.target, text)
+        predicate = table.view.predicate(text)
         if not predicate.partition_only or not predicate.columns:
             names = ", ".join(table.target.partition_columns) or "none"
             raise DeltaIllegalArgumentException(
@@ -310,7 +309,7 @@ def _partitions_check(text: str) -> Check:
         outside = [
             {logical.get(name, name): value for name, value in values.items()}
             for values in touched.values()
-            if not predicate.selects_partition(values)  # one that no reader, in whatever time zone, sees elsewhere
+            if not predicate.selects_partition(values)  # in every reader's time zone
         ]
         message = f"{len(touched)} partitions touched, {len(outside)} of them not among {text}"
         if outside:

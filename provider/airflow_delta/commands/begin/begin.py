@@ -68,25 +68,26 @@ def begin(
 
     :param transaction_key: becomes the ``appId``; its ``txnVersion`` counts the commits of this key from 0.
     :param txn_version: a version at or below the one in the log counts as committed.
-    :param rerun_policy: what to do when the identity is in the log already: ``skip`` (the handle's ``committed`` says where),
+    :param rerun_policy: what to do if the identity is already in the log: ``skip`` (the handle's ``committed`` says where),
         ``replace`` (the commit removes what the key added before), ``append`` (commit again) or ``fail``.
     :param partition_by: partition columns; for an existing table they must be its own, or empty.
-    :param schema: Spark's JSON form of the schema to create the table with; else the first staged data decides.
-    :param configuration: properties to create the table with; ``None`` leaves one out that it would get otherwise.
+    :param schema: Spark's JSON form of the schema of a new table; default: that of the first staged data.
+    :param configuration: properties to create the table with; ``None`` leaves out a default.
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
-    :param create: the commit creates the table when there is none; else that is an error.
+    :param create: let the commit create a missing table; if false, a missing table is an error.
     :param transaction_id: identity of this execution, a new UUID unless given.
-    :param in_place: the table is made of the files that lie there (CONVERT); else it is created only where none are.
-    :param tries: of an operation that begins and commits in one task: a commit of another try is its own, whatever the policy.
+    :param in_place: make the table from the files at the location (CONVERT); otherwise the location must be empty.
+    :param tries: for an operation that begins and commits in one task: a commit of another try counts as its own, under every
+        policy.
     :param possible_since: returns when this identity may have been committed for the first time, in milliseconds since the epoch
-        (``None``: not longer ago than keys are kept). Asked when the table lets keys expire and does not know this one.
-    :param former_keys: keys of another scheme that may stand for the same work: where the table knows one of them, and not this
-        identity, nobody can tell.
-    :raises DeltaIllegalArgumentException: the identity or the policy is not valid.
-    :raises DeltaTableNotFoundException: there is no table and ``create`` is false.
-    :raises NonEmptyLocationException: if there is no table, but other files.
-    :raises TransactionExpiredException: whether the identity was committed can no longer be told.
-    :raises TransactionAlreadyCommittedException: the identity is in the log and the policy is ``fail``.
+        (``None``: within the time that keys are kept). Asked if the table expires keys and does not know this one.
+    :param former_keys: keys of an earlier scheme that may stand for the same work. If the table knows one of them but not this
+        identity, it cannot be known whether the work was committed.
+    :raises DeltaIllegalArgumentException: if the identity or the policy is not valid.
+    :raises DeltaTableNotFoundException: if there is no table and ``create`` is false.
+    :raises NonEmptyLocationException: if other files are where the table would be created.
+    :raises TransactionExpiredException: if it can no longer be known whether the identity was committed.
+    :raises TransactionAlreadyCommittedException: if the identity is in the log and the policy is ``fail``.
     """
     identity = _identity(log.uri, transaction_key, app_id, txn_version)
     _check_choice("rerun_policy", rerun_policy, RERUN_POLICIES, log.uri)
@@ -99,7 +100,7 @@ def begin(
 
         protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version)
         protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
-        # To commit again needs no memory; what cannot be told is left to the author, who then says 'append'.
+        # To commit again needs no memory: 'append' is the author's way out if it cannot be known.
         asked = None if rerun_policy == "append" else possible_since
         last = last_txn_version(log, snapshot, identity.app_id, asked)
         if last is None and rerun_policy != "append":
@@ -158,7 +159,7 @@ def begin(
 def _identity(table: str, key: str | None, app_id: str | None, txn_version: int | None) -> _Identity:
     if key is not None:
         if app_id is not None or txn_version is not None:
-            raise DeltaIllegalArgumentException("Give either transaction_key, or app_id with txn_version, not both.", table=table)
+            raise DeltaIllegalArgumentException("Give transaction_key, or app_id with txn_version, but not both.", table=table)
         _check_text("transaction_key", key, table)
         return _Identity(key, None)
     if app_id is None and txn_version is None:
@@ -182,10 +183,10 @@ def _check_former_keys(table: str, snapshot: Snapshot, identity: _Identity, keys
     for key in keys:
         if snapshot.transaction_version(key) is not None:
             raise TransactionExpiredException(
-                f"Whether transaction {identity.app_id!r} is in table {table} cannot be told: an earlier version of this "
-                f"provider has published instances of this run there, under keys of map indexes ({key!r}), which do not tell "
-                "what they worked on. Nothing is committed. Look at the table: if it has the rows, there is nothing to do (mark "
-                "the task as success); if not, run it once with rerun_policy='append'.",
+                f"It cannot be known whether transaction {identity.app_id!r} is in table {table}: an earlier version of this "
+                f"provider published instances of this run there under keys of map indexes ({key!r}), which do not say "
+                "what they worked on. Nothing is committed. Look at the table: if it has the rows, mark the task as success; "
+                "if not, run it once with rerun_policy='append'.",
                 table=table,
                 version=snapshot.version,
             )
@@ -204,7 +205,7 @@ def _check_unexpired(table: str, snapshot: Snapshot, identity: _Identity, last: 
 
 def _check_text(name: str, value: object, table: str) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise DeltaIllegalArgumentException(f"{name} must be a text that is not empty, got {value!r}.", table=table)
+        raise DeltaIllegalArgumentException(f"{name} must be a non-empty string, got {value!r}.", table=table)
 
 
 def _check_choice(name: str, value: str, allowed: Sequence[str], table: str) -> None:
@@ -233,7 +234,7 @@ def _of_table(
     if partition_by and [c.lower() for c in partition_by] != [c.lower() for c in metadata.partition_columns]:
         raise DeltaAnalysisException(
             f"Table {handle.table} version {snapshot.version} is partitioned by ({', '.join(metadata.partition_columns)}), "
-            f"partition_by says ({', '.join(partition_by)}). Leave it out, or overwrite the table with overwrite_schema=True.",
+            f"partition_by is ({', '.join(partition_by)}). Leave it out, or overwrite the table with overwrite_schema=True.",
             table=handle.table,
             version=snapshot.version,
         )

@@ -1,6 +1,6 @@
 """Where a table may be created: in an empty or missing folder (Delta's ``DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION``).
 
-Files that lie there would be no part of the table, and VACUUM would delete them as leftovers.
+Other files there would not belong to the table, and VACUUM would delete them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _TRANSACTION = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def check_location(log: DeltaLog) -> None:
-    """Check that nothing lies where a table is to be created; the listing ends at the first files that do.
+    """Check that the location of a new table is empty; the listing stops at the first files.
 
-    Staged files of transactions are left out, and hidden names (``_`` or ``.`` in front, but not ``name=value``), which VACUUM
-    leaves alone as well.
+    Staged files of transactions do not count, nor do hidden names (``_`` or ``.`` first, but not ``name=value``), which VACUUM
+    leaves alone too.
 
     :raises NonEmptyLocationException: if other files are there.
     """
@@ -35,10 +35,10 @@ def check_location(log: DeltaLog) -> None:
     shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
     way_out = "Choose another location, or move the files away."
     if any(_is_parquet(log.store, path) for path in found):
-        way_out += " To make a table of Parquet files that are there, use DeltaConvertOperator (CONVERT TO DELTA)."
+        way_out += " To turn the Parquet files there into a table, use DeltaConvertOperator (CONVERT TO DELTA)."
     raise NonEmptyLocationException(
-        f"There is no Delta table at {log.uri}, and none can be created: the location holds other files ({shown}). They would be "
-        f"no part of the table, and VACUUM would delete them. {way_out}",
+        f"There is no Delta table at {log.uri}, and none can be created: the location holds other files ({shown}). They would "
+        f"not belong to the table, and VACUUM would delete them. {way_out}",
         table=log.uri,
     )
 

@@ -1,4 +1,4 @@
-"""The table at the version that a transaction reads, and what is asked of its schema and metadata."""
+"""The table at the version that a transaction reads, and checks of the schema of a new one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
-    """Return the table at the version that the transaction reads; a snapshot of version -1 when it did not exist.
+    """Return the table at the version that the transaction reads; a snapshot of version -1 if it did not exist.
 
-    :raises VersionNotFoundException: the log no longer holds that version.
-    :raises DeltaIllegalStateException: another table is at the location now.
+    :raises VersionNotFoundException: if the log no longer holds that version.
+    :raises DeltaIllegalStateException: if another table is at the location now.
     """
     if handle.read_version < 0:
         from airflow_delta.log.snapshot import Snapshot
@@ -29,8 +29,7 @@ def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
     if latest.version < handle.read_version:
         raise DeltaIllegalStateException(
             f"Table {log.uri} has version {latest.version}, but the transaction read version {handle.read_version}: the "
-            "table was "
-            "deleted or restored from a backup meanwhile. Clear the start task.",
+            "table has since been deleted or restored from a backup. Clear the start task.",
             table=log.uri,
             version=handle.read_version,
         )
@@ -40,8 +39,7 @@ def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
         raise VersionNotFoundException(
             f"The transaction read version {handle.read_version} of table {log.uri}, which its log no longer holds (earliest "
             f"{error.earliest}, latest {error.latest}): it was cleaned up, so conflicts since then cannot be checked. "
-            "Clear the "
-            "start task; raise delta.logRetentionDuration above the longest Dag run.",
+            "Clear the start task, and raise delta.logRetentionDuration above the longest Dag run.",
             earliest=error.earliest,
             latest=error.latest,
             table=log.uri,
@@ -52,7 +50,7 @@ def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
 def parse_predicate(log: DeltaLog, handle: TransactionHandle, text: str) -> Predicate:
     """Return a predicate on the table's columns.
 
-    :raises PredicateException: it does not parse or names an unknown column.
+    :raises PredicateException: if it does not parse or names an unknown column.
     """
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import parse_schema
@@ -62,9 +60,9 @@ def parse_predicate(log: DeltaLog, handle: TransactionHandle, text: str) -> Pred
 
 
 def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Mapping[str, str], *, table: str) -> str:
-    """Check a schema that a table is to get, and return it in compact JSON.
+    """Check the schema of a new table and return it as compact JSON.
 
-    :raises DeltaAnalysisException: it is no schema, or cannot be that of a table partitioned like this.
+    :raises DeltaAnalysisException: if the text is not a schema, or does not fit the partitioning.
     """
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features.schema_checks import check_metadata

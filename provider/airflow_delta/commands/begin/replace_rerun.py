@@ -1,4 +1,4 @@
-"""``rerun_policy='replace'``: which files earlier commits of the same key added, and whether they may still be replaced."""
+"""``rerun_policy='replace'``: which files earlier commits of the key added, and whether they can still be replaced."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
     """Return the live files that the key of this transaction added before.
 
     :param snapshot: the version that the transaction reads.
-    :raises TransactionAlreadyCommittedException: another writer has rewritten or removed some of them since, or the log no
-        longer tells which they are.
+    :raises TransactionAlreadyCommittedException: if another writer has since rewritten or removed some of them, or the log no
+        longer says which they are.
     """
     if snapshot.version < 0 or handle.rerun_policy != "replace" or not _known_before(snapshot, handle):
         return []
@@ -63,14 +63,13 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
             handle,
             snapshot,
             f"another commit has since rewritten or removed {len(gone)} of its {len(added)} files (such as {path}, added "
-            "in version "
-            f"{version}), so its rows can no longer be told from others'",
+            f"in version {version}), so its rows can no longer be told from others'",
         )
     return list(live.values())
 
 
 def _known_before(snapshot: Snapshot, handle: TransactionHandle) -> bool:
-    """Tell whether start found the key in the log; it may know of one that has expired, and then counts on from there."""
+    """Return whether start found the key in the log; it may know an expired one, and then counts on from there."""
     if not handle.monotonic:
         return handle.txn_version > 0
     last = snapshot.transaction_version(handle.app_id)
@@ -85,7 +84,7 @@ def _refuse_kept_rows(handle: TransactionHandle, snapshot: Snapshot, commit: Com
         copied = (info.get("operationMetrics") or {}).get("numCopiedRows", "0")
         keeps = info.get("operation") in _REWRITES or str(copied) != "0"
     if keeps and commit.adds:
-        raise _refused(handle, snapshot, f"the files that version {commit.version} added hold rows that were there before, too")
+        raise _refused(handle, snapshot, f"the files that version {commit.version} added also hold rows that were there before")
 
 
 def _live(snapshot: Snapshot, paths: list[str]) -> list[AddFile]:
@@ -102,8 +101,7 @@ def _live(snapshot: Snapshot, paths: list[str]) -> list[AddFile]:
 def _refused(handle: TransactionHandle, snapshot: Snapshot, why: str) -> TransactionAlreadyCommittedException:
     return TransactionAlreadyCommittedException(
         f"The files that transaction {handle.app_id!r} added to table {handle.table} cannot be replaced: {why}. Nothing "
-        "is committed. "
-        "Overwrite the rows with mode='overwrite' and replace_where, and rerun_policy='append'.",
+        "is committed. Overwrite the rows with mode='overwrite' and replace_where, and rerun_policy='append'.",
         table=handle.table,
         version=snapshot.version,
     )

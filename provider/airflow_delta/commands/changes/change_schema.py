@@ -1,7 +1,7 @@
-"""Which schema changes of a table are read with, and whether every version of the range can be read with it.
+"""The schema to read changes of a table with, and whether it fits every version of the range.
 
-Delta's rules (``CDCReader``): the latest schema, or for a table with column mapping that of the last version of the range. Only
-added columns, and columns that may be null now, may lie between it and the range.
+Delta's rules (``CDCReader``): the latest schema, or for a table with column mapping that of the last version of the range.
+Between it and the range, columns may only have been added or become nullable.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ def read_schema(log: DeltaLog, snapshot: Snapshot, start: Snapshot, end: int) ->
 
 
 def check_readable(table: str, read: Snapshot, metadata: Metadata, version: int, versions: tuple[int, int]) -> None:
-    """Check that data of a version can be read with the schema of another.
+    """Check that data of a version can be read with another version's schema.
 
     :param metadata: metadata that ``version`` has.
     :param versions: the range, for the message.
-    :raises DeltaAnalysisException: it cannot (Delta: DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE).
+    :raises DeltaAnalysisException: if they cannot (Delta: DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE).
     """
     older, newer = (metadata, read.metadata) if version <= read.version else (read.metadata, metadata)
     fits = _is_readable(parse_schema(older.schema_string), parse_schema(newer.schema_string), tighten=version > read.version)
     if fits and _same_columns(newer, older) and _same_partitioning(newer, older):
         return
     raise DeltaAnalysisException(
-        f"The changes of table {table} from version {versions[0]} to {versions[1]} cannot be read with one schema: those of "
-        f"version {read.version}, which they would be read with, and of version {version} differ in more than added columns "
-        "(DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE). Read the versions before and after the change of the schema one "
-        "after the other, with ending_version below it first.",
+        f"The changes of table {table} from version {versions[0]} to {versions[1]} cannot be read with one schema: the "
+        f"schema of version {version} differs from that of version {read.version} in more than added columns "
+        "(DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE). Read the versions before the change of the schema, up to "
+        "ending_version, and those after it separately.",
         table=table,
         version=version,
     )
 
 
 def check_removed(table: str, read: Snapshot, before: Metadata, version: int) -> None:
-    """Check that rows which the first commit of a range removes can be read, where that commit changes the schema as well.
+    """Check that rows removed by the first commit of a range can be read if that commit also changes the schema.
 
-    Their files are of the version before, which is not in the range: RESTORE and an overwrite of the schema can bring another
-    partitioning, or other physical names. Delta reads nulls then.
+    Their files belong to the version before the range: RESTORE and schema overwrites can change the partitioning or physical
+    names, and Delta would read nulls.
 
     :param before: metadata that the files were written under.
-    :raises DeltaAnalysisException: they cannot.
+    :raises DeltaAnalysisException: if they cannot be read.
     """
     names, now = _physical_names(before), _physical_names(read.metadata)
     if _same_partitioning(read.metadata, before) and all(names[path] == now[path] for path in names.keys() & now.keys()):
@@ -76,14 +76,14 @@ def check_removed(table: str, read: Snapshot, before: Metadata, version: int) ->
 
 
 def _physical_names(metadata: Metadata) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return what the columns at any depth are called in files, by their path."""
+    """Return the names of columns in files, at any depth, by path."""
     schema = parse_schema(metadata.schema_string)
     physical = column_mapping.physical_schema(schema, column_mapping.mode(metadata.configuration))
     return {folded(path): other for (path, _), (other, _) in zip(walk_fields(schema), walk_fields(physical), strict=True)}
 
 
 def _same_columns(new: Metadata, old: Metadata) -> bool:
-    """Return whether no column was dropped or renamed by column mapping, and mapping not switched off."""
+    """Return whether column mapping stayed on, without dropped or renamed columns."""
     before, now = (column_mapping.mode(metadata.configuration) for metadata in (old, new))
     if now == "none":
         return before == "none"

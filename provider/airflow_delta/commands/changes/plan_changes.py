@@ -1,8 +1,7 @@
-"""Plan a read of the change data feed in the worker: which files tell what a range of commits did to the rows.
+"""Plan a read of the change data feed in the worker: the files that show what a range of commits did to rows.
 
-A commit that wrote change data files is read from these alone; of any other, the files that it added and removed tell, as far as
-they changed data. Of a file that stays with another deletion vector, only the rows that one of the two vectors marks have changed
-(Delta's ``CDCReader``).
+A commit with change data files is read from these alone; others from the files added and removed with changed data. In a
+file whose deletion vector changed, only the rows that one of the two vectors marks have changed (Delta's ``CDCReader``).
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from airflow_delta.log.actions.decode import Commit, decode_commits
 from airflow_delta.log.features.change_data_feed import is_enabled
 from airflow_delta.log.features.protocol import check_can_read
 from airflow_delta.staging.change_plan import ChangeCommit, ChangePlan
-from airflow_delta.staging.contract import ScanFile, TransactionHandle
+from airflow_delta.staging.contract import ScanFile
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
 
 _CHUNK = 64
 _UNORDERED_TIMES = 100
-"""So many commits before the first one are looked at for its time, which is later than theirs (Delta's constant)."""
+"""Number of commits before the first one whose times are read, since its own must be later (Delta's constant)."""
 
 _COUNTED = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 
 
 @dataclass(slots=True)
 class _Files:
-    """The files of one commit, by what they tell."""
+    """The files of one commit, by what they show."""
 
     version: int
     timestamp: int
@@ -76,22 +75,22 @@ def plan_changes(
     :param ending_version: the last version, at most the latest one; or
     :param ending_timestamp: the last version committed at this time or before. Default: the latest version.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
-    :param snapshot: the table as it is read; later commits do not count. Default: the latest version.
-    :param transaction_id: execution that reads, default: a new one.
-    :raises DeltaTableNotFoundException: there is no table.
-    :raises DeltaIllegalArgumentException: no start or two are given, or the end is before the start.
-    :raises VersionNotFoundException: the log does not hold the versions, or not any more.
-    :raises DeltaIllegalStateException: changes were not recorded in the whole range (Delta: DELTA_MISSING_CHANGE_DATA).
-    :raises InvalidProtocolVersionException: a version needs a newer reader version; or
+    :param snapshot: the table to read; later commits do not count. Default: the latest version.
+    :param transaction_id: execution that reads; default: a new one.
+    :raises DeltaTableNotFoundException: if there is no table.
+    :raises DeltaIllegalArgumentException: if not exactly one start is given, or the end is before the start.
+    :raises VersionNotFoundException: if the log does not hold the versions, or no longer does.
+    :raises DeltaIllegalStateException: if changes were not recorded in the whole range (Delta: DELTA_MISSING_CHANGE_DATA).
+    :raises InvalidProtocolVersionException: if a version needs a newer reader version; or
         :class:`~airflow_delta.exceptions.DeltaUnsupportedTableFeatureException`.
-    :raises DeltaAnalysisException: the schema changed in the range so that no one schema reads all of it.
-    :raises DeltaFileNotFoundException: a deletion vector is gone.
+    :raises DeltaAnalysisException: if no single schema can read the whole range.
+    :raises DeltaFileNotFoundException: if a deletion vector is gone.
     """
     snapshot = log.update() if snapshot is None else snapshot
     if snapshot.version < 0:
         raise DeltaTableNotFoundException(f"{log.uri} is not a Delta table, so it has no changes to read.", table=log.uri)
     start, end = change_range(log, snapshot, starting_version, starting_timestamp, ending_version, ending_timestamp)
-    if end < start:  # two times between the same two commits
+    if end < start:  # both times between the same two commits
         return _plan(log, snapshot, start, end, [], spark_table_uri, transaction_id)
     first = log.snapshot_at(start)
     first.check_readable()
@@ -127,7 +126,7 @@ def _commits(log: DeltaLog, start: int, end: int) -> Iterator[Commit]:
         except VersionsNotContiguousException as error:
             raise VersionNotFoundException(
                 f"The changes of table {log.uri} from version {start} to {end} cannot be read: commits between {versions[0]} and "
-                f"{versions[-1]} are no longer in its log. They were cleaned up; begin later, and raise "
+                f"{versions[-1]} are no longer in its log. They were cleaned up; start later, and raise "
                 "delta.logRetentionDuration above the time between two reads.",
                 latest=log.snapshot.version,
                 table=log.uri,
@@ -147,7 +146,7 @@ def _check_recorded(log: DeltaLog, metadata: Metadata, version: int, versions: t
 
 
 def _times(log: DeltaLog, snapshot: Snapshot, start: int, end: int) -> dict[int, int]:
-    """Return the times of commit files; empty when all commits carry their time themselves."""
+    """Return the times of commit files; empty if all commits carry their own time."""
     from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_version, version_prefix
     from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps
 
@@ -169,7 +168,7 @@ def _time_of(log: DeltaLog, snapshot: Snapshot, commit: Commit, times: dict[int,
 
 
 def _files_of(log: DeltaLog, commit: Commit, timestamp: int) -> _Files:
-    """Return what tells the changes of a commit."""
+    """Return the files that show the changes of a commit."""
     files = _Files(commit.version, timestamp)
     if commit.cdcs:
         files.changes = [
@@ -190,7 +189,7 @@ def _files_of(log: DeltaLog, commit: Commit, timestamp: int) -> _Files:
 
 
 def _changed_nothing(commit: Commit) -> bool:
-    """Tell whether a MERGE says that it changed no row: then what it has rewritten are no changes (Delta's hotfix)."""
+    """Return whether a MERGE says that it changed no row; then its rewrites are not changes (Delta's hotfix)."""
     info = commit.commit_info or {}
     metrics = info.get("operationMetrics") or {}
     return info.get("operation") == "MERGE" and all(metrics.get(name) == "0" for name in _COUNTED)
@@ -200,8 +199,8 @@ def _as_add(log: DeltaLog, commit: Commit, remove: RemoveFile) -> AddFile:
     """Return the file as it was in the table."""
     if not remove.extended_file_metadata:
         raise DeltaIllegalStateException(
-            f"Version {commit.version} of table {log.uri} removes {remove.path} without saying what it was "
-            "(extendedFileMetadata), so its rows cannot be told. Choose a range without this version.",
+            f"Version {commit.version} of table {log.uri} removes {remove.path} without its metadata "
+            "(extendedFileMetadata), so its rows are unknown. Choose a range without this version.",
             table=log.uri,
             version=commit.version,
         )
@@ -245,23 +244,19 @@ def _plan(
     spark_table_uri: str | None,
     transaction_id: str | None,
 ) -> ChangePlan:
-    """Return the plan; deletion vectors are decoded for Spark as those of a scan are."""
-    from airflow_delta.commands.stage.scan import scan_of
+    """Return the plan; deletion vectors are decoded for Spark, as for a scan."""
+    from airflow_delta.commands.stage.scan import scan_files
 
     metadata = read.metadata
-    handle = TransactionHandle(
+    scan = scan_files(
+        log,
+        [file for c in commits for files in c.kinds().values() for file in files],
         transaction_id=transaction_id or str(uuid.uuid4()),
-        table=log.uri,
-        read_version=read.version,
+        version=read.version,
         schema_string=metadata.schema_string,
-        partition_columns=tuple(metadata.partition_columns),
-        configuration=dict(metadata.configuration),
-        staging_path=log.uri,
-        app_id="changes",
-        txn_version=0,
-    )
-    scan = scan_of(
-        log, handle, [file for c in commits for files in c.kinds().values() for file in files], spark_table_uri=spark_table_uri
+        partition_columns=metadata.partition_columns,
+        configuration=metadata.configuration,
+        spark_table_uri=spark_table_uri,
     )
     scanned = iter(scan.files)
     planned = []
@@ -271,7 +266,7 @@ def _plan(
         }
         planned.append(ChangeCommit(version=commit.version, timestamp=commit.timestamp, **kinds))
     return ChangePlan(
-        transaction_id=handle.transaction_id,
+        transaction_id=scan.transaction_id,
         table=scan.table,
         starting_version=start,
         ending_version=end,

@@ -1,4 +1,4 @@
-"""Which versions a read of the change data feed means (Delta's ``CDCReader.getVersionForCDC``)."""
+"""The version range of a read of the change data feed (Delta's ``CDCReader.getVersionForCDC``)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def change_range(
     ending_version: int | None,
     ending_timestamp: datetime | int | None,
 ) -> tuple[int, int]:
-    """Return the first and the last version; the last may be the one before the first when both are times.
+    """Return the first and the last version; the last may be just before the first if both are times.
 
-    :raises DeltaIllegalArgumentException: no start or two are given, or the end is before the start.
-    :raises VersionNotFoundException: the start is after the latest version, or a time is outside the log.
+    :raises DeltaIllegalArgumentException: if not exactly one start is given, or the end is before the start.
+    :raises VersionNotFoundException: if the start is after the latest version, or a time is outside the log.
     """
     if (starting_version is None) == (starting_timestamp is None):
-        raise _refusal(log, "Give starting_version or starting_timestamp, one of them: where do the changes begin?")
+        raise _refusal(log, "Give either starting_version or starting_timestamp.")
     if ending_version is not None and ending_timestamp is not None:
         raise _refusal(log, "Give ending_version or ending_timestamp, not both.")
     for name, value in (("starting_version", starting_version), ("ending_version", ending_version)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise _refusal(log, f"{name} must be a whole number from 0 on, got {value!r}.")
+            raise _refusal(log, f"{name} must be a whole number, 0 or more, got {value!r}.")
     start = starting_version if starting_version is not None else _first_since(log, starting_timestamp)
     if start > snapshot.version:
         raise VersionNotFoundException(
             f"The changes of table {log.uri} cannot be read from version {start} on: the latest version is {snapshot.version}. "
-            "Wait for a newer commit, or begin earlier.",
+            "Wait for a newer commit, or start earlier.",
             latest=snapshot.version,
             table=log.uri,
             version=start,
@@ -49,12 +49,12 @@ def change_range(
     if between and _milliseconds(starting_timestamp) <= _milliseconds(ending_timestamp):
         return start, end
     if end < start:
-        raise _refusal(log, f"The changes cannot end at version {end} and begin at version {start} (DELTA_INVALID_CDC_RANGE).")
+        raise _refusal(log, f"The end version {end} is before the start version {start} (DELTA_INVALID_CDC_RANGE).")
     return start, end
 
 
 def _first_since(log: DeltaLog, timestamp: datetime | int | None) -> int:
-    """Return the first version committed at a time or later; one more than the latest when there is none."""
+    """Return the first version committed at a time or later; one more than the latest if there is none."""
     from airflow_delta.log.time_travel import version_at_timestamp
 
     before = _milliseconds(timestamp) - 1

@@ -1,4 +1,4 @@
-"""CONVERT TO DELTA: a directory of Parquet files becomes a table where it is (Delta's ``ConvertToDeltaCommand``)."""
+"""CONVERT TO DELTA: turn a directory of Parquet files into a table in place (Delta's ``ConvertToDeltaCommand``)."""
 
 from __future__ import annotations
 
@@ -35,25 +35,24 @@ def convert_to_delta(
     time_zone: str = "UTC",
     **options: Any,
 ) -> CommitResult:
-    """Make the Parquet files at a location a Delta table. No file is written but the first log entry, none is moved.
+    """Turn the Parquet files at a location into a Delta table. Only the first log entry is written; no file is moved.
 
-    Schema and statistics come out of the files' footers, a few of which are in memory at a time. Where a table is already,
-    nothing happens.
+    Schema and statistics come from the footers, read a few at a time. If there already is a table, nothing happens.
 
     :param log: of the directory.
-    :param partition_schema: columns of the partition directories, in their order: ``p STRING, q DATE``, Spark's JSON form, or
-        SQL types by name. Needed when there are such directories.
+    :param partition_schema: columns of the partition directories, in order: ``p STRING, q DATE``, Spark's JSON form, or
+        SQL types by name. Required if there are such directories.
     :param collect_stats: collect statistics (Delta: without ``NO STATISTICS``).
     :param properties: properties of the table.
-    :param time_zone: time zone of timestamps in directory names that name none.
+    :param time_zone: time zone of timestamps without one in directory names.
     :param options: identity and commit options of :func:`airflow_delta.commands.run_large.run_large`.
-    :returns: the commit; with ``attempts=0`` where a table was already.
-    :raises DeltaFileNotFoundException: there are no files.
-    :raises DeltaAnalysisException: a file is no Parquet file or has a type that Delta cannot store, or the directories do not fit
-        the partition schema.
-    :raises SchemaMismatchException: files disagree on the type of a column.
-    :raises DeltaIllegalArgumentException: column mapping is asked for, which files that are there cannot have.
-    :raises ConcurrentWriteException: another writer made a table of it meanwhile.
+    :returns: the commit; with ``attempts=0`` if there already was a table.
+    :raises DeltaFileNotFoundException: if there are no files.
+    :raises DeltaAnalysisException: if a file is not Parquet, has a type that Delta cannot store, or the directories do not
+        fit the partition schema.
+    :raises SchemaMismatchException: if files disagree on the type of a column.
+    :raises DeltaIllegalArgumentException: if column mapping is requested, which existing files cannot have.
+    :raises ConcurrentWriteException: if another writer created the table in the meantime.
     """
     from airflow_delta.commands.files.parquet_schema import parse_partition_schema
 
@@ -93,25 +92,25 @@ def _check_mapping(table: str, configuration: Mapping[str, str]) -> None:
     wanted = column_mapping.mode(configuration)
     if wanted != "none":
         raise DeltaIllegalArgumentException(
-            f"{table} cannot be converted with column mapping mode {wanted!r}: the files have the columns' own names "
-            "(DELTA_CONVERSION_UNSUPPORTED_COLUMN_MAPPING). Switch it on afterwards, with a property of the table.",
+            f"{table} cannot be converted with column mapping mode {wanted!r}: the files use the columns' own names "
+            "(DELTA_CONVERSION_UNSUPPORTED_COLUMN_MAPPING). Enable it afterwards with a table property.",
             table=table,
         )
 
 
 class _Files:
-    """The files of a directory, whose footers are read in parallel; twice when there are too many to keep."""
+    """The files of a directory, whose footers are read in parallel, and twice if there are too many to keep."""
 
     def __init__(self, log: DeltaLog, partitions: StructType, zone: tzinfo) -> None:
         self._log = log
         self._partitions = partitions
         self.statuses = find_files(log)
-        # Before any footer is read: directories that do not fit are told at once.
+        # Before any footer is read: wrong directories fail at once.
         self._values = [values_of(status.path, partitions, zone, table=log.uri) for status in self.statuses]
         self._footers: list[pq.FileMetaData] | None = None
 
     def schema(self) -> str:
-        """Return the schema of all files, the partition columns among them."""
+        """Return the schema of all files, including partition columns."""
         from airflow_delta.commands.files.footers import readable_schema
         from airflow_delta.commands.files.parquet_schema import MergedSchema, with_partition_columns
         from airflow_delta.log.schema.types import to_json
@@ -122,7 +121,7 @@ class _Files:
         return to_json(with_partition_columns(merged.schema, self._partitions))
 
     def adds(self, txn: OptimisticTransaction, *, collect_stats: bool) -> Iterator[AddFile]:
-        """Yield the files as actions; with statistics, files without a row are left out, as Delta does."""
+        """Yield the files as actions; with statistics, files without rows are left out, as in Delta."""
         from airflow_delta.log.features import protocol
         from airflow_delta.log.features.properties import TableProperties
         from airflow_delta.log.schema.types import parse_schema

@@ -1,4 +1,4 @@
-"""The Parquet files of a directory that becomes a table, and the partition values that their directories say."""
+"""The Parquet files of a directory that becomes a table, and the partition values in their paths."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 def find_files(log: DeltaLog) -> list[FileStatus]:
-    """Return the files to convert, sorted by path; what Spark does not see (names that begin with ``_`` or ``.``) is left out.
+    """Return the files to convert, sorted by path, without those that Spark ignores (``_*`` and ``.*``).
 
-    :raises DeltaFileNotFoundException: there is none (Delta: DELTA_EMPTY_DIRECTORY).
-    :raises DeltaIllegalStateException: files of a transaction that was not committed, or of another table, are among them.
+    :raises DeltaFileNotFoundException: if there are none (Delta: DELTA_EMPTY_DIRECTORY).
+    :raises DeltaIllegalStateException: if files of an uncommitted transaction or of another table are among them.
     """
     found = []
     for status in log.store.list_recursive(""):
         other, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
         if inner and not is_hidden(f"{other}/x"):
             raise DeltaIllegalStateException(
-                f"{log.uri} holds another Delta table in {other}: rows that are deleted there, or older versions of rows, would "
+                f"{log.uri} holds another Delta table in {other}: deleted rows and older versions of rows would "
                 "appear in this one. Move that table away, or read it and append its rows.",
                 table=log.uri,
             )
@@ -49,12 +49,12 @@ def find_files(log: DeltaLog) -> list[FileStatus]:
     found.sort(key=lambda status: status.path)
     if not found:
         raise DeltaFileNotFoundException(
-            f"There are no Parquet files in {log.uri} to make a table of (DELTA_EMPTY_DIRECTORY).", table=log.uri
+            f"There are no Parquet files in {log.uri} to convert (DELTA_EMPTY_DIRECTORY).", table=log.uri
         )
     staged = next((status.path for status in found if _STAGED.match(status.path)), None)
     if staged is not None:
         raise DeltaIllegalStateException(
-            f"{log.uri} holds {staged}, which a transaction staged and never committed: its rows would appear in the table. "
+            f"{log.uri} holds {staged}, which a transaction staged but never committed: its rows would appear in the table. "
             f"Abort the transaction, or delete {'/'.join(staged.split('/')[:2])}.",
             table=log.uri,
         )
@@ -64,7 +64,7 @@ def find_files(log: DeltaLog) -> list[FileStatus]:
 def footers_of(log: DeltaLog, statuses: Sequence[FileStatus], concurrency: int) -> list[pq.FileMetaData]:
     """Return the footers of files, in order.
 
-    :raises DeltaAnalysisException: a file is no Parquet file.
+    :raises DeltaAnalysisException: if a file is not Parquet.
     """
     from airflow_delta.log.statistics.footers import read_footers
 
@@ -72,19 +72,19 @@ def footers_of(log: DeltaLog, statuses: Sequence[FileStatus], concurrency: int) 
         return read_footers(log.store, statuses, concurrency)
     except StagedFileException as error:
         raise DeltaAnalysisException(
-            f"{error.message.removesuffix(' Run the stage that wrote it again.')} All files of a directory that becomes a table "
-            "must be Parquet files (DELTA_FAILED_READ_FILE_FOOTER): move this one away, or let its name begin with '_'.",
+            f"{error.message.removesuffix(' Run the stage that wrote it again.')} All files of the directory "
+            "must be Parquet (DELTA_FAILED_READ_FILE_FOOTER): move this one away, or start its name with '_'.",
             table=log.uri,
         ) from error
 
 
 def values_of(path: str, columns: StructType, zone: tzinfo, *, table: str) -> dict[str, str | None]:
-    """Return the partition values of a file, in the text form of the log.
+    """Return the partition values of a file, as the log has them.
 
     :param path: relative to the table, not URL-encoded.
     :param columns: partition columns, in the order of the directories.
-    :param zone: time zone of timestamps that name none.
-    :raises DeltaAnalysisException: the directories are of other columns, or a value is not of its column's type.
+    :param zone: time zone of timestamps without one.
+    :raises DeltaAnalysisException: if the directories are of other columns, or a value is not of its column's type.
     """
     directories = _partition_directories(path)
     found = list(parse_partition_directory("/".join(directories)))
@@ -92,7 +92,7 @@ def values_of(path: str, columns: StructType, zone: tzinfo, *, table: str) -> di
         raise DeltaAnalysisException(
             f"{path} of {table} lies in directories of {len(found)} partition columns ({', '.join(found)}), expected "
             f"{len(columns)} ({', '.join(columns.names)}) (DELTA_UNEXPECTED_NUM_PARTITION_COLUMNS_FROM_FILE_NAME). Give the "
-            "partition schema that the directories have.",
+            "partition schema of the directories.",
             table=table,
         )
     for name, expected in zip(found, columns.names, strict=True):
@@ -111,14 +111,14 @@ def values_of(path: str, columns: StructType, zone: tzinfo, *, table: str) -> di
         return partition_values("/".join(directories), types, zone, table=table)
     except StagedFileException as error:
         raise DeltaAnalysisException(
-            f"{path} of {table}: {error.message} (DELTA_FAILED_CAST_PARTITION_VALUE). Give the column a type that all of its "
-            "directories fit, such as STRING.",
+            f"{path} of {table}: {error.message} (DELTA_FAILED_CAST_PARTITION_VALUE). Give the column a type that fits all "
+            "of its directories, such as STRING.",
             table=table,
         ) from error
 
 
 def _reads_alike(text: str | None, data_type: str) -> bool:
-    """Tell whether Python reads no more in a text than Spark does: ``1_000`` and ``20200101`` are no values to Spark."""
+    """Return whether Spark would accept a text that Python does: not ``1_000`` or ``20200101``."""
     if text is None or data_type in ("string", "binary"):
         return True
     return _DATE.fullmatch(text) is not None if data_type == "date" else "_" not in text
@@ -126,14 +126,14 @@ def _reads_alike(text: str | None, data_type: str) -> bool:
 
 def _no_value(path: str, name: str, text: str, data_type: str, table: str) -> DeltaAnalysisException:
     return DeltaAnalysisException(
-        f"{path} of {table}: {text!r} is no {data_type}, as the partition column {name} has it "
-        "(DELTA_FAILED_CAST_PARTITION_VALUE). Give the column a type that all of its directories fit, such as STRING.",
+        f"{path} of {table}: {text!r} is not a valid {data_type} for the partition column {name} "
+        "(DELTA_FAILED_CAST_PARTITION_VALUE). Give the column a type that fits all of its directories, such as STRING.",
         table=table,
     )
 
 
 def _partition_directories(path: str) -> list[str]:
-    """Return the directories that name a partition: the innermost ones in a row (Delta's ``PartitionUtils.parsePartition``)."""
+    """Return the directories of the partition: the innermost consecutive ones (Delta's ``PartitionUtils.parsePartition``)."""
     found: list[str] = []
     for part in reversed(path.split("/")[:-1]):
         if "=" in part:

@@ -20,7 +20,7 @@ from airflow_delta.transaction import Operation
 
 
 def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
-    """Change the clustering columns; files stay as they are until OPTIMIZE."""
+    """Change the clustering columns; files are not touched until OPTIMIZE."""
     if table.metadata.partition_columns:
         raise table.refuse(
             "A partitioned table cannot be clustered (DELTA_ALTER_TABLE_CLUSTER_BY_ON_PARTITIONED_TABLE_NOT_ALLOWED)"
@@ -28,10 +28,10 @@ def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
     paths = [parse_column_path(column) for column in change.columns]
     twice = sorted({dotted(path) for path in paths if [folded(p) for p in paths].count(folded(path)) > 1})
     if twice:
-        raise table.refuse(f"Columns are given twice: {', '.join(twice)} (DELTA_DUPLICATE_COLUMNS_FOUND.CLUSTER_BY)")
+        raise table.refuse(f"Columns are listed twice: {', '.join(twice)} (DELTA_DUPLICATE_COLUMNS_FOUND.CLUSTER_BY)")
     if len(paths) > MAX_CLUSTERING_COLUMNS:
         raise table.refuse(
-            f"A table is clustered by {MAX_CLUSTERING_COLUMNS} columns at most, got {len(paths)} "
+            f"A table can be clustered by at most {MAX_CLUSTERING_COLUMNS} columns, got {len(paths)} "
             "(DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)"
         )
     physical = [_clustering_column(table, path) for path in paths]
@@ -71,7 +71,7 @@ def _clustering_column(table: AlteredTable, path: Path) -> list[str]:
     if folded(tuple(physical)) not in {folded(leaf.physical_path) for leaf in indexed}:
         raise table.refuse(
             f"A table cannot be clustered by {dotted(path)}, which has no statistics (DELTA_CLUSTERING_COLUMN_MISSING_STATS). "
-            "Set delta.dataSkippingStatsColumns or delta.dataSkippingNumIndexedCols so that it gets some"
+            "Set delta.dataSkippingStatsColumns or delta.dataSkippingNumIndexedCols to collect them"
         )
     return physical
 

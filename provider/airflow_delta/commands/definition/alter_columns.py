@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 
 def add_columns(table: AlteredTable, change: AddColumns) -> AlteredTable:
-    """Add columns at any depth; rows that are there have null in them."""
+    """Add columns at any depth; existing rows have null in them."""
     schema, documents = table.schema, []
     for column in change.columns:
         path = parse_column_path(column.name)
         new = _new_field(table, column, path)
         if not new.nullable or any(not field.nullable for _, field in walk_fields(new.data_type)):
             raise table.refuse(
-                f"Column {column.name} cannot be added as NOT NULL: rows that are there have no value for it "
+                f"Column {column.name} cannot be added as NOT NULL: existing rows have no value for it "
                 "(DELTA_OPERATION_NOT_ALLOWED: NOT NULL in ALTER TABLE ADD COLUMNS). Add it, fill it, then set it NOT NULL"
             )
         document: dict[str, Any] = {"column": _document(column.name, new)}
@@ -58,7 +58,7 @@ def add_columns(table: AlteredTable, change: AddColumns) -> AlteredTable:
 
         def insert(struct: StructType, new: StructField = new, column: Column = column) -> StructType:
             if struct.find(new.name) is not None:
-                raise table.refuse(f"Column {column.name} is in the schema already (FIELD_ALREADY_EXISTS)")
+                raise table.refuse(f"Column {column.name} is already in the schema (FIELD_ALREADY_EXISTS)")
             at = len(struct.fields) if column.position is None else position_of(table, struct.fields, column.position)
             return StructType((*struct.fields[:at], new, *struct.fields[at:]))
 
@@ -72,7 +72,7 @@ def change_column(table: AlteredTable, change: ChangeColumn) -> AlteredTable:
     path = parse_column_path(change.column)
     if change.nullable is False and in_container(table.schema, path):
         raise table.refuse(
-            f"{change.column} lies in a list or map, where no writer checks NOT NULL (DELTA_NESTED_NOT_NULL_CONSTRAINT)"
+            f"{change.column} is in a list or map, where no writer checks NOT NULL (DELTA_NESTED_NOT_NULL_CONSTRAINT)"
         )
     changed: list[StructField] = []
 
@@ -95,7 +95,7 @@ def change_column(table: AlteredTable, change: ChangeColumn) -> AlteredTable:
     altered = table.with_metadata(metadata, operation)
     if change.nullable is False and not is_not_null(table.schema, path):
         altered = replace(altered, not_null=(*altered.not_null, path), reads_table=True)
-    elif change.nullable:  # rows of later stages may hold nulls: if it is set again, they have to be looked at
+    elif change.nullable:  # rows of later stages may hold nulls: setting it again needs another look at them
         altered = replace(altered, not_null=tuple(known for known in altered.not_null if folded(known) != folded(path)))
     return altered
 
@@ -111,7 +111,7 @@ def rename(table: AlteredTable, change: RenameColumn) -> AlteredTable:
 
 
 def drop_columns(table: AlteredTable, change: DropColumns) -> AlteredTable:
-    """Drop columns; files keep their values, and nobody reads them any more."""
+    """Drop columns; files keep their values, which are no longer read."""
     metadata, dropped = table.metadata, []
     known = {folded(path) for path, _ in walk_fields(table.schema)}
     for column in change.columns:
@@ -124,7 +124,7 @@ def drop_columns(table: AlteredTable, change: DropColumns) -> AlteredTable:
 
 
 def replace_columns(table: AlteredTable, change: ReplaceColumns) -> AlteredTable:
-    """Give the table other columns: those that are there in another order, wider or with another comment, and new ones."""
+    """Replace the columns: reorder, widen or comment existing ones, and add new ones."""
     given = [_new_field(table, column, parse_column_path(column.name)) for column in change.columns]
     schema = replaced_type(table, table.schema, StructType(tuple(given)), ())
     if not isinstance(schema, StructType):
@@ -143,8 +143,8 @@ def _new_field(table: AlteredTable, column: Column, path: Path) -> StructField:
     given_keys = {key for known in (metadata, *(f.metadata for _, f in walk_fields(data_type))) for key in known}
     if own := sorted(key for key in given_keys if key.lower().startswith(("delta.", "parquet.field."))):
         raise table.refuse(
-            f"The metadata of column {column.name} hold {', '.join(own)}, which only Delta itself gives to columns: with the "
-            "physical name of another one it would show that one's values. Take it out"
+            f"The metadata of column {column.name} hold {', '.join(own)}, which only Delta itself sets: with the "
+            "physical name of another column it would show the values of that one. Remove it"
         )
     if column.comment is not None:
         metadata["comment"] = column.comment
@@ -152,14 +152,14 @@ def _new_field(table: AlteredTable, column: Column, path: Path) -> StructField:
 
 
 def _document(name: str, field: StructField) -> dict[str, Any]:
-    """Return a column as ``commitInfo`` has it: nested types by their kind only."""
+    """Return a column as ``commitInfo`` has it, with only the kind of nested types."""
     return {"name": name, "type": field.data_type.name, "nullable": field.nullable, "metadata": dict(field.metadata)}
 
 
 def _edited_part(table: AlteredTable, change: ChangeColumn, path: Path, changed: list[StructField]) -> StructType:
     """Return the schema with the type of a list's elements, or of a map's keys or values, widened."""
     if change != ChangeColumn(change.column, change.data_type):
-        raise table.refuse(f"Of {change.column} only the type can be changed")
+        raise table.refuse(f"Only the type of {change.column} can be changed")
     container, part = path[:-1], path[-1].lower()
 
     def edit(struct: StructType) -> StructType:
@@ -192,7 +192,7 @@ def _changed(table: AlteredTable, old: StructField, change: ChangeColumn, path: 
         metadata["comment"] = change.comment
     if change.default is not None:
         if len(path) > 1:
-            raise table.refuse(f"Only columns of the table have default values, {change.column} is a field of one")
+            raise table.refuse(f"Only top-level columns have default values, {change.column} is a field of one")
         metadata[CURRENT_DEFAULT] = change.default
     if change.drop_default:
         metadata.pop(CURRENT_DEFAULT, None)
@@ -209,7 +209,7 @@ def _changed(table: AlteredTable, old: StructField, change: ChangeColumn, path: 
 def _with_schema(table: AlteredTable, schema: StructType, *, new_names: bool = False) -> Metadata:
     """Return the metadata with another schema.
 
-    :param new_names: give fields that have no physical name one that does not depend on when this is done.
+    :param new_names: give fields without a physical name a reproducible one.
     """
     if new_names and mode(table.metadata.configuration) != "none":
 

@@ -1,4 +1,4 @@
-"""Dotted paths of ALTER TABLE in a schema: what is there, and edits of the struct that is."""
+"""Dotted paths of ALTER TABLE: finding and editing the struct at a path."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def edited(table: AlteredTable, schema: StructType, path: Path, edit: Edit) -> S
                 return MapType(walk(key, rest[1:]), value, contains_null)
             case MapType(key, value, contains_null) if rest and rest[0].lower() == "value":
                 return MapType(key, walk(value, rest[1:]), contains_null)
-        raise table.refuse(f"{dotted(path)} is no struct, but {data_type} (DELTA_ADD_COLUMN_PARENT_NOT_STRUCT)")
+        raise table.refuse(f"{dotted(path)} is a {data_type}, not a struct (DELTA_ADD_COLUMN_PARENT_NOT_STRUCT)")
 
     result = walk(schema, path)
     return result if isinstance(result, StructType) else schema
 
 
 def struct_at(schema: StructType, path: Path) -> StructType | None:
-    """Return the struct at a path, through lists and maps; ``None`` where there is none."""
+    """Return the struct at a path, through lists and maps; ``None`` if there is none."""
     at: DataType | None = schema
     for name in path:
         match at, name.lower():
@@ -58,14 +58,14 @@ def struct_at(schema: StructType, path: Path) -> StructType | None:
 
 
 def is_not_null(schema: StructType, path: Path) -> bool:
-    """Return whether the column at a path is there and NOT NULL."""
+    """Return whether the column at a path exists and is NOT NULL."""
     struct = struct_at(schema, path[:-1])
     found = None if struct is None else struct.find(path[-1])
     return found is not None and not found.nullable
 
 
 def in_container(schema: StructType, path: Path) -> bool:
-    """Return whether the way to a field leads through the elements of a list or the entries of a map."""
+    """Return whether a path leads through the elements of a list or the entries of a map."""
     at: DataType = schema
     for name in path:
         found = at.find(name) if isinstance(at, StructType) else None
@@ -76,7 +76,7 @@ def in_container(schema: StructType, path: Path) -> bool:
 
 
 def position_of(table: AlteredTable, fields: tuple[StructField, ...], position: str) -> int:
-    """Return the index at which a column stands that is to be ``FIRST`` or ``AFTER`` another one."""
+    """Return the index of a column that goes ``FIRST`` or ``AFTER`` another one."""
     words = position.split(None, 1)
     if len(words) == 1 and words[0].upper() == "FIRST":
         return 0
@@ -86,9 +86,9 @@ def position_of(table: AlteredTable, fields: tuple[StructField, ...], position: 
             if field.name.lower() == name.lower():
                 return at + 1
         raise table.refuse(
-            f"There is no column {name} to stand after; there are {', '.join(f.name for f in fields)} (FIELD_NOT_FOUND)"
+            f"There is no column {name} to follow; there are {', '.join(f.name for f in fields)} (FIELD_NOT_FOUND)"
         )
-    raise table.refuse(f"A position is FIRST or AFTER <column>, got {position!r}")
+    raise table.refuse(f"A position must be FIRST or AFTER <column>, got {position!r}")
 
 
 def missing_column(table: AlteredTable, path: Path) -> Exception:

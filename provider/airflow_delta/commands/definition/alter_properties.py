@@ -1,4 +1,4 @@
-"""ALTER TABLE of all but columns: properties, constraints, the protocol and its features."""
+"""ALTER TABLE beside columns: properties, constraints, the protocol and its features."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def set_properties(table: AlteredTable, change: SetProperties) -> AlteredTable:
     reads = False
     if _switches_on(table, given, _ROW_TRACKING):
         _check_row_ids(table)
-        reads = True  # a file without row ids that is added meanwhile would have none for ever
+        reads = True  # a file added concurrently without row ids would never get any
         metadata = _with_row_tracking_names(table, metadata)
     operation = Operation.set_table_properties(given)
     altered = table.with_metadata(metadata, operation, look_at_files=True)
@@ -52,7 +52,7 @@ def set_properties(table: AlteredTable, change: SetProperties) -> AlteredTable:
 
 
 def unset_properties(table: AlteredTable, change: UnsetProperties) -> AlteredTable:
-    """Take properties away; their defaults hold again."""
+    """Unset properties; their defaults apply again."""
     keys = [normalise_key(key) for key in change.keys]
     known = table.metadata.configuration
     missing = [key for key in keys if key not in known and key != _COMMENT]
@@ -68,14 +68,14 @@ def unset_properties(table: AlteredTable, change: UnsetProperties) -> AlteredTab
 
 
 def add_constraint(table: AlteredTable, change: AddConstraint) -> AlteredTable:
-    """Add a CHECK constraint; the rows that are there have to be checked besides."""
+    """Add a CHECK constraint; existing rows are checked separately."""
     from airflow_delta.transaction.prepare.prepare import TableState, verify_metadata
 
     name, expression = change.name.strip().lower(), change.expression.strip()
     if not name or not expression:
         raise table.refuse("A constraint needs a name and an expression")
     if any(known.lower() == name for known in check_constraints(table.metadata)):
-        raise table.refuse(f"Constraint {change.name} is there already (DELTA_CONSTRAINT_ALREADY_EXISTS). Drop it first")
+        raise table.refuse(f"Constraint {change.name} already exists (DELTA_CONSTRAINT_ALREADY_EXISTS). Drop it first")
     _check_expression(table, change)
     key = f"{CONSTRAINT_PREFIX}{name}"
     metadata = msgspec.structs.replace(table.metadata, configuration={**table.metadata.configuration, key: expression})
@@ -108,9 +108,9 @@ def drop_constraint(table: AlteredTable, change: DropConstraint) -> AlteredTable
 
 
 def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTable:
-    """Upgrade the protocol, which Delta 4 records as SET TBLPROPERTIES; what the table has already changes nothing.
+    """Upgrade the protocol, which Delta 4 records as SET TBLPROPERTIES; what the table already has changes nothing.
 
-    :raises ProtocolDowngradeException: the versions asked for are lower than the table's.
+    :raises ProtocolDowngradeException: if the versions asked for are lower than the table's.
     """
     properties = {f"delta.feature.{name}": "supported" for name in change.features}
     reader, writer = change.reader_version, change.writer_version
@@ -121,7 +121,7 @@ def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTab
     if lower and known.min_writer_version < table_protocol.MAX_WRITER_VERSION:
         raise ProtocolDowngradeException(
             f"The protocol of table {table.table} version {table.version} is ({known.min_reader_version}, "
-            f"{known.min_writer_version}) and cannot go down to ({reader}, {writer}). Features are dropped with DropFeature.",
+            f"{known.min_writer_version}) and cannot be lowered to ({reader}, {writer}). Drop features with DropFeature.",
             table=table.table,
             version=table.version,
         )
@@ -135,7 +135,7 @@ def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTab
 
 
 def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
-    """Drop a feature that only writers have to know: nothing that older clients read of the log depends on it."""
+    """Drop a feature that only writers need to know: older clients can read the log without it."""
     from airflow_delta.transaction.prepare.feature_drop import check_drop
 
     present = table_protocol.features(table.protocol)
@@ -149,8 +149,8 @@ def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
     if known is None or known.reader or name == "checkpointProtection":
         raise DeltaUnsupportedOperationException(
             f"The feature {name} cannot be dropped from table {table.table} version {table.version} by this provider: older "
-            "clients would find it in the history of the table, which has to be protected by checkpoints or cut off. Let Delta "
-            f"Spark do it: ALTER TABLE ... DROP FEATURE {name}.",
+            "clients would find it in the history of the table, which must be protected by checkpoints or truncated. Use Delta "
+            f"Spark: ALTER TABLE ... DROP FEATURE {name}.",
             table=table.table,
             version=table.version,
         )
@@ -177,14 +177,14 @@ def _switches_on(table: AlteredTable, given: Mapping[str, str], key: str) -> boo
 
 
 def _check_row_ids(table: AlteredTable) -> None:
-    """Check that every file has row ids: else they would have to be committed again, in commits before this one."""
+    """Check that every file has row ids; otherwise they would have to be committed again before."""
     if table.snapshot is None:
         return
     ids = table.snapshot.files(columns=["base_row_id"]).column("base_row_id")
     if ids.null_count:
         raise DeltaUnsupportedOperationException(
-            f"Row tracking cannot be switched on for table {table.table} version {table.version} by this provider: "
-            f"{ids.null_count} of its files have no row ids and have to be committed again first. Let Delta Spark do it (ALTER "
+            f"This provider cannot enable row tracking for table {table.table} version {table.version}: "
+            f"{ids.null_count} of its files have no row ids and must be committed again first. Use Delta Spark (ALTER "
             f"TABLE ... SET TBLPROPERTIES ('{_ROW_TRACKING}' = 'true')), or create the table with it.",
             table=table.table,
             version=table.version,
@@ -192,7 +192,7 @@ def _check_row_ids(table: AlteredTable) -> None:
 
 
 def _with_row_tracking_names(table: AlteredTable, metadata: Metadata) -> Metadata:
-    """Return the metadata with names for the columns of row tracking that do not depend on when this is done."""
+    """Return the metadata with reproducible names for the columns of row tracking."""
     own = metadata.configuration
     names = {
         key: f"{prefix}{uuid.uuid5(uuid.NAMESPACE_OID, f'{table.seed}/{prefix}')}"
@@ -202,7 +202,7 @@ def _with_row_tracking_names(table: AlteredTable, metadata: Metadata) -> Metadat
 
 
 def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
-    """Check what can be told of an expression without Spark, which has the last word when it checks the rows."""
+    """Check an expression as far as possible without Spark, which checks it against the rows later."""
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
@@ -214,11 +214,11 @@ def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
         tree = tree_of(change.expression)
     except SqlglotError as error:
         raise DeltaAnalysisException(
-            f"The constraint {change.name} does not parse: {change.expression} ({str(error).splitlines()[0]})"
+            f"The constraint {change.name} is not valid Spark SQL: {change.expression} ({str(error).splitlines()[0]})"
         ) from error
     if tree.find(exp.AggFunc, exp.Query, exp.Window) is not None:
         raise table.refuse(
-            f"The constraint {change.name} ({change.expression}) looks at more than one row, which no writer can check"
+            f"The constraint {change.name} ({change.expression}) refers to more than one row, which no writer can check"
         )
     if (problem := refused_function(change.expression)) is not None:
         raise table.refuse(f"The constraint {change.name} ({change.expression}) {problem}")

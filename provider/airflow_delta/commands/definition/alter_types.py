@@ -1,4 +1,4 @@
-"""Which types the columns of a table may get while its files stay as they are (Delta's ``canChangeDataType``)."""
+"""Which types columns may change to without rewriting files (Delta's ``canChangeDataType``)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_delta.log.schema.walk import Path, dotted
 
 
 def check_no_dependents(table: AlteredTable, path: Path) -> None:
-    """Check that no constraint and no generated column refers to the column at a path, whose type is to change.
+    """Check that no constraint or generated column refers to a column whose type is to change.
 
-    :raises DeltaAnalysisException: one does.
+    :raises DeltaAnalysisException: if one refers to it.
     """
     for name, text, is_generated in dependents(table.metadata, path[0]):
         what, error = ("constraint", "DELTA_CONSTRAINT_DEPENDENT_COLUMN_CHANGE")
@@ -25,10 +25,10 @@ def check_no_dependents(table: AlteredTable, path: Path) -> None:
 
 
 def replaced_type(table: AlteredTable, old: DataType, new: DataType, path: Path) -> DataType:
-    """Return the new type with what the old one had in the metadata of its fields (Delta's ``changeDataType``).
+    """Return the new type with the field metadata of the old one (Delta's ``changeDataType``).
 
     :param path: of the column; empty for the whole schema.
-    :raises DeltaAnalysisException: columns of the one type may not become the other.
+    :raises DeltaAnalysisException: if columns of the old type cannot become the new one.
     """
     match old, new:
         case StructType(), StructType():
@@ -44,12 +44,12 @@ def replaced_type(table: AlteredTable, old: DataType, new: DataType, path: Path)
         return old
     if not may_widen(old, new):
         raise table.refuse(
-            f"{dotted(path)} cannot become {new} from {old} (DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP): its files would have "
-            "to be written again. Overwrite the table with overwrite_schema"
+            f"{dotted(path)} cannot change from {old} to {new} (DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP): its files would "
+            "have to be rewritten. Overwrite the table with overwrite_schema"
         )
     if not TableProperties(table.metadata.configuration).get("enableTypeWidening"):
         raise table.refuse(
-            f"{dotted(path)} can only become {new} from {old} in a table with type widening "
+            f"{dotted(path)} can only change from {old} to {new} in a table with type widening "
             "(DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP). Set delta.enableTypeWidening first"
         )
     return new
@@ -61,8 +61,8 @@ def _replaced_struct(table: AlteredTable, old: StructType, new: StructType, path
     added = [field.name for field in new.fields if old.find(field.name) is None]
     if gone and added:
         raise table.refuse(
-            f"Columns {', '.join(gone)} would go and {', '.join(added)} come, which may be meant as a renaming "
-            "(DELTA_AMBIGUOUS_DATA_TYPE_CHANGE). Rename, drop and add columns one after the other"
+            f"Columns {', '.join(gone)} would be dropped and {', '.join(added)} added, which may be meant as a rename "
+            "(DELTA_AMBIGUOUS_DATA_TYPE_CHANGE). Rename, drop and add columns in separate changes"
         )
     if gone:
         raise table.refuse(
@@ -88,4 +88,4 @@ def _replaced_struct(table: AlteredTable, old: StructType, new: StructType, path
 
 def _check_nulls(table: AlteredTable, path: Path, before: bool, after: bool) -> None:
     if before and not after:
-        raise table.refuse(f"{dotted(path)} may be null and cannot lose that here. Use ChangeColumn(nullable=False)")
+        raise table.refuse(f"{dotted(path)} is nullable and cannot become NOT NULL here. Use ChangeColumn(nullable=False)")

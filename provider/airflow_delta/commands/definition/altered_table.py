@@ -1,7 +1,7 @@
-"""A table while ALTER TABLE changes it: metadata, protocol and clustering after each change, and what Delta calls the change.
+"""A table while ALTER TABLE changes it: metadata, protocol, clustering and the Delta operation of each change.
 
-The changes of a transaction are made twice: when they are planned, to refuse what cannot be done and so that later stages know
-the table as it will be, and by the commit, on the table as it was read. Both give the same table, physical names included.
+The changes of a transaction are applied twice: by the plan, to refuse impossible ones and to show later stages the result, and by
+the commit, on the table as it was read. Both give the same table, including physical names.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from airflow_delta.transaction import Operation
 
 MODE = "alter"
-"""``StagedWrite.mode`` of a stage that changes the table itself."""
+"""``StagedWrite.mode`` of a stage that alters the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredTable:
     """The table after some changes.
 
-    :param seed: of physical names: identity of the transaction.
-    :param snapshot: version that the transaction reads; ``None`` where only metadata are asked for.
-    :param clustering: physical paths of the clustering columns; ``None``: not known.
+    :param seed: for physical names: the transaction's id.
+    :param snapshot: version that the transaction reads; ``None`` if only metadata are needed.
+    :param clustering: physical paths of the clustering columns; ``None``: unknown.
     :param domains: metadata domains that the changes set, by name.
-    :param operations: what Delta calls the changes, in their order.
+    :param operations: Delta's operations for the changes, in order.
     :param sets_metadata: the commit writes the metadata, changed or not, as Delta does.
-    :param constraints: CHECK constraints that the rows which are there have to fulfil, by name.
-    :param not_null: columns that must hold no null in any row.
-    :param reads_table: the changes rely on what is in the table: concurrent writes are conflicts.
+    :param constraints: CHECK constraints that existing rows must satisfy, by name.
+    :param not_null: columns that must not hold a null.
+    :param reads_table: the changes depend on the rows of the table: concurrent writes conflict.
     """
 
     table: str
@@ -68,7 +68,7 @@ class AlteredTable:
         )
 
     def physical_name(self, path: Path) -> str:
-        """Return the physical name of a new column, the same whenever this change of this transaction is made."""
+        """Return the physical name of a new column, the same each time this change is applied."""
         from airflow_delta.log.schema.walk import dotted
 
         return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{self.seed}/{len(self.operations)}/{dotted(path)}')}"
@@ -78,10 +78,10 @@ class AlteredTable:
         return replace(self, operations=(*self.operations, operation), **changed)
 
     def with_metadata(self, metadata: Metadata, operation: Operation, *, look_at_files: bool = False) -> AlteredTable:
-        """Return the table with metadata that a change gives it, and the protocol that they bring along.
+        """Return the table with new metadata and the protocol that they require.
 
-        :param look_at_files: the files of the table may forbid it.
-        :raises DeltaError: the metadata are not valid, or ask for what an existing table only gets by name.
+        :param look_at_files: check the files of the table as well.
+        :raises DeltaError: if the metadata are not valid, or need a feature that an existing table must get by name.
         """
         from airflow_delta.log.features import clustering
         from airflow_delta.transaction.prepare.metadata_update import update_metadata
@@ -103,12 +103,12 @@ class AlteredTable:
 def table_of(handle: TransactionHandle, snapshot: Snapshot) -> AlteredTable:
     """Return the table at the version that a transaction reads.
 
-    :raises DeltaTableNotFoundException: it did not exist.
+    :raises DeltaTableNotFoundException: if the table did not exist.
     """
     if snapshot.version < 0:
         raise DeltaTableNotFoundException(
-            f"Table {handle.table} did not exist when the transaction began, so there is nothing to alter. Create it as it "
-            "should be, or alter it in a later transaction.",
+            f"Table {handle.table} did not exist when the transaction began, so there is nothing to alter. Create it with "
+            "the right definition, or alter it in a later transaction.",
             table=handle.table,
         )
     from airflow_delta.log.features.clustering import clustering_columns
@@ -125,7 +125,7 @@ def table_of(handle: TransactionHandle, snapshot: Snapshot) -> AlteredTable:
 
 
 def is_alter(write: StagedWrite) -> bool:
-    """Return whether a stage changes the table itself."""
+    """Return whether a stage alters the table."""
     return write.mode == MODE
 
 

@@ -1,4 +1,4 @@
-"""ALTER TABLE: changes made one after the other, each on what the ones before have left."""
+"""ALTER TABLE: changes applied in order, each to the result of the one before."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 
 def apply_changes(table: AlteredTable, changes: Iterable[Change | dict[str, Any]]) -> AlteredTable:
-    """Return the table after changes, each made on what the ones before have left.
+    """Return the table after changes, each applied to the result of the one before.
 
-    :raises DeltaError: one of them cannot be made.
+    :raises DeltaError: if a change is not possible.
     """
     for change in changes:
         table = apply_change(table, change if isinstance(change, Change) else change_from_dict(change))
@@ -27,7 +27,7 @@ def apply_changes(table: AlteredTable, changes: Iterable[Change | dict[str, Any]
 def apply_change(table: AlteredTable, change: Change) -> AlteredTable:
     """Return the table after one change.
 
-    :raises DeltaError: it cannot be made; names table and version.
+    :raises DeltaError: if the change is not possible; names table and version.
     """
     try:
         return {**COLUMN_CHANGES, **PROPERTY_CHANGES}[type(change)](table, change)
@@ -39,7 +39,7 @@ def apply_change(table: AlteredTable, change: Change) -> AlteredTable:
 
 
 def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterable[StagedWrite]) -> AlteredTable:
-    """Return the table after stages: their changes, and the columns that others bring (``merge_schema``).
+    """Return the table after stages: their changes and the columns that they add (``merge_schema``).
 
     :param writes: each after those that it was planned on top of.
     """
@@ -61,7 +61,7 @@ def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterabl
 def altered_handle(handle: TransactionHandle, write: StagedWrite, changes_before: int = 0) -> TransactionHandle:
     """Return the handle as an earlier stage that alters the table leaves it.
 
-    :param changes_before: changes that stages before this one have made.
+    :param changes_before: number of changes by stages before this one.
     """
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.transaction import Operation

@@ -1,7 +1,7 @@
-"""Columns as SQL words them: ``id BIGINT GENERATED ALWAYS AS IDENTITY, day DATE NOT NULL COMMENT 'of the flight'``.
+"""Columns in SQL: ``id BIGINT GENERATED ALWAYS AS IDENTITY, day DATE NOT NULL COMMENT 'of the flight'``.
 
-The text is cut into tokens by ``sqlglot``'s Spark dialect; expressions are kept to the letter, as Delta keeps them. Nothing is
-guessed: what is not in the grammar below is an error.
+``sqlglot``'s Spark dialect splits the text into tokens; expressions are kept verbatim, as in Delta. Nothing is guessed: anything
+that is not in the grammar below is an error.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _LENGTHS = ("char", "character", "varchar")
 
 
 def schema_of_columns(columns: str) -> str:
-    """Return Spark's JSON form of a schema that is given as such, or as SQL words the columns of CREATE TABLE.
+    """Return Spark's JSON form of a schema, which may be given as such or as the columns of CREATE TABLE.
 
-    Known are Spark's types, and of each column ``NOT NULL``, ``DEFAULT``, ``GENERATED ALWAYS AS (expression)``, ``GENERATED
+    Columns have Spark's types, and optionally ``NOT NULL``, ``DEFAULT``, ``GENERATED ALWAYS AS (expression)``, ``GENERATED
     ALWAYS | BY DEFAULT AS IDENTITY [(START WITH n INCREMENT BY n)]`` and ``COMMENT``.
 
-    :raises DeltaAnalysisException: it is neither.
+    :raises DeltaAnalysisException: if the text is neither.
     """
     if columns.lstrip().startswith("{"):
         return to_json(parse_schema(columns))
@@ -69,7 +69,7 @@ class _Columns:
         try:
             self._tokens: list[Token] = list(sqlglot.tokenize(text, read="spark"))
         except SqlglotError as error:
-            raise self._error(f"is no SQL ({error})", len(text)) from error
+            raise self._error(f"is not valid SQL ({error})", len(text)) from error
         self._next = 0
 
     def parse(self) -> Json:
@@ -86,21 +86,21 @@ class _Columns:
         if at is None:
             at = self._tokens[self._next].start if self._next < len(self._tokens) else len(self._text)
         return DeltaAnalysisException(
-            f"The list of columns {what}, at position {at}: {self._text[max(at - 30, 0) : at + 30]!r}. Word it as the columns of "
-            "CREATE TABLE, or give the schema in Spark's JSON form."
+            f"The list of columns {what}, at position {at}: {self._text[max(at - 30, 0) : at + 30]!r}. Write it like the columns "
+            "of CREATE TABLE, or give the schema in Spark's JSON form."
         )
 
     def _kind(self) -> str:
         return self._tokens[self._next].token_type.name if self._next < len(self._tokens) else ""
 
     def _word(self) -> str:
-        """Return the next token in lower case, empty at the end, and for texts and quoted names, which are no keywords."""
+        """Return the next token in lower case; empty at the end and for strings and quoted names, which are not keywords."""
         if self._kind() in ("", "STRING", "IDENTIFIER"):
             return ""
         return str(self._tokens[self._next].text).lower()
 
     def _take(self, *words: str) -> bool:
-        """Take a run of words, or nothing."""
+        """Take a sequence of words, or nothing."""
         before = self._next
         for word in words:
             if self._word() != word:
@@ -119,7 +119,7 @@ class _Columns:
         token = self._tokens[self._next]
         self._next += 1
         if self._kind() == "STRING":
-            raise self._error("has two texts side by side; write a quote within a text as \\'")
+            raise self._error("has two strings side by side; write a quote within a string as \\'")
         return str(token.text)
 
     def _number(self) -> int:
@@ -161,7 +161,7 @@ class _Columns:
 
     def _once(self, metadata: Json, **given: Any) -> None:
         if given.keys() & metadata.keys():
-            raise self._error("says one thing of a column twice")
+            raise self._error("repeats an option of a column")
         metadata.update(given)
 
     def _generated(self, metadata: Json) -> None:
@@ -187,13 +187,13 @@ class _Columns:
         depth = 1
         while depth:
             if self._next >= len(self._tokens):
-                raise self._error("has a bracket that does not end")
+                raise self._error("has an unclosed bracket")
             depth += {"(": 1, ")": -1}.get(self._word(), 0)
             self._next += 1
         self._once(metadata, **{GENERATION_EXPRESSION: self._slice(first, self._next - 1)})
 
     def _expression(self) -> str:
-        """Return the text of a DEFAULT: all up to what else may be said of a column, outside of brackets."""
+        """Return the text of a DEFAULT: everything up to the next option outside of brackets."""
         first, depth = self._next, 0
         while self._next < len(self._tokens):
             word = self._word()

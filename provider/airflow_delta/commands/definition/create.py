@@ -1,7 +1,7 @@
-"""What CREATE and REPLACE TABLE give a table: schema, partitioning, clustering, properties; from the plan to the commit.
+"""The definition that CREATE and REPLACE TABLE give a table, from the plan to the commit.
 
-A definition travels in the staged write of the stage that defines the table (``StagedWrite.definition``). Stages that are planned
-on top of that one (``after=``) work on the table as it is defined.
+It travels in the staged write of its stage (``StagedWrite.definition``). Stages that are planned on top of that one (``after=``)
+work on the table as defined.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.load import StageActions
     from airflow_delta.commands.stage.net_effect import Replaced
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import DomainMetadata, Metadata
     from airflow_delta.log.schema.types import StructType
     from airflow_delta.transaction import Operation
@@ -36,14 +36,14 @@ OPERATIONS = {
     "replace": "REPLACE TABLE",
     "create_or_replace": "CREATE OR REPLACE TABLE",
 }
-"""Operation by mode, as ``commitInfo`` records it; followed by ``AS SELECT`` where rows come with it."""
+"""Operation by mode, as ``commitInfo`` records it; followed by ``AS SELECT`` if there are rows."""
 
 _NOT_CLUSTERABLE = ("array", "map", "struct", "binary", "boolean", "variant")
 
 
 def define_table(
-    log: DeltaLog,
     handle: TransactionHandle,
+    snapshot: Snapshot,
     *,
     mode: str,
     schema: str,
@@ -54,15 +54,15 @@ def define_table(
 ) -> Json:
     """Return the definition of a table, checked as the commit will check it.
 
+    :param snapshot: version that the transaction reads.
     :param schema: Spark's JSON form.
-    :raises DeltaAnalysisException: schema, partitioning, clustering or an expression is not valid.
-    :raises DeltaIllegalArgumentException: a property is not valid.
-    :raises DeltaUnsupportedTableFeatureException: a column has a default, and the table has not that feature.
+    :raises DeltaAnalysisException: if schema, partitioning, clustering or an expression is not valid.
+    :raises DeltaIllegalArgumentException: if a property is not valid.
+    :raises DeltaUnsupportedTableFeatureException: if a column has a default and the table lacks that feature.
     """
     import msgspec
 
     from airflow_delta.commands.begin.begin import DEFAULT_CONFIGURATION
-    from airflow_delta.commands.begin.read_snapshot import read_snapshot
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features import clustering, protocol
     from airflow_delta.log.features.properties import strip_protocol_properties
@@ -70,7 +70,6 @@ def define_table(
     from airflow_delta.transaction.prepare.metadata_update import update_metadata
     from airflow_delta.transaction.prepare.prepare import TableState
 
-    snapshot = read_snapshot(log, handle)
     exists = snapshot.version >= 0
     given = {**DEFAULT_CONFIGURATION, **(properties or {})}
     columns = parse_schema(schema)
@@ -83,19 +82,19 @@ def define_table(
         created_time=int(time.time() * 1000),
     )
     state = TableState(
-        table=log.uri,
+        table=handle.table,
         read_version=snapshot.version,
         metadata=snapshot.metadata if exists else None,
         protocol=snapshot.protocol if exists else None,
         snapshot=snapshot if exists else None,
     )
-    # Columns that keep name and type keep the physical name, as in Delta's REPLACE.
+    # As in Delta's REPLACE, columns that keep name and type keep the physical name.
     update = update_metadata(state, metadata, creates_table=True, overwrites_schema=exists)
     _check_clustering(handle, columns, cluster_by, metadata.partition_columns, update.metadata.configuration)
     if exists and metadata.partition_columns and clustering.clustering_columns(snapshot.domain_metadata):
         raise DeltaAnalysisException(
             f"Table {handle.table} is clustered and cannot be replaced by a partitioned one "
-            "(DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE). Cluster the new one as well, or write to another location.",
+            "(DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE). Cluster the new one too, or write to another location.",
             table=handle.table,
             version=handle.read_version,
         )
@@ -112,7 +111,7 @@ def define_table(
 
 
 def as_defined(handle: TransactionHandle, definition: Mapping[str, Any]) -> TransactionHandle:
-    """Return the handle as if it had read the table that is defined."""
+    """Return the handle as if the transaction had read the defined table."""
     metadata = definition["metaData"]
     return replace(
         handle,
@@ -127,7 +126,7 @@ def as_defined(handle: TransactionHandle, definition: Mapping[str, Any]) -> Tran
 def definition_of(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> Json | None:
     """Return the definition that a stage gives the table, if one does.
 
-    :raises StageConflictException: several do, or a stage was planned on the table as it was before.
+    :raises StageConflictException: if several stages do, or a stage was planned on the table as it was before.
     """
     defining = [write for write in writes if write.definition]
     if not defining:
@@ -138,8 +137,8 @@ def definition_of(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> J
         what = "define" if len(defining) > 1 else "work on"
         named = ", ".join(write.stage for write in defining) if len(defining) > 1 else ", ".join(others)
         raise StageConflictException(
-            f"Stage {defining[0].stage} of transaction {handle.transaction_id} defines table {handle.table} anew "
-            f"({defining[0].operation}), while {named} {what} it besides. Give every other stage after=<output of "
+            f"Stage {defining[0].stage} of transaction {handle.transaction_id} redefines table {handle.table} "
+            f"({defining[0].operation}), while {named} also {what} it. Give every other stage after=<output of "
             f"{defining[0].stage}>.",
             table=handle.table,
             version=handle.read_version,
@@ -148,7 +147,7 @@ def definition_of(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> J
 
 
 def defined_metadata(handle: TransactionHandle, writes: Sequence[StagedWrite], definition: Mapping[str, Any]) -> Metadata:
-    """Return the metadata to commit: those of the definition, with the columns that later stages bring."""
+    """Return the metadata to commit: those of the definition with the columns that later stages add."""
     import msgspec
 
     from airflow_delta.log.actions.actions import Metadata
@@ -184,7 +183,7 @@ def clustering_domain(definition: Mapping[str, Any], metadata: Metadata) -> Doma
 def defined_operation(
     definition: Mapping[str, Any], metadata: Metadata, stages: Sequence[StageActions], replaced: Replaced
 ) -> Operation:
-    """Return CREATE or REPLACE TABLE as ``commitInfo`` records it; with rows of any stage it is ``AS SELECT``."""
+    """Return CREATE or REPLACE TABLE as ``commitInfo`` records it; ``AS SELECT`` if any stage has rows."""
     from airflow_delta.transaction import Operation
 
     writes = [stage.write for stage in stages]

@@ -1,4 +1,4 @@
-"""The metadata that a commit of staged writes gives the table: of a new one, with new columns, or with another schema."""
+"""The metadata that a commit of staged writes gives a table: new, with more columns, or with another schema."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def new_metadata(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence[StagedWrite]) -> Metadata | None:
-    """Return the metadata to commit with staged writes, ``None`` when the table's own stays.
+    """Return the metadata to commit with staged writes, ``None`` if they stay as they are.
 
-    :raises SchemaMismatchException: the stages do not fit each other or the table.
-    :raises StageConflictException: they disagree on the partitioning, or on whether to replace the schema.
+    :raises SchemaMismatchException: if the stages do not fit each other or the table.
+    :raises StageConflictException: if they disagree on the partitioning, or on whether to replace the schema.
     """
     if (definition := definition_of(handle, writes)) is not None:
         _check_column_ids(handle, writes)
@@ -36,7 +36,7 @@ def new_metadata(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence
 
 
 def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[StagedWrite]) -> Metadata:
-    """Return the metadata with the columns that the stages bring; the table's own when those are all there."""
+    """Return the metadata with the columns that the stages add; unchanged if there are none."""
     if not any(w.merge_schema or w.overwrite_schema for w in writes):
         return current
     from airflow_delta.log.schema.types import parse_schema, to_json
@@ -44,8 +44,7 @@ def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[Stage
     if any(w.overwrite_schema for w in writes):
         if not all(w.overwrite_schema for w in writes):
             raise StageConflictException(
-                f"Some stages of transaction {handle.transaction_id} replace the schema of table {handle.table} and "
-                "others do not: "
+                f"Some stages of transaction {handle.transaction_id} replace the schema of table {handle.table}, others do not: "
                 f"{', '.join(w.stage for w in writes if not w.overwrite_schema)}. Set overwrite_schema on all or none.",
                 table=handle.table,
                 version=handle.read_version,
@@ -59,9 +58,9 @@ def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[Stage
 
 
 def _mapped(handle: TransactionHandle, metadata: Metadata, current: Metadata | None, writes: Sequence[StagedWrite]) -> Metadata:
-    """Return the metadata with the highest column id that column mapping has given, the stages' new columns included.
+    """Return the metadata with the highest id of column mapping, including the stages' new columns.
 
-    :raises StageConflictException: two stages gave one id to different new columns.
+    :raises StageConflictException: if two stages gave one id to different new columns.
     """
     from airflow_delta.log.features import column_mapping
 
@@ -86,8 +85,8 @@ def _check_column_ids(handle: TransactionHandle, writes: Sequence[StagedWrite]) 
             if other.lower() != dotted(path).lower():
                 raise StageConflictException(
                     f"Stage {stage} adds column {other} to table {handle.table}, stage {write.stage} column {dotted(path)}, and "
-                    "both have given it the same id of column mapping. Have every stage write all new columns in one order, or "
-                    "add them in transactions of their own.",
+                    "both gave it the same column mapping id. Have every stage write all new columns in the same order, or "
+                    "add them in separate transactions.",
                     table=handle.table,
                     version=handle.read_version,
                 )
@@ -99,8 +98,8 @@ def _of_new_table(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> M
     base = None if handle.schema_string is None else parse_schema(handle.schema_string)
     if base is None and not writes:
         raise DeltaIllegalArgumentException(
-            f"Table {handle.table} does not exist, and no stage says which columns it gets. Stage something, or give "
-            "start a schema.",
+            f"Table {handle.table} does not exist, and no stage says which columns it gets. Stage something, or give the "
+            "start task a schema.",
             table=handle.table,
         )
     return Metadata(
@@ -143,11 +142,11 @@ def _union(handle: TransactionHandle, base: StructType | None, writes: Sequence[
 
 
 def _check_spelling(handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType) -> None:
-    """Check that a stage spells columns as the table and the stages before it do: its files are written already.
+    """Check that a stage spells columns like the table and earlier stages: its files are already written.
 
-    Files of a table with column mapping hold physical names, which do not depend on how a query spells its columns.
+    With column mapping, files hold physical names, whatever the spelling in the query.
 
-    :raises StageConflictException: it does not.
+    :raises StageConflictException: if a column is spelled differently.
     """
     from airflow_delta.log.features import column_mapping
     from airflow_delta.log.schema.walk import dotted, walk_fields
@@ -160,23 +159,23 @@ def _check_spelling(handle: TransactionHandle, known: StructType, write: StagedW
         if other is not None and other != dotted(path):
             raise StageConflictException(
                 f"Stage {write.stage} has written column {dotted(path)} of table {handle.table}, which the table or another "
-                f"stage spells {other}: not every reader finds it so. Spell it alike and clear the stage.",
+                f"stage spells {other}: not every reader would find it. Use the same spelling and clear the stage.",
                 table=handle.table,
                 version=handle.read_version,
             )
 
 
 def _check_decimals(handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType) -> None:
-    """Check that a stage has written decimals as the table and the stages before it: nobody casts its files any more.
+    """Check that a stage wrote decimals with the types of the table and earlier stages: its files cannot be cast.
 
-    Readers promote integers, and floats to doubles. Without type widening, not every one reads another type as a decimal.
+    Readers promote integers, and floats to doubles. Without type widening, not all of them read other types as decimals.
 
-    :raises StageConflictException: it has not.
+    :raises StageConflictException: if a decimal has another type.
     """
     for column, given, wanted in _other_decimals(known, staged):
         raise StageConflictException(
             f"Stage {write.stage} has written column {column} of table {handle.table} as {given}, which the table or another "
-            f"stage has as {wanted}: not every reader finds it so. Cast it alike and clear the stage.",
+            f"stage has as {wanted}: not every reader could read it. Cast it to the same type and clear the stage.",
             table=handle.table,
             version=handle.read_version,
         )
@@ -208,8 +207,7 @@ def _partitioning(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> l
         listed = "; ".join(f"{stage}: ({', '.join(columns)})" for columns, stage in found.items())
         raise StageConflictException(
             f"The stages of transaction {handle.transaction_id} partition table {handle.table} in different ways "
-            f"({listed}). Give "
-            "partition_by to the start task only.",
+            f"({listed}). Set partition_by on the start task only.",
             table=handle.table,
         )
     return list(next(iter(found)))

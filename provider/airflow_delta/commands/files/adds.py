@@ -1,4 +1,4 @@
-"""Parquet files of a stage become ``add`` actions, with statistics from their footers and partition values from directories."""
+"""Turn Parquet files of a stage into ``add`` actions: statistics from footers, partition values from directories."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONCURRENCY = 16
 class DataFiles:
     """Data files of a stage, as actions.
 
-    :param marks: last values of the identity columns that were asked for.
+    :param marks: last values of the requested identity columns.
     """
 
     adds: list[AddFile] = field(default_factory=list)
@@ -40,7 +40,7 @@ class DataFiles:
 def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
     """Return the files under a directory that readers do not ignore, sorted by path.
 
-    :raises StagedFileException: a job is still writing there, or died while it did; or something there is a symbolic link.
+    :raises StagedFileException: if a job is still writing there or died while writing, or there is a symbolic link.
     """
     found = []
     for status in log.store.list_recursive(directory):
@@ -51,7 +51,7 @@ def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
             continue
         if status.is_link:
             raise StagedFileException(
-                f"{status.path} of table {log.uri} is a symbolic link. Have the job write the file itself: only what lies in the "
+                f"{status.path} of table {log.uri} is a symbolic link. Have the job write the file itself: only files in the "
                 "table can be published.",
                 table=log.uri,
             )
@@ -60,14 +60,14 @@ def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
 
 
 def is_unfinished(relative: str) -> bool:
-    """Tell whether a job has yet to move a file to its place."""
+    """Return whether a job has yet to move a file to its place."""
     return "_temporary" in relative.split("/")
 
 
 def unfinished(log: DeltaLog, directory: str, relative: str) -> StagedFileException:
-    """Return the error of a directory into which a job is still writing, or died while it did."""
+    """Return the error of a directory that a job is still writing to, or died writing to."""
     return StagedFileException(
-        f"{directory} of table {log.uri} holds {relative}: the job that writes there has not ended, or died. Run it again into "
+        f"{directory} of table {log.uri} holds {relative}: its job is still running or died. Run it again with "
         "another directory.",
         table=log.uri,
     )
@@ -98,7 +98,7 @@ class Footers:
         self._partition_columns = [f.name for f in fields if f is not None]
         self._zone = None if time_zone == AS_IN_LOG else time_zone_of(time_zone)
         self._not_null = self._not_null_columns(known)
-        # Delta says so where a deletion vector may loosen the bounds later.
+        # As in Delta, if a deletion vector may loosen the bounds later.
         self._tight_bounds = "deletionVectors" in handle.features
         self._handle = handle
 
@@ -113,8 +113,8 @@ class Footers:
     ) -> None:
         """Add the files of a directory with at least one row.
 
-        :param footers: of ``statuses``, when they were read before.
-        :param identities: columns whose last value is wanted.
+        :param footers: of ``statuses``, if already read.
+        :param identities: columns whose last value is needed.
         """
         statuses = find_data_files(self._log, directory) if statuses is None else statuses
         if not statuses:
@@ -145,10 +145,10 @@ class Footers:
     def collect_written(
         self, request: StageRequest, report: StageReport, name: str, into: DataFiles, *, identities: Sequence[str] = ()
     ) -> None:
-        """Add the files of a directory that Spark has written, and check that they are what it wrote.
+        """Add the files of a directory that Spark wrote, after checking that they are what it wrote.
 
         :param name: of the directory, below the attempt's.
-        :raises StagedFileException: other files or rows lie there.
+        :raises StagedFileException: if other files or rows lie there.
         """
         directory, before = f"{request.directory}/{name}", into.rows
         statuses = find_data_files(self._log, directory)
@@ -169,7 +169,7 @@ class Footers:
             if bounds is None:
                 raise StagedFileException(
                     f"The footer of {path} of table {self._log.uri} does not say which values its identity column {name} has. "
-                    "Leave statistics on in Spark's Parquet writer.",
+                    "Keep statistics enabled in Spark's Parquet writer.",
                     table=self._log.uri,
                 )
             low, high = bounds
@@ -199,8 +199,7 @@ class Footers:
             if count:
                 raise InvariantViolationException(
                     f"NOT NULL column {name} of table {self._log.uri} is {'missing or ' if count < 0 else ''}null in "
-                    f"{path}. Nothing "
-                    "was committed; filter such rows out or fill them.",
+                    f"{path}. Nothing was committed; filter such rows out or fill them.",
                     table=self._log.uri,
                     version=self._handle.read_version,
                 )

@@ -1,4 +1,4 @@
-"""The files that another job has finished: every one is Parquet, or named as one that readers ignore."""
+"""Files that another job finished: each is Parquet, or has a name that readers ignore."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import FileStatus
 
 _SUCCESS = "_SUCCESS"
-"""Marker of Hadoop's committers: the job has ended, whether it had rows or not."""
+"""Marker of Hadoop's committers: the job has ended, with or without rows."""
 
 _ATTEMPT = re.compile(r"[^/]+/\d+-[0-9a-f]{8}/[0-9a-f]{8}(-[^/]*)?/")
 _LISTED = 10
@@ -30,10 +30,10 @@ def find_finished_files(
     """Return the Parquet files under a directory, sorted by path, with their footers.
 
     :param directory: relative to the table root.
-    :raises DeltaIllegalArgumentException: it is the staging path itself, where every try of every job and stage writes.
-    :raises StagedFileException: there is nothing, a job has not ended, a file is neither Parquet nor hidden, or they are those
-        of a Delta table.
-    :raises StagingException: an attempt of a stage of this transaction wrote there.
+    :raises DeltaIllegalArgumentException: if the directory is the staging path itself, which all tries of all stages share.
+    :raises StagedFileException: if there are no files, a job has not ended, a file is neither Parquet nor hidden, or they
+        belong to a Delta table.
+    :raises StagingException: if an attempt of a stage of this transaction wrote there.
     """
     from airflow_delta.log.statistics.footers import try_footers
 
@@ -41,8 +41,8 @@ def find_finished_files(
     if directory == root:
         raise DeltaIllegalArgumentException(
             f"Finished files need a path below the staging path {handle.staging_path} of table {handle.table}: the staging path "
-            "itself also holds what failed tries and other stages left. Give the job staging_path(transaction, ti) to write to, "
-            "and this task the same as path=.",
+            "itself also holds files of failed tries and other stages. Have the job write to staging_path(transaction, ti), "
+            "and pass the same as path=.",
             table=handle.table,
             version=handle.read_version,
         )
@@ -53,8 +53,8 @@ def find_finished_files(
             raise unfinished(log, directory, relative)
         if LOG_DIRECTORY in relative.split("/")[:-1]:
             raise StagedFileException(
-                f"{log.uri.rstrip('/')}/{directory} holds a Delta table of its own: rows that are deleted there, or older "
-                f"versions of rows, would appear in {handle.table}. Have the job write plain Parquet, or read that table in "
+                f"{log.uri.rstrip('/')}/{directory} is itself a Delta table: its deleted rows and older "
+                f"versions of rows would appear in {handle.table}. Have the job write plain Parquet, or read that table in "
                 "@task.delta_stage.",
                 table=handle.table,
                 version=handle.read_version,
@@ -65,14 +65,14 @@ def find_finished_files(
         if _ATTEMPT.match(status.path.removeprefix(f"{root}/")):
             raise StagingException(
                 f"{status.path} of table {handle.table} was staged by another stage of transaction {handle.transaction_id}. Have "
-                "the job write to a directory of its own (staging_path), and give that as path.",
+                "the job write to its own directory (staging_path), and pass that as path.",
                 table=handle.table,
                 version=handle.read_version,
             )
         statuses.append(status)
     if not statuses and not ended:
         raise StagedFileException(
-            f"{log.uri.rstrip('/')}/{directory} is missing or holds no file: that is not the same as no rows. Check that the job "
+            f"{log.uri.rstrip('/')}/{directory} is missing or empty, which is not the same as no rows. Check that the job "
             "wrote there. To stage no rows, write a Parquet file without rows, or the marker _SUCCESS.",
             table=handle.table,
             version=handle.read_version,
@@ -88,7 +88,7 @@ def find_finished_files(
         more = f" and {len(broken) - _LISTED} more" if len(broken) > _LISTED else ""
         raise StagedFileException(
             f"{len(broken)} of {len(statuses)} files in {directory} of table {log.uri} are not Parquet: "
-            f"{', '.join(broken[:_LISTED])}{more}. Nothing was staged. Write them again, or let names of files without data "
+            f"{', '.join(broken[:_LISTED])}{more}. Nothing was staged. Write them again, or let the names of files without data "
             "begin with '_' or '.'.",
             table=handle.table,
             version=handle.read_version,

@@ -1,4 +1,4 @@
-"""What the footers of Parquet files say of their columns: the schema, and how many nulls there are."""
+"""Schema and null counts of Parquet files, from their footers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def readable_schema(footer: pq.FileMetaData, path: str, *, table: str) -> StructType:
     """Return the schema of a Parquet file as Spark reads it.
 
-    :raises DeltaAnalysisException: a column has a type that Spark cannot read, or Delta not store; names file and column.
+    :raises DeltaAnalysisException: if a column has a type that Spark cannot read, or Delta not store; names file and column.
     """
     from airflow_delta.commands.files.parquet_schema import schema_of_footer
 
@@ -44,11 +44,11 @@ def schema_of_files(
     table_schema: str | None,
     partition_columns: Sequence[str],
 ) -> str:
-    """Return the schema of Parquet files and their partition columns, in Spark's JSON form; without a file, the table's.
+    """Return the schema of Parquet files and their partition columns in Spark's JSON form; without files, that of the table.
 
-    :raises DeltaAnalysisException: a column has a type that Spark cannot read.
-    :raises SchemaMismatchException: two files disagree on the type of a column, or a column is spelled in another way.
-    :raises StagedFileException: there is no file to learn the schema from.
+    :raises DeltaAnalysisException: if a column has a type that Spark cannot read.
+    :raises SchemaMismatchException: if two files disagree on the type of a column, or a column is spelled in another way.
+    :raises StagedFileException: if there is no file to learn the schema from.
     """
     from airflow_delta.log.schema.types import type_to_json
 
@@ -101,14 +101,14 @@ def mapped_schema_of_files(
 ) -> str:
     """Return the schema, under logical names, of Parquet files that have the physical names of a table with column mapping.
 
-    :raises DeltaIllegalArgumentException: the files cannot have been written with names and ids that the table knows.
-    :raises SchemaMismatchException: a file has a column that is no physical name of the table.
+    :raises DeltaIllegalArgumentException: if the files cannot have been written with names and ids that the table knows.
+    :raises SchemaMismatchException: if a file has a column that is not a physical name of the table.
     """
     if table_schema is None or rules.column_mapping != "name":
         raise DeltaIllegalArgumentException(
             f"Finished files cannot be staged into table {log.uri} version {handle.read_version}: with column mapping mode "
-            f"{rules.column_mapping!r}, names and ids of columns are given before files are written. Stage the rows with "
-            "@task.delta_stage or DeltaStageSparkSubmitOperator, which write them under those.",
+            f"{rules.column_mapping!r}, columns get names and ids before files are written. Stage the rows with "
+            "@task.delta_stage or DeltaStageSparkSubmitOperator, which use them.",
             table=log.uri,
             version=handle.read_version,
         )
@@ -133,7 +133,7 @@ def mapped_schema_of_files(
 
 
 def bounds_of_column(footer: pq.FileMetaData, name: str) -> tuple[int, int] | None:
-    """Return lowest and highest value of a top-level column of whole numbers, ``None`` when the footer does not tell."""
+    """Return the lowest and highest value of a top-level integer column, ``None`` if the footer does not tell."""
     index = next((i for i, path in enumerate(leaf_paths(footer)) if path == (name,)), None)
     if index is None:
         return None
@@ -149,7 +149,7 @@ def bounds_of_column(footer: pq.FileMetaData, name: str) -> tuple[int, int] | No
 
 
 def null_counts(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, int]:
-    """Return the number of nulls in top-level columns: -1 for a column that the file does not have or does not tell of."""
+    """Return the number of nulls in top-level columns: -1 for a column that the file lacks or has no count for."""
     counts: dict[str, int] = {}
     leaves: dict[str, list[int]] = {}
     paths = leaf_paths(footer)
@@ -177,9 +177,9 @@ def _nulls_of_leaf(footer: pq.FileMetaData, index: int) -> int:
 
 
 def _check_spelling(data: Type, known: Type, path: str, file: str, where: str) -> None:
-    """Check that no name differs from a known one in nothing but its case: not every reader finds ``Id`` in a file with ``id``.
+    """Check that no name differs from a known one only in case: not every reader finds ``Id`` in a file with ``id``.
 
-    :raises SchemaMismatchException: one does, or the file has two such columns.
+    :raises SchemaMismatchException: if one does, or the file has two such columns.
     """
     if isinstance(data, str):
         return
@@ -200,7 +200,7 @@ def _check_spelling(data: Type, known: Type, path: str, file: str, where: str) -
         same = find_field(known, name) if same_kind else None
         if same is not None and same["name"] != name:
             raise SchemaMismatchException(
-                f"{file} names a column {prefix}{name} that {where} names {prefix}{same['name']}: readers that tell upper from "
-                f"lower case would read nulls. Have the job write {prefix}{same['name']}."
+                f"{file} has a column {prefix}{name}, which {where} calls {prefix}{same['name']}: case-sensitive readers would "
+                f"read nulls. Have the job write {prefix}{same['name']}."
             )
         _check_spelling(field["type"], "" if same is None else same["type"], f"{prefix}{name}", file, where)

@@ -1,4 +1,4 @@
-"""The schema of a directory of Parquet files as Spark reads it (``ParquetToSparkSchemaConverter``), merged over all files."""
+"""The schema of a directory of Parquet files as Spark reads it (``ParquetToSparkSchemaConverter``), merged from all files."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-# Parquet stores them alike, so a file with the narrower one can be read as the wider one (Delta's SchemaMergingUtils).
+# Parquet stores them the same way, so a file with the narrower type can be read as the wider one (Delta's SchemaMergingUtils).
 _STORED_ALIKE = ("byte", "short", "integer")
 _SIGNED = {8: "byte", 16: "short", 32: "integer", 64: "long"}
 _UNSIGNED = {8: "short", 16: "integer", 32: "long"}
 _TEXT = frozenset({"String", "Enum", "JSON"})
 _REMEDIES = {
-    "Timestamp": 'Write the file again with coerce_timestamps="us" (pandas, PyArrow), or cast the column to microseconds.',
-    "Float16": "Write the file again with the column cast to float32.",
-    "Time": "Write the file again with the column as text, or as a number.",
-    "UUID": "Write the file again with the column as text.",
+    "Timestamp": 'Rewrite the file with coerce_timestamps="us" (pandas, PyArrow), or cast the column to microseconds.',
+    "Float16": "Rewrite the file with the column cast to float32.",
+    "Time": "Rewrite the file with the column as a string or a number.",
+    "UUID": "Rewrite the file with the column as a string.",
 }
 _PLAIN = {
     "BOOLEAN": "boolean",
@@ -50,11 +50,11 @@ _PLAIN = {
 
 
 def schema_of_footer(footer: pq.FileMetaData) -> StructType:
-    """Return the schema of a Parquet file: what Spark noted in it, else what Spark makes of its types; all nullable.
+    """Return the schema of a Parquet file: what Spark noted in it, or else its types as Spark reads them; all nullable.
 
-    A note that does not fit the file is ignored: PyArrow and pandas keep it over renames, casts and added columns.
+    A note that does not fit the file is ignored: PyArrow and pandas keep it through renames, casts and added columns.
 
-    :raises DeltaAnalysisException: a column has a type that Spark cannot read, or Delta not store.
+    :raises DeltaAnalysisException: if a column has a type that Spark cannot read or Delta cannot store.
     """
     columns = (footer.schema.column(i) for i in range(footer.num_columns))
     arrow = footer.schema.to_arrow_schema()
@@ -66,7 +66,7 @@ def schema_of_footer(footer: pq.FileMetaData) -> StructType:
 
 
 def _describes(noted: DataType, stored: DataType) -> bool:
-    """Tell whether a noted type is that of the columns as they are stored."""
+    """Return whether a noted type matches the stored columns."""
     match noted, stored:
         case StructType(mine), StructType(theirs):
             return [f.name for f in mine] == [f.name for f in theirs] and all(
@@ -76,12 +76,12 @@ def _describes(noted: DataType, stored: DataType) -> bool:
             return _describes(noted.element_type, stored.element_type)
         case MapType(), MapType():
             return _describes(noted.key_type, stored.key_type) and _describes(noted.value_type, stored.value_type)
-    # Stored as a struct, and as nothing that has a type.
+    # Stored as a struct without a type.
     return noted == stored or (noted.name == "variant" and isinstance(stored, StructType)) or noted.name == "void"
 
 
 def _described(schema: StructType) -> StructType:
-    """Return the schema with comments, but nothing else that another table has noted about its columns."""
+    """Return the schema with comments but without other metadata of another table."""
 
     def plain(data_type: DataType) -> DataType:
         match data_type:
@@ -102,7 +102,7 @@ def _described(schema: StructType) -> StructType:
 
 
 def _type(arrow: pa.DataType, columns: Iterator[Any]) -> DataType:
-    """Return a type: Arrow tells how columns are nested, the columns of the file itself what they hold."""
+    """Return a type: Arrow gives the nesting, the file's columns what they hold."""
     from pyarrow import types
 
     storage = getattr(arrow, "storage_type", arrow)
@@ -135,8 +135,8 @@ def _leaf(column: Any) -> DataType:
     if kind in _TEXT:
         return PrimitiveType("string")
     raise DeltaAnalysisException(
-        f"column {column.path} has the Parquet type {physical} ({column.logical_type}), which Spark cannot read or Delta not "
-        f"store (PARQUET_TYPE_ILLEGAL). {_REMEDIES.get(kind, 'Write the file again with another type.')}"
+        f"column {column.path} has the Parquet type {physical} ({column.logical_type}), which Spark cannot read or Delta "
+        f"cannot store (PARQUET_TYPE_ILLEGAL). {_REMEDIES.get(kind, 'Rewrite the file with another type.')}"
     )
 
 
@@ -144,9 +144,9 @@ def _leaf(column: Any) -> DataType:
 
 
 class MergedSchema:
-    """The schema of several files: all their columns, each with the one type that all files agree on.
+    """The schema of several files: all their columns, each with the type that all files agree on.
 
-    Names are the same whatever their case; the first spelling stays.
+    Names are compared ignoring case; the first spelling is kept.
 
     :param table: location of the files, for errors.
     """
@@ -160,7 +160,7 @@ class MergedSchema:
     def add(self, schema: StructType, file: str) -> None:
         """Add the columns of a file.
 
-        :raises SchemaMismatchException: a column has another type than in an earlier file; names both.
+        :raises SchemaMismatchException: if a column has another type than in an earlier file; names both.
         """
         if schema in self._seen:
             return
@@ -183,7 +183,7 @@ class MergedSchema:
         return StructType(tuple(fields))
 
     def _note(self, data_type: DataType, path: tuple[str, ...], file: str) -> None:
-        """Note which file a column and all that is in it comes from."""
+        """Note which file a column, with everything inside, comes from."""
         self._origin[path] = file
         match data_type:
             case StructType(fields):
@@ -210,7 +210,7 @@ class MergedSchema:
             return max(known, new, key=lambda kind: _STORED_ALIKE.index(kind.name))
         raise SchemaMismatchException(
             f"The Parquet files of {self._table} disagree on column {'.'.join(path)}: it is {known} in {self._origin[path]} and "
-            f"{new} in {file} (DELTA_FAILED_TO_MERGE_FIELDS). Write one of them anew, or move it out of the directory.",
+            f"{new} in {file} (DELTA_FAILED_TO_MERGE_FIELDS). Rewrite one of them, or move it out of the directory.",
             table=self._table,
         )
 
@@ -219,9 +219,9 @@ class MergedSchema:
 
 
 def parse_partition_schema(given: str | Mapping[str, str] | None) -> StructType:
-    """Return the partition columns: ``p STRING, q DATE`` as SQL has them, a schema in JSON form, or types by name.
+    """Return the partition columns, given as SQL (``p STRING, q DATE``), a schema in JSON form, or types by name.
 
-    :raises DeltaAnalysisException: it is none of these, or a type cannot partition a table.
+    :raises DeltaAnalysisException: if the value is none of these, or a type cannot partition a table.
     """
     from airflow_delta.log.schema.partition_values import is_partition_type
     from airflow_delta.staging.sql_types import parse_sql_type
@@ -244,7 +244,7 @@ def parse_partition_schema(given: str | Mapping[str, str] | None) -> StructType:
 
 
 def with_partition_columns(data: StructType, partitions: StructType) -> StructType:
-    """Return the schema of a table: a partition column that files hold as well stays in its place, the others come last."""
+    """Return the schema of a table: partition columns that files also hold keep their place, the others come last."""
     fields = [partitions.find(f.name) or f for f in data.fields]
     stored = {f.name.lower() for f in data.fields}
     return StructType((*fields, *(f for f in partitions.fields if f.name.lower() not in stored)))

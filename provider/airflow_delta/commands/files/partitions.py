@@ -16,7 +16,7 @@ from airflow_delta.log.schema.partition_values import (
 )
 from airflow_delta.log.schema.types import TIMESTAMP, DataType
 
-# What java.net.URI leaves as it is in a path: ASCII letters and digits, these marks, and all that is not ASCII except
+# What java.net.URI does not encode in a path: ASCII letters and digits, these marks, and everything non-ASCII except
 # spaces and control characters.
 _PLAIN_MARKS = "_-!.~'()*,;:$&+=@/"
 _PLAIN = re.compile(r"[A-Za-z0-9/=._-]*")
@@ -38,7 +38,7 @@ def url_encode(path: str) -> str:
 def time_zone_of(name: str) -> tzinfo:
     """Return a time zone by name.
 
-    :raises DeltaIllegalArgumentException: there is none.
+    :raises DeltaIllegalArgumentException: if there is no such time zone.
     """
     if name == "UTC":
         return UTC
@@ -51,20 +51,20 @@ def time_zone_of(name: str) -> tzinfo:
 def partition_values(
     directories: str, types: Mapping[str, DataType], zone: tzinfo | None, *, table: str
 ) -> dict[str, str | None]:
-    """Return the partition values that the directories of a file say, as the log spells them.
+    """Return the partition values in the directories of a file, as the log spells them.
 
-    :param directories: ``month=1/day=2``; parts without ``=`` are no partitions.
+    :param directories: ``month=1/day=2``; parts without ``=`` are not partitions.
     :param types: type of each partition column, in order, by name.
-    :param zone: time zone of timestamps in directory names; ``None``: those without one are kept as they are.
-    :raises StagedFileException: a partition column is missing, or its value is not of its type.
+    :param zone: time zone of timestamps in directory names; ``None``: keep those without one as they are.
+    :raises StagedFileException: if a partition column is missing, or its value is not of its type.
     """
     found = {name.lower(): text for name, text in parse_partition_directory(directories).items()}
     values: dict[str, str | None] = {}
     for name, data_type in types.items():
         if name.lower() not in found:
             raise StagedFileException(
-                f"The files under {directories or 'the staging directory'!r} for table {table} are in no directory of the "
-                f"partition column {name}. Write them partitioned by ({', '.join(types)}).",
+                f"The files under {directories or 'the staging directory'!r} for table {table} are not in a directory of the "
+                f"partition column {name}. Partition them by ({', '.join(types)}).",
                 table=table,
             )
         text = found[name.lower()]
@@ -72,7 +72,7 @@ def partition_values(
             values[name] = _serialised(text, data_type, zone)
         except (DeltaAnalysisException, ValueError) as error:
             raise StagedFileException(
-                f"The directory {directories!r} for table {table} says {name}={text!r}, which is no {data_type}.", table=table
+                f"Directory {directories!r} for table {table} has {name}={text!r}, which is not a valid {data_type}.", table=table
             ) from error
     return values
 
@@ -87,7 +87,7 @@ def _serialised(text: str | None, data_type: DataType, zone: tzinfo | None) -> s
 
 
 def common_directory(paths: Sequence[str], depth: int) -> dict[str, list[str]]:
-    """Group paths by their first directories, ``depth`` of them at most."""
+    """Group paths by their first directories, at most ``depth`` of them."""
     groups: dict[str, list[str]] = {}
     for path in paths:
         parts = path.split("/")[:-1]

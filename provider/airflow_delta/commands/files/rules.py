@@ -1,4 +1,4 @@
-"""What the features of a table ask of a staged write, found in the worker and handed to whoever writes the rows."""
+"""What the features of a table ask of the rows that are written: found by the worker, handed to Spark."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from airflow_delta.staging.schema import parse_struct
 def table_rules(handle: TransactionHandle, *, overwrite_schema: bool = False) -> TableRules:
     """Return the rules for rows that are written into the table of a transaction.
 
-    Column metadata of a feature that the protocol lacks are no rule, as in Delta.
+    As in Delta, column metadata of a feature that the protocol lacks do not count.
 
-    :param overwrite_schema: the data decide the columns; what the old ones asked for is gone with them.
+    :param overwrite_schema: the data decide the columns; rules of the old ones are dropped.
     """
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features import column_mapping, constraints
@@ -52,7 +52,7 @@ def table_rules(handle: TransactionHandle, *, overwrite_schema: bool = False) ->
 
 
 def _refuse_unsafe(handle: TransactionHandle, expressions: dict[str, str]) -> None:
-    """Refuse rules that whoever may write the table's log could have put there to be run by Spark's driver."""
+    """Refuse rules with functions that Spark's driver must not run: anybody who can write the log may have put them there."""
     if not expressions:
         return
     from airflow_delta.log.expressions.functions import refused_function
@@ -69,18 +69,18 @@ def _refuse_unsafe(handle: TransactionHandle, expressions: dict[str, str]) -> No
 def check_finished_files(
     handle: TransactionHandle, rules: TableRules, known: str | None, columns: Sequence[str], *, rows_checked: bool, table: str
 ) -> None:
-    """Refuse files that another job has finished where only their rows could tell whether the table takes them.
+    """Refuse finished files if only their rows could show whether they fit the table.
 
-    :param known: schema of the table, ``None`` when the files decide it.
+    :param known: schema of the table, ``None`` if the files decide it.
     :param columns: columns of the files and their partitions.
-    :param rows_checked: the author of the job vouches for the rows.
-    :raises DeltaIllegalArgumentException: names the rules, and the ways out.
+    :param rows_checked: the job itself has checked the rows.
+    :raises DeltaIllegalArgumentException: if there are such rules; names them and the ways out.
     """
     given = {name.lower() for name in columns}
     identities = [i.column for i in rules.identities if i.column.lower() not in given or not i.explicit]
     problems = []
     if identities:
-        problems.append(f"only the table gives values to the identity columns {', '.join(identities)}")
+        problems.append(f"only the table assigns values to the identity columns {', '.join(identities)}")
     absent = [name for name in (*rules.generated, *rules.defaults) if name.lower() not in given]
     if absent:
         problems.append(f"the files lack {', '.join(absent)}, which the table computes")
@@ -95,7 +95,7 @@ def check_finished_files(
         ]
         problems += [f"the length of {path} ({limit})" for f in present for path, _, limit in length_problems(f)]
         if problems:
-            problems = [f"whether their rows keep the rules of the table does not show in the files: {'; '.join(problems)}"]
+            problems = [f"the files do not show whether their rows keep the rules of the table: {'; '.join(problems)}"]
     if problems:
         way_out = "" if identities or absent else ", or set rows_checked=True if the job that wrote the files checks them itself"
         raise DeltaIllegalArgumentException(

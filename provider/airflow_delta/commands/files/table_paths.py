@@ -1,4 +1,4 @@
-"""Where the files that the log names are: keys below the table root, or somewhere else."""
+"""Where the files of the log are: keys below the table root, or elsewhere."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ONE_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
 
 
 def relative_key(store: LogStore, path: str) -> str | None:
-    """Return the storage key of a file below the table root, or ``None`` when it is outside (a shallow clone's).
+    """Return the storage key of a file below the table root, ``None`` if it is outside (a shallow clone's).
 
-    :param path: raw path, as :func:`urllib.parse.unquote` gives it of the log's: relative, an absolute path or a URI.
+    :param path: raw path (the log's through :func:`urllib.parse.unquote`): relative, absolute or a URI.
     """
     local = _LOCAL.sub("", path)
     if store.local_root is not None:
@@ -30,7 +30,7 @@ def relative_key(store: LogStore, path: str) -> str | None:
         return None if local != path else _below(path)
     if store.local_root is None:
         root = _one_spelling(store.root)
-        if path.startswith("/"):  # of the same bucket
+        if path.startswith("/"):  # in the same bucket
             path = f"{root[: len(root) - len(_path_of(root))]}{path}"
         return _after(root, _one_spelling(path))
     if _SCHEME.match(path):
@@ -38,17 +38,17 @@ def relative_key(store: LogStore, path: str) -> str | None:
     key = _after(store.local_root, posixpath.normpath(path))
     if key is not None:
         return key
-    # The table, or the way to the file, may have another name through a symbolic link.
+    # The table or the file may have another name through a symbolic link.
     return _real_key(store.local_root, posixpath.normpath(path))
 
 
 def keys_to_keep(store: LogStore, path: str) -> set[str]:
-    """Return every storage key that a path of the log may mean: a file must not be deleted because of how somebody spelled it.
+    """Return every storage key that a path of the log may mean: no file may be deleted because of its spelling.
 
     :param path: path as the log has it.
     """
     texts = {path}
-    if "%" in path:  # a writer that does not encode paths must not lose files either, nor one whose names are no UTF-8
+    if "%" in path:  # writers that do not encode paths, or use names that are not UTF-8, must not lose files
         texts |= {unquote(path), unquote(path, errors="surrogateescape")}
     keys = set(texts)
     for text in texts:
@@ -64,12 +64,12 @@ def keys_to_keep(store: LogStore, path: str) -> set[str]:
 
 
 def forget_links() -> None:
-    """Look at symbolic links again: a process may live for long."""
+    """Resolve symbolic links again: a process may live long."""
     _real.cache_clear()
 
 
 def exists(store: LogStore, path: str, *, encoded: bool = True) -> bool:
-    """Say whether a file is there, wherever it is.
+    """Return whether a file exists, wherever it is.
 
     :param path: path as the log has it.
     :param encoded: it is URL-encoded.

@@ -1,4 +1,4 @@
-"""What Spark says it has written must be what the worker finds: a directory that is missing is never one without rows."""
+"""Check that the worker finds what Spark wrote: a missing directory is never an empty one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def check_files(
     """Check the number of files and bytes of a directory.
 
     :param directory: its name below the attempt's.
-    :raises StagedFileException: other files lie there than Spark wrote.
-    :raises StagingException: the report does not say what Spark wrote.
+    :raises StagedFileException: if the files are not those that Spark wrote.
+    :raises StagingException: if the report does not say what Spark wrote.
     """
     said = _said(log, request, report, directory)
     found = {NUM_FILES: len(statuses), NUM_BYTES: sum(status.size for status in statuses)}
@@ -31,7 +31,7 @@ def check_files(
 def check_rows(log: DeltaLog, request: StageRequest, report: StageReport, directory: str, rows: int) -> None:
     """Check the number of rows of a directory, after its footers were read.
 
-    :raises StagedFileException: it has other rows than Spark wrote.
+    :raises StagedFileException: if the number of rows is not the one that Spark wrote.
     """
     if _said(log, request, report, directory)[NUM_ROWS] != rows:
         raise _differs(log, request, report, directory, f"{rows} rows")
@@ -56,8 +56,8 @@ def _differs(log: DeltaLog, request: StageRequest, report: StageReport, director
         wrote += f" in {said[NUM_FILES]} files of {said[NUM_BYTES]} bytes"
     return StagedFileException(
         f"Stage {request.stage}: Spark wrote {wrote} to {report.path or request.path}/{directory}, the worker finds {found} in "
-        f"{log.uri.rstrip('/')}/{request.directory}/{directory}. Both must be one place that driver, executors and worker share: "
-        "check spark_table_uri, and that no machine writes to a disk of its own. Nothing was staged.",
+        f"{log.uri.rstrip('/')}/{request.directory}/{directory}. Both must be the same place, shared by driver, executors and "
+        "worker: check spark_table_uri, and that no machine writes to its own disk. Nothing was staged.",
         table=log.uri,
         version=request.read_version,
     )

@@ -1,1 +1,1 @@
-"""Looks at a table that change nothing, and its maintenance."""
+"""Reading what a table and its commits are, and running its maintenance."""

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructField
 
 COUNTED_FILES = 10_000
-"""Up to so many files have their statistics read for the number of rows; of a larger table it is not told."""
+"""Largest number of files whose statistics are read to count rows."""
 
 
 def describe(log: DeltaLog) -> dict[str, Any]:
-    """Return what the latest version of a table is, as plain JSON.
+    """Return a description of the latest version of a table, as plain JSON.
 
-    Read from the checksum or the newest commits; the list of files is read only where these do not tell number, size and rows.
-    A table that this provider cannot read is described as well; of its files nothing is told then.
+    It is read from the checksum or the newest commits; the list of files is read only if these lack number, size and rows. A
+    table that this provider cannot read is described without its files.
 
     Keys: ``name``, ``id``, ``description``, ``location``, ``format``, ``version``, ``created_at`` and ``last_modified`` (both
     milliseconds since the epoch), ``partition_columns``, ``clustering_columns``, ``num_files`` and ``size_in_bytes`` (both
-    ``None`` for a table that cannot be read), ``num_records`` (``None`` also when statistics do not tell, or above
+    ``None`` for a table that cannot be read), ``num_records`` (``None`` also without statistics, or above
     :data:`COUNTED_FILES` files), ``min_reader_version``, ``min_writer_version``, ``table_features``, ``properties``,
     ``check_constraints`` (expressions by name) and ``schema`` (a list of ``name``, ``type`` as Spark SQL writes it, ``nullable``,
     ``comment``).
 
-    :raises DeltaTableNotFoundException: there is no table.
+    :raises DeltaTableNotFoundException: if there is no table.
     """
     snapshot = log.update()
     if snapshot.version < 0:
@@ -86,7 +86,7 @@ def _column(field: StructField) -> dict[str, Any]:
 
 
 def _clustering_columns(snapshot: Snapshot) -> list[str]:
-    """Return the columns that the table is clustered by, under the names of its schema."""
+    """Return the clustering columns by their names in the schema."""
     if "clustering" not in features(snapshot.protocol):
         return []
     from airflow_delta.log.features.clustering import DOMAIN, clustering_columns
@@ -102,7 +102,7 @@ def _clustering_columns(snapshot: Snapshot) -> list[str]:
 
 
 def _num_records(snapshot: Snapshot) -> int | None:
-    """Return the number of rows by the statistics of the files, rows that deletion vectors mark left out."""
+    """Return the number of rows by the statistics of the files, without deleted rows."""
     totals = snapshot.derived_totals()
     if totals is not None and totals.files is not None:
         rows = [live_records(file) for file in totals.files.values()]

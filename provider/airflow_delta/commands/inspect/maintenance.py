@@ -1,8 +1,7 @@
-"""The maintenance of a table as one run: checkpoint, OPTIMIZE, VACUUM, cleanup of the log. A step that fails stops no other.
+"""The maintenance of a table in one run: checkpoint, OPTIMIZE, VACUUM, log cleanup. A failed step does not stop the others.
 
-The order matters. A checkpoint first: the steps after it then read a short log, and the cleanup has where to cut it off. OPTIMIZE
-before VACUUM, though what it replaces is kept until its retention is over. The cleanup of the log last: VACUUM asks the log what
-was removed when.
+The order matters. The checkpoint comes first: later steps read a short log, and the cleanup needs it. OPTIMIZE precedes VACUUM,
+although what it replaces is kept for the retention. The log cleanup comes last: VACUUM asks the log what was removed when.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT, OPTIMIZE, VACUUM, LOG_CLEANUP = "checkpoint", "optimize", "vacuum", "log_cleanup"
 STEPS = (CHECKPOINT, OPTIMIZE, VACUUM, LOG_CLEANUP)
-"""In the order in which they are done."""
+"""In the order in which they run."""
 
 DONE, NOTHING, FAILED, CANCELLED = "done", "nothing", "failed", "cancelled"
 
@@ -32,8 +31,8 @@ DONE, NOTHING, FAILED, CANCELLED = "done", "nothing", "failed", "cancelled"
 class StepReport:
     """What one step did.
 
-    :param status: ``done``, ``nothing`` (there was nothing to do), ``failed`` or ``cancelled`` (not begun).
-    :param details: numbers and versions, by the names that they have in XCom.
+    :param status: ``done``, ``nothing`` (there was nothing to do), ``failed`` or ``cancelled`` (not started).
+    :param details: numbers and versions, by their names in XCom.
     :param error: why it failed.
     """
 
@@ -56,8 +55,8 @@ class StepReport:
 class TableReport:
     """What the maintenance of one table did.
 
-    :param version_before: version that the table had; ``None`` when that could not be read.
-    :param version_after: version after the last step; ``None`` when that could not be read.
+    :param version_before: version of the table before; ``None`` if it could not be read.
+    :param version_after: version after the last step; ``None`` if it could not be read.
     """
 
     table: str
@@ -67,11 +66,11 @@ class TableReport:
 
     @property
     def errors(self) -> list[Exception]:
-        """Why steps failed, in their order."""
+        """Why steps failed, in order."""
         return [step.error for step in self.steps if step.error is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON for XCom."""
+        """Return plain JSON for XCom."""
         return {
             "table": self.table,
             "versionBefore": self.version_before,
@@ -81,16 +80,16 @@ class TableReport:
 
 
 def ordered_steps(steps: Sequence[str]) -> tuple[str, ...]:
-    """Return the steps in the order in which they are done, each once.
+    """Return the steps in the order in which they run, each once.
 
-    :raises DeltaIllegalArgumentException: one is unknown, or there is none.
+    :raises DeltaIllegalArgumentException: if a step is unknown, or none is given.
     """
     if unknown := [step for step in steps if step not in STEPS]:
         raise DeltaIllegalArgumentException(
-            f"Unknown steps of maintenance: {', '.join(map(repr, unknown))}. There are {', '.join(map(repr, STEPS))}."
+            f"Unknown maintenance steps: {', '.join(map(repr, unknown))}. Known are {', '.join(map(repr, STEPS))}."
         )
     if not steps:
-        raise DeltaIllegalArgumentException(f"No step of maintenance is given. There are {', '.join(map(repr, STEPS))}.")
+        raise DeltaIllegalArgumentException(f"No maintenance step is given. Known are {', '.join(map(repr, STEPS))}.")
     return tuple(step for step in STEPS if step in steps)
 
 
@@ -105,18 +104,18 @@ def maintain(
     cancelled: Callable[[], bool] = lambda: False,
     on_step: Callable[[str, StepReport], None] = lambda _table, _report: None,
 ) -> TableReport:
-    """Do the maintenance of one table.
+    """Run the maintenance of one table.
 
     :param steps: some of :data:`STEPS`, in any order.
-    :param min_commits: commits after the last checkpoint from which on another one is written; default:
+    :param min_commits: commits since the last checkpoint after which to write another one; default:
         ``delta.checkpointInterval``.
-    :param optimize: does the OPTIMIZE, which needs Spark.
+    :param optimize: runs the OPTIMIZE, which needs Spark.
     :param vacuum: parameters of :func:`airflow_delta.commands.vacuum.run_vacuum.vacuum`.
-    :param max_paths: how many paths the reports of deleted files name.
-    :param cancelled: asked before every step; true: the rest is left out.
-    :param on_step: is told of every step when it is over.
-    :raises DeltaIllegalArgumentException: a step is unknown.
-    :raises DeltaTableNotFoundException: there is no table.
+    :param max_paths: how many paths of deleted files to report.
+    :param cancelled: called before every step; true skips the rest.
+    :param on_step: called after every step.
+    :raises DeltaIllegalArgumentException: if a step is unknown.
+    :raises DeltaTableNotFoundException: if there is no table.
     """
     wanted = ordered_steps(steps)
     before = log.update()
@@ -139,7 +138,7 @@ def maintain(
 
 
 def _latest(log: DeltaLog) -> int | None:
-    """Return the latest version; what was done is reported also when that cannot be read."""
+    """Return the latest version, ``None`` if it cannot be read: the steps are reported anyway."""
     try:
         return log.update().version
     except Exception:
@@ -158,7 +157,7 @@ def _run(log: DeltaLog, step: str, work: Callable[[], tuple[str, dict[str, Any]]
 
 
 def _checkpoint(log: DeltaLog, min_commits: int | None) -> tuple[str, dict[str, Any]]:
-    """Write a checkpoint of the latest version when enough commits have come since the last one."""
+    """Write a checkpoint of the latest version if enough commits have come since the last one."""
     snapshot = log.update()
     last = snapshot.segment.checkpoint
     behind = snapshot.version - (last.version if last is not None else -1)
@@ -173,7 +172,7 @@ def _checkpoint(log: DeltaLog, min_commits: int | None) -> tuple[str, dict[str, 
 def _optimize(log: DeltaLog, optimize: Callable[[DeltaLog], OptimizeResult] | None) -> tuple[str, dict[str, Any]]:
     if optimize is None:
         raise DeltaIllegalArgumentException(
-            f"The OPTIMIZE of {log.uri} needs Spark, and nothing was given to do it.", table=log.uri
+            f"The OPTIMIZE of {log.uri} needs Spark, but no function was given to run it.", table=log.uri
         )
     result = optimize(log)
     details = {
@@ -198,7 +197,7 @@ def _vacuum(log: DeltaLog, options: Mapping[str, Any], max_paths: int) -> tuple[
 
 
 def _clean_up(log: DeltaLog, max_paths: int) -> tuple[str, dict[str, Any]]:
-    """Delete what of the log is older than ``delta.logRetentionDuration`` and that no version still needs."""
+    """Delete log files that are older than ``delta.logRetentionDuration`` and no longer needed."""
     from airflow_delta.log.cleanup import clean_up_expired_logs
 
     snapshot = log.update()

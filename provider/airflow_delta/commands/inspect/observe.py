@@ -1,7 +1,7 @@
 """What a commit did, read from its JSON: for sensors, triggers, the plugin's pages and the command line.
 
-Costs what the commit costs, never what the table costs: neither a checkpoint nor the list of files is read. Only where a commit
-says that it carries an in-commit timestamp, the table's metadata tells whether that is its time.
+The cost depends on the commit, never on the table: neither a checkpoint nor the list of files is read. Only for a commit with an
+in-commit timestamp, the table's metadata must tell whether that is its time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_PARTITIONS = 100
 _CHUNK = 64
 _ASKED_ONE_BY_ONE = 2
 _LISTED_AS_CHEAPLY = 300
-"""Versions (of a few files each) that a store lists at the price of one question for a file."""
+"""Versions (of a few files each) that a store lists at the cost of one file lookup."""
 _NO_INFO = CommitInfo()
 
 
@@ -36,13 +36,13 @@ _NO_INFO = CommitInfo()
 class CommitSummary:
     """What one commit did.
 
-    :param timestamp: milliseconds since the epoch, as ``DeltaLog.history`` gives it: the in-commit timestamp where the table has
-        them, else the file's time, and ``commitInfo.timestamp`` where the store does not tell that.
-    :param tags: ``commitInfo.tags``; the Airflow run that committed is in those that begin with ``airflow.``.
+    :param timestamp: milliseconds since the epoch, as ``DeltaLog.history`` gives it: the in-commit timestamp if the table has
+        them, else the file's time, or ``commitInfo.timestamp`` if the store does not tell it.
+    :param tags: ``commitInfo.tags``; those that begin with ``airflow.`` name the Airflow run.
     :param app_transactions: version by application id, from the ``txn`` actions.
-    :param num_records: rows of the added files by their statistics, deleted rows not counted; ``None`` when one does not tell.
-    :param data_change: some file was added or removed because rows came, went or changed; ``False`` for OPTIMIZE or ALTER.
-    :param partitions: partitions of the added and removed files (serialised values by physical name), 100 of them at most.
+    :param num_records: rows of the added files by their statistics, without deleted rows; ``None`` if a file does not tell.
+    :param data_change: rows changed; ``False`` for OPTIMIZE or ALTER.
+    :param partitions: partitions of the added and removed files (serialised values by physical name), at most 100.
     :param changes_metadata: the commit holds ``metaData``: schema, partitioning or properties.
     :param changes_protocol: the commit holds ``protocol``.
     """
@@ -77,9 +77,9 @@ class CommitSummary:
 
 
 class Observation(NamedTuple):
-    """A commit as it was observed.
+    """A commit with all of its partitions.
 
-    :param partitions: all partitions that it touched; ``None`` stands for a file whose commit does not say in which one it was.
+    :param partitions: all partitions that it touched; ``None`` stands for a file whose partition the commit does not tell.
     """
 
     summary: CommitSummary
@@ -89,26 +89,26 @@ class Observation(NamedTuple):
 def commit_summary(log: DeltaLog, version: int) -> CommitSummary:
     """Return what a version did.
 
-    :raises VersionNotFoundException: the log does not hold its commit (any more, or yet).
+    :raises VersionNotFoundException: if the log does not hold its commit yet, or no longer does.
     """
     return observe(log, version).summary
 
 
 def commits_after(log: DeltaLog, version: int, *, limit: int = 1000) -> list[CommitSummary]:
-    """Return what the commits after a version did, oldest first; empty when there is none yet, or no table.
+    """Return what the commits after a version did, oldest first; empty if there are none, or no table.
 
     :param version: -1 means from the first commit on.
-    :param limit: so many at most, the oldest ones.
-    :raises VersionNotFoundException: the first of them was cleaned up, so what was committed since is not known in full; its
+    :param limit: at most so many, the oldest.
+    :raises VersionNotFoundException: if the first of them was cleaned up, so not all of them are known; its
         ``earliest`` is the first commit that the log still holds.
     """
     return [observation.summary for observation in observe_after(log, version, limit=limit)]
 
 
 def recent_commits(log: DeltaLog, limit: int = 20, *, before: int | None = None) -> list[CommitSummary]:
-    """Return what the latest commits did, newest first, as far back as the log goes; empty when there is no table.
+    """Return what the latest commits did, newest first, as far back as the log goes; empty if there is no table.
 
-    :param limit: so many at most.
+    :param limit: at most so many.
     :param before: only versions below this one, for the next page.
     """
     latest = log.update().version
@@ -127,7 +127,7 @@ def recent_commits(log: DeltaLog, limit: int = 20, *, before: int | None = None)
 def observe(log: DeltaLog, version: int) -> Observation:
     """Return what a version did, with all partitions that it touched.
 
-    :raises VersionNotFoundException: the log does not hold its commit (any more, or yet).
+    :raises VersionNotFoundException: if the log does not hold its commit yet, or no longer does.
     """
     if version >= 0:
         try:
@@ -152,7 +152,7 @@ def observe_after(log: DeltaLog, version: int, *, limit: int = 1000) -> list[Obs
         if len(commits) < len(versions):
             if not found:
                 raise _not_found(log, version + 1)
-            break  # the caller gets what there is; asking for the rest raises
+            break  # the caller gets what there is; asking for more raises
     return found
 
 
@@ -167,7 +167,7 @@ def _read_forward(log: DeltaLog, versions: range) -> list[CommitFile]:
 
 
 def _read_back(log: DeltaLog, versions: range) -> list[CommitFile]:
-    """Return the newest of some commits, oldest first, as far as they have not been cleaned up."""
+    """Return the commits that have not been cleaned up, oldest first."""
     try:
         return log.read_commit_range(versions)
     except VersionsNotContiguousException:
@@ -175,25 +175,25 @@ def _read_back(log: DeltaLog, versions: range) -> list[CommitFile]:
         for version in reversed(versions):
             try:
                 commits.append(CommitFile(version, log.read_commit(version)))
-            except FileNotFoundError:  # what is older is gone as well
+            except FileNotFoundError:  # older ones are gone too
                 break
         return commits[::-1]
 
 
 def observe_files(log: DeltaLog, files: Sequence[CommitFile], *, light: bool = False) -> list[Observation]:
-    """Return what commits did that have been read already, in the order given.
+    """Return what commits did that are already read, in the given order.
 
     :param files: oldest first.
-    :param light: believe an in-commit timestamp wherever one is, instead of reading the metadata that say since when they count.
+    :param light: trust every in-commit timestamp instead of reading since when they count from the metadata.
     """
     return _observe(log, files, light=light)
 
 
 def commit_statuses(log: DeltaLog, wanted: range) -> dict[int, FileStatus]:
-    """Return the sizes and times of the commit files of some versions, as far as the log holds them."""
+    """Return the sizes and times of the commit files of some versions, if the log holds them."""
     statuses: Iterable[FileStatus | None]
     far = len(wanted) > _ASKED_ONE_BY_ONE and log.snapshot.version - wanted.stop > _LISTED_AS_CHEAPLY * len(wanted)
-    if log.store.probes or len(wanted) <= _ASKED_ONE_BY_ONE or far:  # a listing goes on to the end of the log
+    if log.store.probes or len(wanted) <= _ASKED_ONE_BY_ONE or far:  # a listing continues to the end of the log
         statuses = (log.store.head(commit_file(version)) for version in wanted)
     else:
         statuses = log.store.list_from(LOG_DIRECTORY, version_prefix(wanted.start), stat=False)
@@ -205,16 +205,16 @@ def commit_statuses(log: DeltaLog, wanted: range) -> dict[int, FileStatus]:
 
 
 def _observe(log: DeltaLog, files: Sequence[CommitFile], *, light: bool = False) -> list[Observation]:
-    """Return what commits did, in the order given."""
+    """Return what commits did, in the given order."""
     observed: list[Observation] = []
     recorded: list[int | None] = []
-    for file in files:  # one by one: the actions of many large commits are not held at the same time
+    for file in files:  # one by one: the actions of many large commits are not kept together
         commit = decode_commit(file.version, file.data, table=log.uri)
         observed.append(_observation(commit))
         recorded.append(CommitHead.of(commit.commit_info).in_commit_timestamp)
     first: int | None = None
     if any(timestamp is not None for timestamp in recorded):
-        # Only then may the metadata say that times stand in the commits; reading it can mean opening a checkpoint.
+        # Only then can times be in the commits; reading the metadata can mean opening a checkpoint.
         first = 0 if light else first_recorded_version(log.snapshot)
     by_file = [
         file.version
@@ -230,7 +230,7 @@ def _observe(log: DeltaLog, files: Sequence[CommitFile], *, light: bool = False)
 
 
 def _file_times(log: DeltaLog, versions: Sequence[int]) -> Mapping[int, int]:
-    """Return the times of commit files, each later than the one before: the commit before the first is looked at, too."""
+    """Return the times of commit files, each later than the one before, including that before the first."""
     if not versions:
         return {}
     found = commit_statuses(log, range(max(versions[0] - 1, 0), versions[-1] + 1))
@@ -238,7 +238,7 @@ def _file_times(log: DeltaLog, versions: Sequence[int]) -> Mapping[int, int]:
 
 
 def _observation(commit: Commit) -> Observation:
-    """Return what a commit says; its time is the one that its writer noted."""
+    """Return what a commit says, with the time that its writer noted."""
     info = CommitInfo.from_mapping(commit.commit_info) if commit.commit_info else _NO_INFO
     touched: dict[tuple[tuple[str, str | None], ...] | None, Mapping[str, str | None] | None] = {}
     files: list[AddFile | RemoveFile] = [*commit.adds, *commit.removes]
@@ -281,7 +281,7 @@ def _not_found(log: DeltaLog, version: int) -> VersionNotFoundException:
         message = f"There is no version {version} at {log.uri}: no table is there (yet)."
         return VersionNotFoundException(message, table=log.uri, version=version)
     commits = list_log(log.store).commits
-    # Of a log with a hole, what is left after it: whoever goes on from there must not come back to the hole.
+    # What is left after a gap in the log: callers that continue from there must not return to the gap.
     earliest = min((found for found in commits if found > version), default=min(commits, default=None))
     if version > latest:
         message = f"Table {log.uri} has no version {version} yet; its latest is {latest}. Wait for it, or ask for an earlier one."
@@ -290,7 +290,7 @@ def _not_found(log: DeltaLog, version: int) -> VersionNotFoundException:
     else:
         held = f"it holds those of versions {earliest} to {latest}" if earliest is not None else f"version {latest} is the latest"
         message = (
-            f"The commit of version {version} of table {log.uri} is no longer in its log: it was cleaned up; {held}. What it did "
-            "cannot be told any more. Keep the log longer with the table property delta.logRetentionDuration."
+            f"The commit of version {version} of table {log.uri} has been cleaned up from its log; {held}. What it did is no "
+            "longer known. Keep the log longer with the table property delta.logRetentionDuration."
         )
     return VersionNotFoundException(message, earliest=earliest, latest=latest, table=log.uri, version=version)

@@ -1,13 +1,12 @@
-"""Plan a read of a table at a version that somebody named, an event for example, outside of any transaction on it."""
+"""Plan a read of a table at a given version, that of an event for example, outside of any transaction."""
 
 from __future__ import annotations
 
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.stage.scan import plan_scan
-from airflow_delta.staging.contract import ScanPlan, TransactionHandle
-from airflow_delta.staging.paths import transaction_directory
+from airflow_delta.commands.stage.scan import scan_files
+from airflow_delta.staging.contract import ScanPlan
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -18,23 +17,24 @@ def plan_version_scan(
 ) -> ScanPlan:
     """Plan a read of a table as it was at a version; ``airflow_delta.spark.read.read_scan_plan`` makes a DataFrame of it.
 
-    :param predicate: Spark SQL predicate: partitions are pruned and files skipped here, rows filtered by Spark.
+    :param predicate: Spark SQL predicate: partitions are pruned and files skipped here; Spark filters the rows.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
-    :raises VersionNotFoundException: the log does not hold the version (any more, or yet).
-    :raises PredicateException: the predicate does not parse or names an unknown column.
+    :raises VersionNotFoundException: if the log does not hold the version yet, or no longer does.
+    :raises PredicateException: if the predicate does not parse or names an unknown column.
     """
-    metadata = log.snapshot_at(version).metadata
-    transaction_id = str(uuid.uuid4())
-    handle = TransactionHandle(
-        transaction_id=transaction_id,
-        table=log.uri,
-        table_id=metadata.id,
-        read_version=version,
+    from airflow_delta.log.expressions.predicate import Predicate
+
+    snapshot = log.snapshot_at(version)
+    metadata = snapshot.metadata
+    parsed = None if predicate is None else Predicate.parse(predicate, snapshot.schema, metadata.partition_columns)
+    return scan_files(
+        log,
+        snapshot.add_files(parsed),
+        transaction_id=str(uuid.uuid4()),
+        version=version,
         schema_string=metadata.schema_string,
-        partition_columns=tuple(metadata.partition_columns),
-        configuration=dict(metadata.configuration),
-        staging_path=f"{log.uri}/{transaction_directory(transaction_id)}",
-        app_id="read",
-        txn_version=0,
+        partition_columns=metadata.partition_columns,
+        configuration=metadata.configuration,
+        predicate=parsed,
+        spark_table_uri=spark_table_uri,
     )
-    return plan_scan(log, handle, predicate, spark_table_uri=spark_table_uri)

@@ -1,6 +1,6 @@
-"""Which commits somebody waits for, and the first of them after a version: what a sensor pokes and a trigger polls for.
+"""Waiting for commits: the first one after a version that matches conditions, for sensors and triggers.
 
-A table is watched by its log alone: each look reads the commits that are new since the last one, and nothing else.
+A table is watched through its log alone: each look reads only the commits since the last one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _CHUNK = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitConditions:
-    """What a commit has to be like.
+    """Conditions on a commit.
 
     :param operations: one of Delta's operations, such as ``WRITE`` or ``MERGE``; empty: any.
-    :param partitions: Spark SQL text over partition columns: the commit touched a partition that may satisfy it.
+    :param partitions: Spark SQL over partition columns: the commit touched a partition that may satisfy it.
     :param data_change_only: only commits that changed rows; OPTIMIZE, ALTER TABLE and the like do not count.
     """
 
@@ -38,10 +38,10 @@ class CommitConditions:
     data_change_only: bool = True
 
     def bind(self, log: DeltaLog) -> BoundConditions:
-        """Return the conditions for a table, as its schema is now.
+        """Return the conditions for a table with its current schema.
 
-        :raises PredicateException: ``partitions`` does not parse or names an unknown column.
-        :raises DeltaIllegalArgumentException: it is about columns that are no partition columns.
+        :raises PredicateException: if ``partitions`` does not parse or names an unknown column.
+        :raises DeltaIllegalArgumentException: if it names columns that are not partition columns.
         """
         return BoundConditions(
             frozenset(operation.casefold() for operation in self.operations), self._predicate(log), self.data_change_only
@@ -58,7 +58,7 @@ class CommitConditions:
             by = ", ".join(metadata.partition_columns) or "none"
             raise DeltaIllegalArgumentException(
                 f"The predicate {self.partitions!r} cannot be decided by the partitions of table {log.uri} alone (partition "
-                f"columns: {by}). A commit tells which partitions it touched, not which rows; those a scan downstream can tell.",
+                f"columns: {by}). A commit tells which partitions it touched, but not which rows; a scan downstream can.",
                 table=log.uri,
             )
         return predicate
@@ -72,7 +72,7 @@ class BoundConditions(NamedTuple):
     data_change_only: bool
 
     def matches(self, observation: Observation) -> bool:
-        """Tell whether a commit is like this; one that does not say which partition a file was in may have touched any."""
+        """Return whether a commit matches; if it does not tell the partition of a file, it may have touched any."""
         summary = observation.summary
         if self.data_change_only and not summary.data_change:
             return False
@@ -82,7 +82,7 @@ class BoundConditions(NamedTuple):
 
     @staticmethod
     def _may_match(predicate: Predicate, values: Mapping[str, str | None] | None) -> bool:
-        # A commit from before the table was partitioned anew has other columns, or values of another type.
+        # A commit from before repartitioning has other columns, or values of another type.
         if values is None or any(column.physical_path[0] not in values for column in predicate.columns):
             return True
         try:
@@ -96,14 +96,14 @@ class Watermark:
     """How far a table has been seen.
 
     :param version: commits after it are new; -1: all of them.
-    :param table_id: the table that was seen; another one at the same place begins anew. ``None``: there was none yet.
+    :param table_id: the table that was seen; another one at the same place starts over. ``None``: there was no table.
     """
 
     version: int
     table_id: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON, as it goes to Airflow's state stores."""
+        """Return plain JSON for Airflow's state stores."""
         return {"version": self.version, "table_id": self.table_id}
 
     @classmethod
@@ -116,7 +116,7 @@ class Watermark:
 
 
 class Match(NamedTuple):
-    """A commit that was waited for, and the latest version when it was found."""
+    """A matching commit, and the latest version when it was found."""
 
     summary: CommitSummary
     observed_version: int
@@ -125,15 +125,15 @@ class Match(NamedTuple):
 
 
 def watermark_now(log: DeltaLog) -> Watermark:
-    """Return the watermark of the table as it is: only later commits are new."""
+    """Return the watermark of the table now: only later commits are new."""
     snapshot = log.update()
     return Watermark(snapshot.version, snapshot.metadata.id) if snapshot.version >= 0 else Watermark(-1)
 
 
 def check_table_exists(log: DeltaLog) -> None:
-    """Refuse to wait for a table that is not there.
+    """Refuse to wait for a table that does not exist.
 
-    :raises DeltaTableNotFoundException: there is none.
+    :raises DeltaTableNotFoundException: if there is no table.
     """
     if log.update().version < 0:
         raise DeltaTableNotFoundException(
@@ -142,9 +142,9 @@ def check_table_exists(log: DeltaLog) -> None:
 
 
 def version_reached(log: DeltaLog, version: int) -> Match | None:
-    """Return what a version did, as soon as the table has it.
+    """Return what a version did, ``None`` until the table has it.
 
-    :raises VersionNotFoundException: the table is past it, and its commit was cleaned up.
+    :raises VersionNotFoundException: if the table is past it and its commit was cleaned up.
     """
     snapshot = log.update()
     if snapshot.version < version:
@@ -153,12 +153,12 @@ def version_reached(log: DeltaLog, version: int) -> Match | None:
 
 
 def matches_after(log: DeltaLog, watermark: Watermark, conditions: CommitConditions) -> Iterator[tuple[Match | None, Watermark]]:
-    """Yield the commits after a watermark that match, oldest first, each with the watermark that is due once it is dealt with.
+    """Yield the matching commits after a watermark, oldest first, each with the watermark to keep once it is handled.
 
-    A pair without a match says that the commits up to its watermark were looked at in vain. A table that was replaced by another
-    one since (deleted and created anew) is new as a whole.
+    A pair without a match means that the commits up to its watermark do not match. A table that was deleted and created again
+    since is entirely new.
 
-    :raises VersionNotFoundException: commits since the watermark were cleaned up before anybody looked at them.
+    :raises VersionNotFoundException: if commits since the watermark were cleaned up unseen.
     """
     snapshot = log.update()
     if snapshot.version < 0:
@@ -184,9 +184,9 @@ def matches_after(log: DeltaLog, watermark: Watermark, conditions: CommitConditi
 
 
 def first_match(log: DeltaLog, watermark: Watermark, conditions: CommitConditions) -> tuple[Match | None, Watermark]:
-    """Return the first commit after a watermark that matches, ``None`` while there is none, and how far the table was seen.
+    """Return the first matching commit after a watermark, if there is one, and how far the table was seen.
 
-    :raises VersionNotFoundException: commits since the watermark were cleaned up before anybody looked at them.
+    :raises VersionNotFoundException: if commits since the watermark were cleaned up unseen.
     """
     for match, seen in matches_after(log, watermark, conditions):
         if match is not None:
@@ -196,10 +196,10 @@ def first_match(log: DeltaLog, watermark: Watermark, conditions: CommitCondition
 
 
 def _gone(log: DeltaLog, seen: int, error: VersionNotFoundException) -> VersionNotFoundException:
-    begins = f"the log begins at version {error.earliest}" if error.earliest is not None else "the log holds no commit any more"
+    begins = f"the log begins at version {error.earliest}" if error.earliest is not None else "the log holds no commits"
     return VersionNotFoundException(
-        f"The commits of table {log.uri} after version {seen} were cleaned up before they were looked at ({begins}, the latest "
-        f"is {error.latest}): whether one of them was waited for cannot be told. Give after_version a later version, or keep the "
+        f"The commits of table {log.uri} after version {seen} were cleaned up unseen ({begins}, the latest "
+        f"is {error.latest}): it cannot be known whether one of them matched. Give after_version a later version, or keep the "
         "log longer with the table property delta.logRetentionDuration.",
         earliest=error.earliest,
         latest=error.latest,

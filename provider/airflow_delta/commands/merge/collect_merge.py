@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.commands.rewrite.collect_rewrite import Rewritten, collect_rewrite
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.commands.stage.stage_view import StageView
+from airflow_delta.staging.contract import StagedWrite
 from airflow_delta.staging.merge import INSERTED, SCRATCH
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def collect_merge(log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport) -> StagedWrite:
+def collect_merge(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
     """Turn what one attempt of a MERGE has written into staged actions.
 
-    :raises StagingException: the report is of another attempt, or does not fit what was planned.
-    :raises StagedFileException: a file is no readable Parquet.
-    :raises InvariantViolationException: a NOT NULL column holds a null.
+    :raises StagingException: if the report is of another attempt, or does not fit what was planned.
+    :raises StagedFileException: if a file cannot be read as Parquet.
+    :raises InvariantViolationException: if a NOT NULL column holds a null.
     """
     inserted_into = tuple(f"{request.directory}/{name}/" for name in report.directories if name.endswith(INSERTED))
-    staged = collect_rewrite(log, handle, request, report, metrics=partial(merge_metrics, inserted_into))
-    _clean_up(log, request)
+    staged = collect_rewrite(stage, request, report, metrics=partial(merge_metrics, inserted_into))
+    _clean_up(stage.log, request)
     copied = staged.metrics["numTargetRowsCopied"]
     rows = staged.metrics["numOutputRows"] - copied
     return replace(staged, num_records=rows, num_copied_records=copied)
@@ -38,7 +39,7 @@ def collect_merge(log: DeltaLog, handle: TransactionHandle, request: StageReques
 def merge_metrics(inserted_into: tuple[str, ...], rewritten: Rewritten, report: StageReport) -> Mapping[str, int]:
     """Return the metrics of a MERGE; those of rows that change are in the report.
 
-    :param inserted_into: directories, relative to the table, that hold nothing but inserted rows.
+    :param inserted_into: directories, relative to the table, that hold only inserted rows.
     """
     inserted = sum(live_records(add) or 0 for add in rewritten.new.adds if add.path.startswith(inserted_into))
     updated = report.metrics.get("numTargetRowsUpdated", 0)

@@ -1,4 +1,4 @@
-"""The condition of a MERGE: what it asks of the table alone, and which columns of table and source it compares."""
+"""The condition of a MERGE: what it asks of the table alone, and which columns it compares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
 from airflow_delta.log.expressions.text import split, tokens_of, tree_of
-from airflow_delta.staging.contract import Json
+from airflow_delta.staging.merge import ComparedColumns
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class MergeCondition:
     """A condition over a row of the table and a row of the source.
 
-    A column without an alias is the table's if the table has it; when the source has it as well, Spark refuses it as ambiguous.
+    A column without an alias is the table's if the table has it; if the source has it too, Spark refuses it as ambiguous.
 
     :param text: Spark SQL.
-    :raises DeltaAnalysisException: it does not parse, or is no condition for a MERGE.
+    :raises DeltaAnalysisException: if it is not valid Spark SQL, or not a condition that a MERGE can have.
     """
 
     def __init__(self, text: str, schema: StructType, target_alias: str, source_alias: str, *, table: str) -> None:
@@ -32,12 +32,12 @@ class MergeCondition:
             check_expression(text, table=table, repeatable=True)
             self.conjuncts = list(_conjuncts(text))
         except SqlglotError as error:
-            raise refused(table, f"{text!r} does not parse as Spark SQL: {first_line(error)}") from error
+            raise refused(table, f"{text!r} is not valid Spark SQL: {first_line(error)}") from error
 
     def of_target(self, parse: Callable[[str], Predicate | None]) -> Predicate | None:
         """Return what the condition asks of the table alone, ``None`` for nothing.
 
-        :param parse: returns the predicate that a text stands for.
+        :param parse: parses a predicate.
         """
         found = []
         for text in self.conjuncts:
@@ -47,7 +47,7 @@ class MergeCondition:
             alone = _without_alias(text, self._target)
             try:
                 predicate = parse(alone)
-            except PredicateException:  # the table has it read, and Spark says what is wrong with it
+            except PredicateException:  # the whole table is read, and Spark reports the error
                 continue
             # The worker reads timestamps in UTC, the session that evaluates the condition in its own time zone.
             if predicate is None or any(column.data_type.name == "timestamp" for column in predicate.columns):
@@ -55,8 +55,8 @@ class MergeCondition:
             found.append(f"({alone})")
         return parse(" AND ".join(found)) if found else None
 
-    def compared(self) -> list[Json]:
-        """Return pairs of columns that are equal in rows that match: ``column``, ``source`` (Spark SQL), ``nullSafe``."""
+    def compared(self) -> list[ComparedColumns]:
+        """Return the columns that are equal in rows that match."""
         from sqlglot import exp
 
         found = []
@@ -73,7 +73,7 @@ class MergeCondition:
             if field is None or "source" not in by_side:
                 continue
             source = ".".join(_quoted(name) for name in by_side["source"])
-            found.append({"column": field.name, "source": source, "nullSafe": isinstance(node, exp.NullSafeEQ)})
+            found.append(ComparedColumns(column=field.name, source=source, null_safe=isinstance(node, exp.NullSafeEQ)))
         return found
 
     def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
@@ -83,7 +83,7 @@ class MergeCondition:
             yield self._side(column)
 
     def _side(self, column: Any) -> tuple[str, list[str]]:
-        """Return whose a column is, and its names without the alias."""
+        """Return the side of a column, and its names without the alias."""
         names = [part.name for part in column.parts]
         if len(names) > 1 and names[0].lower() in (self._target, self._source):
             return ("target" if names[0].lower() == self._target else "source"), names[1:]
@@ -91,9 +91,9 @@ class MergeCondition:
 
 
 def check_expression(text: str, *, table: str, repeatable: bool = False) -> None:
-    """Refuse what no expression of a MERGE may hold: subqueries and aggregates, and in conditions what changes with every look.
+    """Refuse subqueries and aggregates in expressions, and in conditions functions that change with every evaluation.
 
-    :raises DeltaAnalysisException: it does.
+    :raises DeltaAnalysisException: if the expression has one.
     """
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
@@ -105,7 +105,7 @@ def check_expression(text: str, *, table: str, repeatable: bool = False) -> None
     try:
         tree = tree_of(text)
     except SqlglotError as error:
-        raise refused(table, f"{text!r} does not parse as Spark SQL: {first_line(error)}") from error
+        raise refused(table, f"{text!r} is not valid Spark SQL: {first_line(error)}") from error
     if tree.find(exp.Query, exp.AggFunc, exp.Window) is not None:
         raise refused(table, f"{text!r} holds a subquery or an aggregate; compute it in the source")
     if (problem := refused_function(text, assigned=not repeatable)) is not None:
@@ -123,7 +123,7 @@ def refused(table: str, what: str) -> DeltaAnalysisException:
 
 
 def first_line(error: Exception) -> str:
-    """Return what a parser says, without its picture of the text."""
+    """Return a parser's message without its excerpt of the text."""
     return str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
 
 
@@ -145,7 +145,7 @@ def _unwrapped(node: Any) -> Any:
 
 
 def _without_alias(text: str, alias: str) -> str:
-    """Return the text with ``alias.column`` as ``column``, all else word for word."""
+    """Return the text with ``alias.column`` as ``column``, otherwise unchanged."""
     tokens = tokens_of(text)
     for position in range(len(tokens) - 2, -1, -1):
         token, dot = tokens[position], tokens[position + 1]

@@ -7,30 +7,35 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.files.rules import table_rules
+from airflow_delta.commands.merge.collect_merge import collect_merge
 from airflow_delta.commands.merge.merge_condition import MergeCondition, check_expression, refused
 from airflow_delta.commands.rewrite.rewrite_target import RewriteTarget, rewrite_target
+from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 from airflow_delta.commands.write.repeatable import at_one_instant, of_table
 from airflow_delta.exceptions import IdentityInsertException
-from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
-from airflow_delta.staging.merge import INSERT, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeClause, parse_clauses
-from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.contract import Json
+from airflow_delta.staging.merge import (
+    INSERT,
+    MATCHED,
+    NOT_MATCHED,
+    NOT_MATCHED_BY_SOURCE,
+    UPDATE,
+    MergeArguments,
+    MergeClause,
+    parse_clauses,
+)
 from airflow_delta.staging.rules import TableRules
 from airflow_delta.staging.schema import find_field, parse_struct
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
     from airflow_delta.log.schema.types import StructType
 
 OPERATION = "MERGE"
 
 
 def plan_merge(
-    log: DeltaLog,
-    handle: TransactionHandle,
+    stage: StageView,
     *,
-    task_id: str,
-    map_index: int = -1,
-    attempt: str,
     condition: str,
     clauses: Sequence[Mapping[str, Any] | MergeClause],
     source: Mapping[str, Any] | None = None,
@@ -38,65 +43,49 @@ def plan_merge(
     target_alias: str = "target",
     merge_schema: bool = False,
     options: Mapping[str, str] | None = None,
-    spark_table_uri: str | None = None,
-    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
-) -> StageRequest:
+) -> SparkWork:
     """Plan a MERGE.
 
-    :param attempt: unique name of this execution (:func:`airflow_delta.staging.paths.new_attempt`).
     :param condition: Spark SQL over a row of the table and one of the source: whether they match.
     :param clauses: in order; made with :mod:`airflow_delta.staging.merge`, or in their JSON form.
     :param source: what a submitted job reads the source rows from: ``sql``, or ``path`` with ``format`` and ``options``.
     :param source_alias: name of the source in conditions and expressions.
     :param target_alias: name of the table in them.
-    :param merge_schema: columns that only the source has are added to the table, as far as a clause has ``*``.
+    :param merge_schema: add columns that only the source has to the table, for clauses with ``*``.
     :param options: options of Spark's Parquet writer.
-    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
-    :param after: staged writes of earlier stages of the transaction, on top of which rows are merged.
-    :raises DeltaAnalysisException: a clause or an expression cannot be used, or a column is unknown or set twice.
-    :raises IdentityInsertException: an identity column would get a value.
-    :raises AppendOnlyException: the table only takes appends, and a clause updates or deletes.
-    :raises DeltaTableNotFoundException: there is no table.
+    :raises DeltaAnalysisException: if a clause or an expression cannot be used, or a column is unknown or set twice.
+    :raises IdentityInsertException: if an identity column would get a value.
+    :raises AppendOnlyException: if the table only takes appends, and a clause updates or deletes.
+    :raises DeltaTableNotFoundException: if there is no table.
     """
-    parsed = parse_clauses(clauses, table=log.uri)
+    table = stage.log.uri
+    parsed = parse_clauses(clauses, table=table)
     if source_alias.lower() == target_alias.lower():
-        raise refused(log.uri, f"table and source have the same alias {target_alias!r}")
+        raise refused(table, f"table and source have the same alias {target_alias!r}")
     insert_only = all(clause.kind == NOT_MATCHED for clause in parsed)
-    target = rewrite_target(
-        log,
-        handle,
-        OPERATION,
-        task_id=task_id,
-        map_index=map_index,
-        attempt=attempt,
-        after=after,
-        removes_rows=not insert_only,
-    )
-    from airflow_delta.log.schema.types import parse_schema
-
-    schema = parse_schema(target.handle.schema_string or "")
+    target = rewrite_target(stage, OPERATION, removes_rows=not insert_only)
+    schema = stage.schema
     now = time.time_ns() // 1000
     resolved = [_prepared(clause, schema, target_alias, now) for clause in _resolved(target, parsed, target_alias)]
-    on = MergeCondition(condition, schema, target_alias, source_alias, table=log.uri)
+    on = MergeCondition(condition, schema, target_alias, source_alias, table=table)
     whole = any(clause.kind == NOT_MATCHED_BY_SOURCE for clause in parsed)
     planned_for = None if whole else on.of_target(target.parse)
-    arguments: Json = {
-        "condition": at_one_instant(condition, now, schema),
-        "targetAlias": target_alias,
-        "sourceAlias": source_alias,
-        "clauses": [clause.to_dict() for clause in resolved],
-        "keys": on.compared(),
-    }
-    if source is not None:
-        arguments["source"] = dict(source)
-    return target.request(
+    arguments = MergeArguments(
+        condition=at_one_instant(condition, now, schema),
+        target_alias=target_alias,
+        source_alias=source_alias,
+        clauses=tuple(resolved),
+        keys=tuple(on.compared()),
+        source=None if source is None else dict(source),
+    )
+    return target.work(
         target.files(planned_for),
         planned_for,
         arguments=arguments,
         parameters=_parameters(condition, parsed),
         deletion_vectors=target.deletion_vectors and not insert_only,
+        collect=collect_merge,
         options=options,
-        spark_table_uri=spark_table_uri,
         merge_schema=merge_schema,
     )
 
@@ -119,13 +108,13 @@ def _parameters(condition: str, clauses: Sequence[MergeClause]) -> Json:
 
 
 def _resolved(target: RewriteTarget, clauses: Sequence[MergeClause], target_alias: str) -> list[MergeClause]:
-    """Return the clauses with the columns that they set as the schema spells them, and defaults as expressions."""
+    """Return the clauses with columns as the schema spells them, and defaults as expressions."""
     schema = parse_struct(target.handle.schema_string or "")
     rules = table_rules(target.handle)
     found = []
     for clause in clauses:
         if clause.condition is not None:
-            check_expression(clause.condition, table=target.log.uri, repeatable=True)
+            check_expression(clause.condition, table=target.stage.log.uri, repeatable=True)
         values = None if clause.set is None else _values(target, schema, rules, clause, target_alias)
         found.append(MergeClause(kind=clause.kind, action=clause.action, condition=clause.condition, set=values))
     return found
@@ -150,15 +139,15 @@ def _values(target: RewriteTarget, schema: Json, rules: TableRules, clause: Merg
         field = _column(schema, name, target_alias)
         if field is None:
             known = ", ".join(f["name"] for f in schema["fields"])
-            hint = " Fields of a struct cannot be set alone: set all of it." if "." in name else ""
-            raise refused(target.log.uri, f"{clause} sets {name!r}, the table has {known}.{hint}")
+            hint = " Fields of a struct cannot be set alone; set the whole struct." if "." in name else ""
+            raise refused(target.stage.log.uri, f"{clause} sets {name!r}, the table has {known}.{hint}")
         if field["name"] in values:
-            raise refused(target.log.uri, f"{clause} sets {field['name']} twice")
+            raise refused(target.stage.log.uri, f"{clause} sets {field['name']} twice")
         _check_identity(target, rules, clause, field["name"])
         text = str(expression)
         if text.strip().upper() == "DEFAULT":
             text = defaults.get(field["name"].lower(), "NULL")
-        check_expression(text, table=target.log.uri)
+        check_expression(text, table=target.stage.log.uri)
         values[field["name"]] = text
     return values
 
@@ -168,8 +157,8 @@ def _check_identity(target: RewriteTarget, rules: TableRules, clause: MergeClaus
         if identity.column.lower() == column.lower() and (clause.action == UPDATE or not identity.explicit):
             word = "its values never change" if clause.action != INSERT else "only the table gives its values"
             raise IdentityInsertException(
-                f"MERGE into table {target.log.uri}: {clause} sets the identity column {column}; {word}. Leave it out.",
-                table=target.log.uri,
+                f"MERGE into table {target.stage.log.uri}: {clause} sets the identity column {column}; {word}. Leave it out.",
+                table=target.stage.log.uri,
                 version=target.handle.read_version,
             )
 
@@ -185,5 +174,5 @@ def _column(schema: Json, name: str, alias: str) -> Json | None:
     struct = find_field(schema, head)
     kind = None if struct is None or isinstance(struct["type"], str) else struct["type"]
     if inner and kind is not None and kind["type"] == "struct" and find_field(kind, inner.split(".")[0].strip("`")) is not None:
-        return None  # as in SQL, a column `a.b` beside the struct needs backticks
+        return None  # as in SQL, a column `a.b` beside the struct needs back-quotes
     return find_field(schema, rest) or find_field(schema, name)

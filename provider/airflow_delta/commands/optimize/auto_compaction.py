@@ -1,4 +1,4 @@
-"""Auto compaction: the OPTIMIZE that a commit has asked for, run by whoever has Spark, or right after the commit as a hook."""
+"""Auto compaction: the OPTIMIZE that a commit asked for, run later where Spark is, or as a hook right after the commit."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
 from airflow_delta.commands.optimize.run_optimize import run_rewrite
 from airflow_delta.commands.publish.compaction_request import OptimizeResult, request_as_json
-from airflow_delta.staging.contract import CommitResult, TransactionHandle
+from airflow_delta.staging.contract import CommitResult
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
     from airflow_delta.commands.optimize.bins import Rewrite
+    from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.log import DeltaLog
     from airflow_delta.transaction.policy.policy import AutoCompactionRequest
 
 logger = logging.getLogger(__name__)
 
 MIN_FILES = 50
-"""Small files of a partition from which on it is compacted (``autoCompact.minNumFiles``)."""
+"""Number of small files at which a partition is compacted (``autoCompact.minNumFiles``)."""
 
 MAX_FILE_SIZE = 128 << 20
-"""Bytes that are written; files below half of it are small (``autoCompact.maxFileSize``)."""
+"""Bytes of the files that are written; files below half of that are small (``autoCompact.maxFileSize``)."""
 
 
 def find_request(
     log: DeltaLog, committed: CommitResult | None = None, *, min_files: int = MIN_FILES, max_file_size: int = MAX_FILE_SIZE
 ) -> dict[str, Any] | None:
-    """Return what is to be compacted: what a commit has asked for, or what the table asks for now.
+    """Return what to compact: what a commit asked for, or what the table needs now.
 
-    :param committed: the commit; ``None`` looks at all partitions, whatever the table's properties say.
-    :return: ``None`` when nothing is.
+    :param committed: the commit; ``None``: look at all partitions, whatever the table's properties say.
+    :return: ``None`` if there is nothing to compact.
     """
     if committed is not None:
         return committed.auto_compaction
@@ -43,7 +44,7 @@ def find_request(
     from airflow_delta.transaction.commit.auto_compact import small_files
 
     small = small_files(snapshot.files(columns=["partition_values", "size"]), max_file_size // 2)
-    # From two on: a file alone has nothing to be compacted with.
+    # At least two: a single file cannot be compacted.
     due = sorted((key for key in small if small[key][0] >= max(min_files, 2)), key=lambda key: (-small[key][0], str(key)))
     if not due:
         return None
@@ -75,13 +76,12 @@ def run_auto_compaction(
     from airflow_delta.log.features.clustering import clustering_columns
 
     if clustering_columns(log.update().domain_metadata):
-        logger.warning("%s is a clustered table: it is left as it is. Run OPTIMIZE with Delta Spark.", log.uri)
+        logger.warning("%s is a clustered table and left as it is. Run OPTIMIZE with Delta Spark.", log.uri)
         return None
 
-    def select(opened: DeltaLog, handle: TransactionHandle) -> Rewrite:
+    def select(view: TransactionView) -> Rewrite:
         return select_for_optimize(
-            opened,
-            handle,
+            view,
             min_file_size=int(request["minFileSize"]),
             max_file_size=int(request["maxFileSize"]),
             auto=True,
@@ -94,11 +94,11 @@ def run_auto_compaction(
 def compact_on_request(
     log: DeltaLog, work: Callable[[StageRequest], StageReport], *, task_id: str = "auto_compaction", **options: Any
 ) -> Callable[[AutoCompactionRequest], None]:
-    """Return a receiver of requests for ``CommitPolicy.on_auto_compact``: it compacts right after the commit, where Spark is.
+    """Return a function for ``CommitPolicy.on_auto_compact`` that compacts right after the commit.
 
-    An error reaches the commit as one of a post-commit hook: the commit stands, and ``fail_on_hook_error`` decides.
+    Its errors are those of a post-commit hook: the commit stands, and ``fail_on_hook_error`` decides.
 
-    :param log: of the table that commits; a log of its own is opened, as the commit's is in use.
+    :param log: log of the table; another one is opened, since the commit is using it.
     :param work: does the Spark part, such as ``functools.partial(run_operation, spark)``.
     """
 

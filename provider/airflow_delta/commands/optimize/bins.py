@@ -1,4 +1,4 @@
-"""Which files OPTIMIZE and REORG rewrite, and which of them together (Delta's ``OptimizeExecutor`` and its strategies)."""
+"""Which files OPTIMIZE and REORG rewrite, and which ones together (Delta's ``OptimizeExecutor`` and its strategies)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from airflow_delta.log.schema.types import DataType, StructType
 
 DEFAULT_FILE_SIZE = 1 << 30
-"""Bytes: smaller files are compacted, and files of up to that size are written (``optimize.minFileSize``, ``maxFileSize``)."""
+"""Bytes: smaller files are compacted into files of up to that size (``optimize.minFileSize``, ``maxFileSize``)."""
 
 MAX_DELETED_ROWS_RATIO = 0.05
-"""Share of deleted rows above which a file is rewritten whatever its size (``optimize.maxDeletedRowsRatio``)."""
+"""Fraction of deleted rows above which a file of any size is rewritten (``optimize.maxDeletedRowsRatio``)."""
 
 T = TypeVar("T")
 _LOCAL = re.compile(r"^file:/+")
@@ -57,26 +57,26 @@ class Rewrite:
 
 
 def needs_compaction(file: AddFile, min_file_size: int, max_deleted_rows_ratio: float) -> bool:
-    """Tell whether a file is small, or has lost too many of its rows to its deletion vector."""
+    """Return whether a file is small or has too many deleted rows."""
     if file.size < min_file_size:
         return True
     if file.deletion_vector is None:
         return False
     rows = num_records(file.stats)
-    # Without statistics nobody knows the share; the rewritten file has them.
+    # Unknown without statistics; the rewritten file will have them.
     return rows is None or (rows > 0 and file.deletion_vector.cardinality / rows > max_deleted_rows_ratio)
 
 
 def has_deleted_rows(file: AddFile) -> bool:
-    """Tell whether a deletion vector marks rows of a file."""
+    """Return whether a deletion vector marks rows of a file."""
     return file.deletion_vector is not None and file.deletion_vector.cardinality > 0
 
 
 def bins_of(files: Sequence[AddFile], max_size: int | None, *, single: bool = False) -> tuple[Bin, ...]:
-    """Return the files in bins of one partition each, filled from the smallest file on.
+    """Return the files in bins of one partition each, filled from the smallest file up.
 
-    :param max_size: bytes of a bin, ``None`` for one bin a partition.
-    :param single: bins of one file count as well.
+    :param max_size: bytes of a bin; ``None``: one bin per partition.
+    :param single: keep bins of a single file.
     """
     partitions: dict[tuple[tuple[str, str | None], ...], list[AddFile]] = defaultdict(list)
     for file in files:
@@ -90,7 +90,7 @@ def bins_of(files: Sequence[AddFile], max_size: int | None, *, single: bool = Fa
 def batches_of(bins: Sequence[Bin], batch_size: int | None) -> list[tuple[Bin, ...]]:
     """Return the bins in batches that are committed one after the other.
 
-    :param batch_size: bytes of input in a batch, ``None`` for all in one; a larger bin is a batch of its own.
+    :param batch_size: bytes of input per batch; ``None``: one batch. A larger bin is its own batch.
     """
 
     def size(files: Bin) -> int:
@@ -100,7 +100,7 @@ def batches_of(bins: Sequence[Bin], batch_size: int | None) -> list[tuple[Bin, .
 
 
 def pack(items: Sequence[T], size: Callable[[T], int], limit: int) -> list[tuple[T, ...]]:
-    """Return the items in groups, in order, the next group begun where one would exceed the limit."""
+    """Return the items in order, in groups that stay within the limit."""
     groups: list[list[T]] = []
     total = 0
     for item in items:
@@ -122,12 +122,12 @@ def _size(file: AddFile) -> int:
 def files_with_dropped_columns(
     log: DeltaLog, files: Sequence[AddFile], schema: StructType, *, mapped: bool, known: Sequence[str] = ()
 ) -> set[str]:
-    """Return the paths of files that hold columns, or fields of columns, that the table does not have, as their footers say.
+    """Return the paths of files whose footers have columns, or fields, that the table does not have.
 
     :param schema: the table's.
     :param mapped: files have physical names.
-    :param known: more columns that files may have: those that row ids are kept in.
-    :raises StagedFileException: a file is gone, or no Parquet file.
+    :param known: other columns that files may have: those of row ids.
+    :raises StagedFileException: if a file is gone or is not Parquet.
     """
     from urllib.parse import unquote
 

@@ -1,96 +1,53 @@
-"""What OPTIMIZE or REORG wrote becomes actions: the same rows in other files, which say ``dataChange`` as those before did."""
+"""OPTIMIZE and REORG after Spark: the same rows in other files, with the ``dataChange`` of the files before."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.commands.begin.read_snapshot import read_snapshot
 from airflow_delta.commands.files.adds import DataFiles, find_data_files
 from airflow_delta.commands.files.partitions import url_encode
 from airflow_delta.commands.files.written import check_files, check_rows
-from airflow_delta.commands.stage.staged_write import staged_write
+from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
-from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import stage_key
+from airflow_delta.staging.contract import ReadSet, StagedWrite
+from airflow_delta.staging.optimize import OptimizeArguments
 from airflow_delta.staging.report import StageReport, StageRequest
 
-if TYPE_CHECKING:
-    from airflow_delta.commands.optimize.bins import Rewrite
-    from airflow_delta.log import DeltaLog
 
-
-def collect_optimize(log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport) -> StagedWrite:
+def collect_optimize(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
     """Return the staged write of an OPTIMIZE or a REORG, in the worker, after Spark.
 
-    What depends on rows alone does not matter to it: as a stage it conflicts with what touches the files that it has rewritten,
-    and with nothing else.
+    As a stage it only conflicts with what touches the files that it rewrote.
 
-    :raises StagingException: the report belongs to another attempt, or rows were lost.
+    :raises StagingException: if the report belongs to another attempt, or rows were lost.
     """
-    adds, removes, rows = collect_actions(log, handle, request, report)
-    kept = request.arguments.get("rowIds") is not None
-    # Copied rows that keep their ids are not among those that a commit has to excuse itself for.
-    copied = DataFiles(adds=adds, rows=0 if kept else rows)
-    return staged_write(
-        log,
-        handle,
-        DataFiles(),
-        copied,
-        removes,
-        [],
-        stage=request.stage,
-        task_id=request.task_id,
-        map_index=request.map_index,
-        attempt=request.attempt,
-        operation=request.operation,
-        parameters=dict(request.arguments.get("parameters") or {}),
-        metrics=rewrite_metrics(adds, removes),
-        after=tuple(request.arguments.get("after") or ()),
+    stage = stage.reported(request, report)
+    adds, removes, rows = collect_actions(stage, request, report)
+    arguments = OptimizeArguments.of(request)
+    # Copies that keep their row ids do not count as copied.
+    copied = DataFiles(adds=adds, rows=0 if arguments.row_ids is not None else rows)
+    return stage.staged(
+        copied=copied,
+        removes=removes,
         mode="rewrite",
-        schema_string=request.schema_string or "",
-        partition_columns=request.partition_columns,
+        operation=request.operation,
+        parameters=arguments.parameters,
+        metrics=rewrite_metrics(adds, removes),
         reads=ReadSet(files=tuple(remove.path for remove in removes)),
     )
 
 
-def nothing_to_rewrite(
-    log: DeltaLog, handle: TransactionHandle, rewrite: Rewrite, identity: Mapping[str, Any], after: Sequence[str]
-) -> StagedWrite:
-    """Return the staged write of a stage that found nothing to rewrite."""
-    return staged_write(
-        log,
-        handle,
-        DataFiles(),
-        DataFiles(),
-        [],
-        [],
-        stage=stage_key(identity["task_id"], identity.get("map_index", -1)),
-        task_id=identity["task_id"],
-        map_index=identity.get("map_index", -1),
-        attempt=identity["attempt"],
-        operation=rewrite.operation,
-        parameters=dict(rewrite.parameters),
-        after=tuple(after),
-        mode="rewrite",
-        schema_string=handle.schema_string or "",
-        partition_columns=handle.partition_columns,
-    )
+def collect_actions(stage: StageView, request: StageRequest, report: StageReport) -> tuple[list[AddFile], list[RemoveFile], int]:
+    """Return the new files, the removes of the files that they replace, and the number of rows.
 
-
-def collect_actions(
-    log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport
-) -> tuple[list[AddFile], list[RemoveFile], int]:
-    """Return the new files, the removes of those that they replace, and the number of rows.
-
-    :raises StagingException: the report belongs to another attempt, or has other rows than the files had.
+    :param stage: of the report (:meth:`~airflow_delta.commands.stage.stage_view.StageView.reported`).
+    :raises StagingException: if the report has other rows than the files had.
     """
-    _check_report(handle, request, report)
-    plan = request.rewrite
-    bins = request.arguments["bins"]
+    handle, plan, arguments = stage.handle, request.rewrite, OptimizeArguments.of(request)
+    bins = arguments.bins
     if plan is None or len(report.directories) != len(bins):
         raise StagingException(
             f"The report of stage {request.stage} has {len(report.directories)} directories, {len(bins)} were asked for. Clear "
@@ -99,38 +56,38 @@ def collect_actions(
         )
     adds: list[AddFile] = []
     total = 0
-    changes = request.arguments.get("dataChange") or [False] * len(bins)
+    changes = arguments.data_change or [False] * len(bins)
     for members, name, data_change in zip(bins, report.directories, changes, strict=True):
         files = [plan.files[position] for position in members]
-        found, rows = _new_files(log, handle, request, report, name, files[0].partition_values, data_change)
+        found, rows = _new_files(stage, request, report, name, files[0].partition_values, data_change)
         before = [file.num_records for file in files]
         if not any(count is None for count in before) and rows != sum(count or 0 for count in before):
             raise StagingException(
                 f"{request.operation} of table {handle.table} version {handle.read_version} wrote {rows} rows instead of the "
                 f"{sum(count or 0 for count in before)} of {len(files)} files, {files[0].path} among them. Nothing was committed."
-                " Run it again; if it stays so, the statistics or the deletion vectors of these files are wrong.",
+                " Run it again; if that does not help, the statistics or deletion vectors of these files are wrong.",
                 table=handle.table,
                 version=handle.read_version,
             )
         adds += found
         total += rows
-    return adds, _removes(log, handle, request), total
+    return adds, _removes(stage, request, arguments), total
 
 
 def _new_files(
-    log: DeltaLog,
-    handle: TransactionHandle,
+    stage: StageView,
     request: StageRequest,
     report: StageReport,
     name: str,
     values: Mapping[str, str | None],
     data_change: bool,
 ) -> tuple[list[AddFile], int]:
-    """Return the files of a bin; all of them are of the partition that its input is of."""
+    """Return the files of a bin, all in the partition of its input."""
     from airflow_delta.log.features.properties import TableProperties
     from airflow_delta.log.schema.types import parse_schema
     from airflow_delta.log.statistics.statistics import read_footers, stats_from_footer
 
+    log, handle = stage.log, stage.handle
     statuses = find_data_files(log, f"{request.directory}/{name}")
     check_files(log, request, report, name, statuses)
     schema = parse_schema(request.schema_string or "").without(list(request.partition_columns))
@@ -155,18 +112,18 @@ def _new_files(
     return adds, rows
 
 
-def _removes(log: DeltaLog, handle: TransactionHandle, request: StageRequest) -> list[RemoveFile]:
-    staged = [msgspec.convert(line["remove"], RemoveFile) for line in request.arguments.get("removes") or []]
+def _removes(stage: StageView, request: StageRequest, arguments: OptimizeArguments) -> list[RemoveFile]:
+    staged = [msgspec.convert(line["remove"], RemoveFile) for line in arguments.removes]
     removes = {remove.path: remove for remove in staged}
     wanted = [] if request.rewrite is None else [file.path for file in request.rewrite.files]
     missing = set(wanted) - removes.keys()
     if missing:
-        live = read_snapshot(log, handle).add_files()
+        live = stage.snapshot.add_files()
         removes.update((file.path, file.remove(0, data_change=False)) for file in live if file.path in missing)
+    handle = stage.handle
     if lost := [path for path in wanted if path not in removes]:
         raise StagedFileException(
-            f"{lost[0]} is not in table {handle.table} version {handle.read_version}, which the stage has rewritten it from. "
-            "Clear the stage.",
+            f"{lost[0]} is not in table {handle.table} version {handle.read_version}, which the stage read. Clear the stage.",
             table=handle.table,
             version=handle.read_version,
         )
@@ -193,16 +150,3 @@ def rewrite_metrics(adds: Sequence[AddFile], removes: Sequence[RemoveFile]) -> d
             "maxFileSize": sizes[-1],
         }
     return metrics
-
-
-def _check_report(handle: TransactionHandle, request: StageRequest, report: StageReport) -> None:
-    for name in ("transaction_id", "stage", "attempt"):
-        if getattr(report, name) != getattr(request, name):
-            raise StagingException(
-                f"The report of stage {request.stage} is of another execution: {name} is {getattr(report, name)!r}, expected "
-                f"{getattr(request, name)!r}. Clear the stage.",
-                table=handle.table,
-                version=handle.read_version,
-            )
-    if any("/" in name or name.startswith(".") for name in report.directories):
-        raise StagingException(f"The report of stage {request.stage} names directories outside its attempt", table=handle.table)

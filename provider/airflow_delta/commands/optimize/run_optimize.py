@@ -1,7 +1,6 @@
-"""Run an OPTIMIZE or a REORG on its own: batch after batch, each committed without an identity, as Delta does.
+"""Run an OPTIMIZE or a REORG outside of a transaction: in batches, each committed without an identity, as in Delta.
 
-Without a ``txn`` action the commit runs at snapshot isolation: what others add does not matter, and of what they remove only the
-files that were rewritten.
+Without a ``txn`` action the commit runs at snapshot isolation: it only conflicts with a removal of files that it rewrote.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.begin.read_snapshot import read_snapshot
 from airflow_delta.commands.files.row_counts import live_records, total
 from airflow_delta.commands.optimize.bins import Rewrite, batches_of
 from airflow_delta.commands.optimize.collect_optimize import collect_actions, rewrite_metrics
@@ -30,6 +28,8 @@ from airflow_delta.commands.publish.abort import abort
 from airflow_delta.commands.publish.compaction_request import OptimizeResult
 from airflow_delta.commands.publish.feature_actions import ROW_TRACKING_PRESERVED
 from airflow_delta.commands.stage.after import file_key
+from airflow_delta.commands.stage.stage_view import StageView, open_stage
+from airflow_delta.commands.stage.view import TransactionView
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
     DeltaConcurrentModificationException,
@@ -37,6 +37,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.staging.optimize import OptimizeArguments
 from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, SCAN_DIRECTORY, transaction_directory
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -52,8 +53,8 @@ logger = logging.getLogger(__name__)
 
 def run_rewrite(
     log: DeltaLog,
-    select: Callable[[DeltaLog, TransactionHandle], Rewrite],
-    work: Callable[[StageRequest], StageReport],
+    select: Callable[[TransactionView], Rewrite],
+    on_spark: Callable[[StageRequest], StageReport],
     *,
     identity: Mapping[str, Any],
     batch_size: int | None = None,
@@ -64,58 +65,58 @@ def run_rewrite(
     user_metadata: str | None = None,
     hooks: Sequence[PostCommitHook] = (),
 ) -> OptimizeResult:
-    """Select, rewrite and commit; nothing is committed where there is nothing to rewrite.
+    """Select, rewrite and commit; if there is nothing to rewrite, nothing is committed.
 
-    A commit that conflicts is tried again as it is, for as long as the table still has all the files that it has rewritten.
+    A commit that conflicts is repeated unchanged as long as the table still has all the files that it rewrote.
 
-    :param select: selects the files at the version that is read (``plan_optimize``, ``reorg``).
-    :param work: does the Spark part.
-    :param identity: ``task_id``, ``map_index`` and ``attempt``, which the staged files are kept apart by.
-    :param batch_size: bytes of input that are committed at a time; default: all in one commit. What is committed stays when a
-        later batch fails.
+    :param select: selects the files of the version that is read (``plan_optimize``, ``reorg``).
+    :param on_spark: does the Spark part.
+    :param identity: ``task_id``, ``map_index`` and ``attempt``, which separate the staged files.
+    :param batch_size: bytes of input per commit; default: all in one. Commits stand if a later batch fails.
     :param parallel: bins that Spark writes at a time.
-    :raises DeltaTableNotFoundException: there is no table.
-    :raises DeltaConcurrentModificationException: another commit has removed a file that was rewritten, or its rows.
-    :raises CommitStateUnknownException: the store did not say whether the entry was written. Nothing is cleaned up.
+    :raises DeltaTableNotFoundException: if there is no table.
+    :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or its rows.
+    :raises CommitStateUnknownException: if the store did not say whether the entry was written. Nothing is cleaned up.
     """
     if batch_size is not None and batch_size < 1:
         raise DeltaIllegalArgumentException(f"batch_size must be at least 1 byte, got {batch_size}", table=log.uri)
-    # The key never gets into the log: an OPTIMIZE that runs again finds what is left to do.
+    # The key never reaches the log: an OPTIMIZE that runs again finds what is left to do.
     handle = begin(log, transaction_key=f"airflow-delta-optimize-{uuid.uuid4()}", create=False)
-    rewrite = select(log, handle)
+    first = open_stage(log, handle, **identity, spark_table_uri=spark_table_uri)
+    rewrite = select(first)
     commits: list[CommitResult] = []
     all_adds: list[AddFile] = []
     all_removes: list[RemoveFile] = []
     batches = batches_of(rewrite.bins, batch_size) if rewrite.bins else []
     for number, bins in enumerate(batches):
-        own = handle if number == 0 else _another(log, handle)
+        stage = first if number == 0 else _another(first)
         logger.info("Batch %s of %s of %s on %s: %s bins.", number + 1, len(batches), rewrite.operation, log.uri, len(bins))
         try:
-            request = stage_of(
-                log, own, replace(rewrite, bins=bins), identity, parallel=parallel, spark_table_uri=spark_table_uri
-            )
-            if isinstance(request, StagedWrite):
+            work = stage_of(stage, replace(rewrite, bins=bins), parallel=parallel)
+            if isinstance(work, StagedWrite):
                 raise StagingException(f"A batch of {rewrite.operation} has no files", table=log.uri)
-            adds, removes, _rows = collect_actions(log, own, request, work(request))
+            request = work.request
+            report = on_spark(request)
+            adds, removes, _rows = collect_actions(stage.reported(request, report), request, report)
         except BaseException:
-            _give_up(log, own)
+            _give_up(log, stage.handle)
             raise
-        if not adds:  # as Delta does: what has no rows left is for DELETE to remove
-            _give_up(log, own)
+        if not adds:  # as in Delta: files without rows are left to DELETE
+            _give_up(log, stage.handle)
             continue
         try:
-            with fence(log, own, str(identity["attempt"])) as held:
-                result = _commit(log, own, request, adds, removes, held.policy(policy), tags, user_metadata, hooks)
+            with fence(log, stage.handle, str(identity["attempt"])) as held:
+                result = _commit(stage, request, adds, removes, held.policy(policy), tags, user_metadata, hooks)
                 held.version = result.version
         except CommitStateUnknownException:
             raise
-        except Exception:  # nothing but an Exception says that no put is under way
-            _give_up(log, own)  # deletes nothing of a commit that stands: what failed may have come after it
+        except Exception:  # only an Exception means that no put is under way
+            _give_up(log, stage.handle)  # deletes nothing of a successful commit: the failure may have come after it
             raise
         commits.append(result)
         all_adds += adds
         all_removes += removes
-        _clean_up(log, own, request)
+        _clean_up(stage, request)
     return OptimizeResult(
         table=log.uri,
         operation=rewrite.operation,
@@ -131,15 +132,15 @@ def run_rewrite(
     )
 
 
-def _another(log: DeltaLog, handle: TransactionHandle) -> TransactionHandle:
-    """Return a handle on the same version for one more commit: with a name of its own for the log and for the staged files."""
+def _another(stage: StageView) -> StageView:
+    """Return a view of the same version for another commit, with its own transaction id and staging path."""
     transaction_id = str(uuid.uuid4())
-    return replace(handle, transaction_id=transaction_id, staging_path=f"{log.uri}/{transaction_directory(transaction_id)}")
+    staging_path = f"{stage.log.uri}/{transaction_directory(transaction_id)}"
+    return replace(stage, handle=replace(stage.handle, transaction_id=transaction_id, staging_path=staging_path))
 
 
 def _commit(
-    log: DeltaLog,
-    handle: TransactionHandle,
+    stage: StageView,
     request: StageRequest,
     adds: Sequence[AddFile],
     removes: Sequence[RemoveFile],
@@ -148,10 +149,12 @@ def _commit(
     user_metadata: str | None,
     hooks: Sequence[PostCommitHook],
 ) -> CommitResult:
-    from airflow_delta.transaction import OptimisticTransaction
+    from airflow_delta.transaction import Operation, OptimisticTransaction
 
-    operation = _operation(request, adds, removes)
-    read = snapshot = read_snapshot(log, handle)
+    log, handle = stage.log, stage.handle
+    arguments = OptimizeArguments.of(request)
+    operation = Operation(request.operation, arguments.parameters, rewrite_metrics(adds, removes))
+    read = snapshot = stage.snapshot
     now = int(time.time() * 1000)
     actions: list[Action] = [*adds, *(msgspec.structs.replace(remove, deletion_timestamp=now) for remove in removes)]
     while True:
@@ -161,7 +164,7 @@ def _commit(
         txn.track_files_read([remove.path for remove in removes])
         txn.track_read_predicates(request.predicate or "true")
         try:
-            txn.commit(actions, operation, tags={**(tags or {}), **_feature_tags(txn, request)})
+            txn.commit(actions, operation, tags={**(tags or {}), **_feature_tags(txn, arguments)})
         except CommitStateUnknownException:
             raise
         except DeltaConcurrentModificationException as failure:
@@ -182,7 +185,7 @@ def _commit(
 
 
 def _is_committed(log: DeltaLog, txn: OptimisticTransaction) -> bool:
-    """Tell whether the log holds the commit; the transaction itself may not have come to know of it."""
+    """Return whether the log holds the commit; the transaction itself may not know."""
     if txn.committed:
         return True
     log.update()
@@ -191,19 +194,13 @@ def _is_committed(log: DeltaLog, txn: OptimisticTransaction) -> bool:
 
 
 def _give_up(log: DeltaLog, handle: TransactionHandle) -> None:
-    """Delete what was staged for a commit that is not in the log, and that nobody is about to put there."""
+    """Delete what was staged for a commit that is not in the log and not about to get there."""
     with contextlib.suppress(Exception):  # the error that led here says more; maintenance deletes what is left
         abort(log, handle)
 
 
-def _operation(request: StageRequest, adds: Sequence[AddFile], removes: Sequence[RemoveFile]) -> Any:
-    from airflow_delta.transaction import Operation
-
-    return Operation(request.operation, dict(request.arguments["parameters"]), rewrite_metrics(adds, removes))
-
-
 def _still_valid(read: Snapshot, snapshot: Snapshot, removes: Sequence[RemoveFile]) -> bool:
-    """Tell whether the table still has every file that was rewritten, with the same rows, and takes the new ones as they are."""
+    """Return whether the table still has every file that was rewritten, with the same rows, and can take the new files."""
     before, now = read.metadata, snapshot.metadata
     columns = {name.lower() for name in before.partition_columns}
 
@@ -223,17 +220,18 @@ def _still_valid(read: Snapshot, snapshot: Snapshot, removes: Sequence[RemoveFil
     return all(file_key(remove) in live for remove in removes)
 
 
-def _feature_tags(txn: OptimisticTransaction, request: StageRequest) -> dict[str, str]:
+def _feature_tags(txn: OptimisticTransaction, arguments: OptimizeArguments) -> dict[str, str]:
     if txn.metadata.configuration.get("delta.enableRowTracking", "false").lower() != "true":
         return {}
-    return {ROW_TRACKING_PRESERVED: "true" if request.arguments.get("rowIds") is not None else "false"}
+    return {ROW_TRACKING_PRESERVED: "true" if arguments.row_ids is not None else "false"}
 
 
-def _clean_up(log: DeltaLog, handle: TransactionHandle, request: StageRequest) -> None:
+def _clean_up(stage: StageView, request: StageRequest) -> None:
     """Delete what only the way to the commit needed."""
+    store = stage.log.store
     with contextlib.suppress(Exception):  # the commit stands; maintenance deletes what is left
         if request.rewrite is not None and request.rewrite.deleted_rows is not None:
-            log.store.delete_tree(f"{transaction_directory(handle.transaction_id)}/{SCAN_DIRECTORY}")
-        if log.store.head(f"{request.directory}/{REQUEST_NAME}") is not None:
-            log.store.delete([f"{request.directory}/{REQUEST_NAME}"])
-            log.store.delete_tree(f"{request.directory}/{REPORT_DIRECTORY}")
+            store.delete_tree(f"{transaction_directory(stage.handle.transaction_id)}/{SCAN_DIRECTORY}")
+        if store.head(f"{request.directory}/{REQUEST_NAME}") is not None:
+            store.delete([f"{request.directory}/{REQUEST_NAME}"])
+            store.delete_tree(f"{request.directory}/{REPORT_DIRECTORY}")

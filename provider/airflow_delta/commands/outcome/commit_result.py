@@ -1,4 +1,4 @@
-"""What a commit did, as its task returns it: by the transaction that has just made it, or by the log."""
+"""What a commit did, as its task returns it: taken from the transaction that made it, or from the log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def result_of_transaction(
     """Return the result of a transaction that has committed.
 
     :param adds: files that it has added.
-    :param handle: says what the transaction is called in the log; ``None`` when it has no identity there.
+    :param handle: has the identity of the transaction; ``None`` if it has none in the log.
     :param num_records: rows of the added files that are new.
     :raises CommitStateUnknownException: if the transaction does not know its outcome.
     """
@@ -100,7 +100,7 @@ def result_of_commit(log: DeltaLog, commit: Commit, *, app_id: str | None, commi
 
 
 def result_without_commit(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
-    """Return the result of a transaction whose commit the log no longer holds: the latest version contains it."""
+    """Return the result of a transaction whose commit has left the log: the latest version contains it."""
     txn = log.snapshot.set_transaction(handle.app_id, expired=True)
     return _result(
         log,

@@ -1,7 +1,7 @@
 """Whether the log holds a transaction: its commits, the state of its key, and the files that the table consists of.
 
-Each of the three has a horizon, or is missing where something was damaged. What was not found proves nothing by itself: files are
-deleted only where the log says that nothing was committed, never where it cannot tell.
+Each of the three has a horizon, or may be damaged. Not finding something proves nothing: files are deleted only if the log shows
+that nothing was committed, never if it cannot tell.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Evidence:
     """What is known about a transaction.
 
     :param committed: the log holds it, or may hold it; ``None``: the log cannot tell.
-    :param version: version that holds it, where a commit or a marker tells.
-    :param reason: one sentence that says how it is known, or why it is not.
+    :param version: version that holds it, if a commit or a marker tells.
+    :param reason: one sentence: how it is known, or why not.
     """
 
     committed: bool | None
@@ -41,7 +41,7 @@ NOT_COMMITTED = Evidence(False)
 def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) -> Evidence:
     """Ask the log for a transaction.
 
-    :param files: ask for the state of the key and for the table's files as well, where no commit holds it.
+    :param files: if no commit holds it, also look at the state of its key and the table's files.
     """
     snapshot = log.update()
     if snapshot.version < handle.read_version:
@@ -63,8 +63,8 @@ def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) ->
         )
     return Evidence(
         None,
-        reason=f"The log no longer holds every commit since version {handle.read_version}, which was read: one of those that are "
-        "gone may have been this transaction's.",
+        reason=f"The log no longer holds every commit since version {handle.read_version}, the version read; a deleted one may "
+        "have been this transaction's.",
     )
 
 
@@ -78,11 +78,11 @@ def _named(snapshot: Snapshot, transaction_id: str) -> Evidence:
 
 
 def is_referenced(snapshot: Snapshot, transaction_id: str) -> bool:
-    """Say whether the table names a file of a transaction: a live or a removed one, or a deletion vector.
+    """Return whether the table names a file of a transaction: a live or a removed one, or a deletion vector.
 
-    Goes by columns: only paths that hold the transaction's id, or characters that are encoded, are looked at one by one.
+    Works on columns: only paths with the transaction's id, or with encoded characters, are looked at one by one.
 
-    :raises DeltaError: the files cannot be read, or not by this release.
+    :raises DeltaError: if the files cannot be read, or not by this release.
     """
     if snapshot.version < 0:
         return False

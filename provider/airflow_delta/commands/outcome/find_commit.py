@@ -25,15 +25,15 @@ TRY_NUMBER, MAX_TRIES = "airflow.tryNumber", "airflow.maxTries"
 
 @dataclass(frozen=True, slots=True)
 class TryChain:
-    """A try of a task instance, and the tries that it is a retry of: those since the instance was last cleared.
+    """A try of a task instance with its earlier tries since the instance was last cleared.
 
-    Airflow counts tries over clears. A clear moves the last try that there may be (``max_tries``), a retry does not: commits of
-    one chain carry the same.
+    Airflow keeps counting tries after a clear. A clear raises ``max_tries``, a retry does not: commits of one chain have the same
+    value.
 
     :param tags: ``commitInfo.tags`` of a commit by this try.
-    :param first_try: number of the first try of the chain, for commits that do not tell ``max_tries``.
-    :param since: milliseconds since the epoch; no other try of the chain committed before. (A run that is deleted and made anew
-        has tries with the same numbers.)
+    :param first_try: number of the first try of the chain, for commits without ``max_tries``.
+    :param since: milliseconds since the epoch; no other try of the chain committed before that. (A run that is deleted and
+        created again has tries with the same numbers.)
     """
 
     tags: Mapping[str, str]
@@ -46,11 +46,11 @@ class TryChain:
         return self._number(self.tags) > self.first_try
 
     def is_instance(self, tags: Mapping[str, Any]) -> bool:
-        """Tell whether a commit is of the same task instance, before or after a clear."""
+        """Return whether a commit is of the same task instance, before or after a clear."""
         return all(tags.get(name) == self.tags.get(name) for name in INSTANCE_TAGS)
 
     def holds(self, tags: Mapping[str, Any]) -> bool:
-        """Tell whether a commit is of this chain."""
+        """Return whether a commit is of this chain."""
         if not self.is_instance(tags):
             return False
         if MAX_TRIES in tags and MAX_TRIES in self.tags:
@@ -63,11 +63,11 @@ class TryChain:
 
 
 def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> CommitResult | None:
-    """Find the commit that another try of the same chain has put: an earlier one that could not tell of it, or a later one,
-    where Airflow had given this one up.
+    """Find the commit of another try of the same chain: an earlier one that could not report it, or a later one, if Airflow had
+    given this one up.
 
     :param app_id: an application that the log knows.
-    :raises TransactionExpiredException: the log no longer holds the commits that would tell.
+    :raises TransactionExpiredException: if the log no longer holds the commits that would tell.
     """
     if tries is None:
         return None
@@ -80,13 +80,13 @@ def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> Commi
         if commit is None:
             continue
         tags = (commit.commit_info or {}).get("tags") or {}
-        if tries.is_instance(tags):  # the newest one of the instance: what is older is of no later chain
+        if tries.is_instance(tags):  # the newest commit of the instance: older ones belong to no later chain
             return result_of_commit(log, commit, app_id=app_id) if tries.holds(tags) else None
     if tries.is_retry and oldest != 0:
         raise TransactionExpiredException(
-            f"Application {app_id!r} has committed to table {log.uri}, in a version that the log no longer holds (it was cleaned "
-            "up): whether an earlier try of this task did so cannot be told. Nothing is committed. Look at the table; clear the "
-            "task under rerun_policy='append' to do the operation again.",
+            f"Application {app_id!r} has committed to table {log.uri}, in a version that has left the log (it was cleaned "
+            "up), so it cannot be known whether an earlier try of this task did so. Nothing is committed. Look at the table; to "
+            "repeat the operation, clear the task under rerun_policy='append'.",
             table=log.uri,
             version=log.snapshot.version,
         )
@@ -115,7 +115,7 @@ def find_commit(
     :param txn_version: only a commit with this ``txnVersion`` or a higher one.
     :param transaction_id: only the commit of this execution (``commitInfo.txnId``).
     :param since: the oldest version to look at.
-    :return: ``None`` when the log does not hold it (any more).
+    :return: ``None`` if the log does not hold it, or no longer does.
     """
     for commit in commits_of(log, app_id, since=since):
         version = next(txn.version for txn in commit.txns if txn.app_id == app_id)
@@ -139,7 +139,7 @@ class FoundCommit:
 
 
 def commit_of_transaction(log: DeltaLog, transaction_id: str, *, since: int) -> FoundCommit:
-    """Look for an execution of start by its id and by the paths of its files, whatever its key is said to be.
+    """Look for an execution of start by its id and the paths of its files, whatever key it claims.
 
     :param since: the oldest version to look at.
     """
@@ -168,7 +168,7 @@ def commits_of(log: DeltaLog, app_id: str, *, since: int = 0) -> Iterator[Commit
 
 def holds_app_id(log: DeltaLog, file: CommitFile, app_id: str) -> Commit | None:
     """Return a commit, decoded, if it has a ``txn`` action of an application."""
-    # Other writers may escape characters of the id: what could be escaped is not searched for.
+    # Other writers may escape characters: ids with such characters are not searched for as text.
     plain = app_id.isascii() and app_id.isprintable() and not set(app_id) & set("\"\\/<>&'")
     needle = json.dumps(app_id).encode() if plain else b'"txn"'
     if b'"txn"' not in file.data or needle not in file.data:
@@ -178,7 +178,7 @@ def holds_app_id(log: DeltaLog, file: CommitFile, app_id: str) -> Commit | None:
 
 
 def newest_first(log: DeltaLog, since: int = 0) -> Iterator[CommitFile]:
-    """Yield the commits that the log holds, newest first, in chunks; ends quietly where it was cleaned up."""
+    """Yield the commits that the log holds, newest first, read in chunks; stop where it was cleaned up."""
     end = log.snapshot.version + 1
     while end > since:
         start = max(end - _CHUNK, since)
@@ -195,16 +195,16 @@ def newest_first(log: DeltaLog, since: int = 0) -> Iterator[CommitFile]:
 
 
 def committed_earlier(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
-    """Return the commit that ``handle.committed`` claims, as the log has it: what travels between tasks is not believed.
+    """Return the commit that ``handle.committed`` claims, as the log has it; what travels between tasks is not trusted.
 
-    :raises HandleMismatchException: the log does not hold the key, or no longer does.
+    :raises HandleMismatchException: if the log does not hold the key, or no longer does.
     """
     snapshot = log.update()
     last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
     if last is None or last < handle.txn_version:
         claimed = "" if handle.committed is None else f" in version {handle.committed.version}"
         raise HandleMismatchException(
-            f"The transaction handle says that the key {handle.app_id!r} was committed{claimed} of table {handle.table}, and the "
+            f"The transaction handle says that the key {handle.app_id!r} was committed{claimed} of table {handle.table}, but the "
             f"log, at version {snapshot.version}, holds {'no such key' if last is None else f'only its version {last}'}: the "
             "handle was altered, or the key has expired (delta.setTransactionRetentionDuration). Clear the start task.",
             table=handle.table,

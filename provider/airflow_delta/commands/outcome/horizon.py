@@ -1,7 +1,7 @@
-"""How far back a table remembers its transactions, and whether one that it does not know may have been committed.
+"""How far back a table remembers transactions, and whether an unknown one may have been committed.
 
-Keys expire (``delta.setTransactionRetentionDuration``), commits do (``delta.logRetentionDuration``). A transaction that may be
-older than the keys is looked up in the commits; where these do not go back far enough either, nobody knows.
+Keys expire (``delta.setTransactionRetentionDuration``), and so do commits (``delta.logRetentionDuration``). A transaction
+that may be older than the keys is looked up in the commits; if these do not go back far enough either, it cannot be known.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.decode import CommitFile
 
 PossibleSince = Callable[[], int | None]
-"""Returns when an identity may have been committed for the first time, in milliseconds; ``None``: not that long ago."""
+"""Returns when an identity may have been committed for the first time, in milliseconds; ``None``: recently."""
 
 
 def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_since: PossibleSince | None) -> int | None:
-    """Return the last ``txnVersion`` that an application committed, ``None`` when it has committed none.
+    """Return the last ``txnVersion`` that an application committed, ``None`` if there is none.
 
-    :param possible_since: asked where keys expire and the table does not know this one; without it, an unknown key is new.
+    :param possible_since: asked if keys expire and the table does not know this one; without it, an unknown key is new.
     :raises TransactionExpiredException: neither keys nor commits go back as far as that.
     """
     txn = snapshot.set_transaction(app_id)
@@ -51,11 +51,11 @@ def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_si
     if oldest is not None and (oldest.version == 0 or (reaches is not None and reaches <= since)):
         return None
     raise TransactionExpiredException(
-        f"Whether transaction {app_id!r} is in table {log.uri} can no longer be told: it may have been committed since "
+        f"It can no longer be known whether transaction {app_id!r} is in table {log.uri}: it may have been committed since "
         f"{_text(since)}, keys from before {_text(expired_before)} have expired (delta.setTransactionRetentionDuration), and the "
         f"log goes back to {'nowhere' if oldest is None else f'version {oldest.version}'}"
         f"{'' if reaches is None else f' of {_text(reaches)}'} only. Nothing is committed. Look at the table: if it has the "
-        "rows, there is nothing to do (mark the task as success); if not, run it once with rerun_policy='append'.",
+        "rows, mark the task as success; if not, run it once with rerun_policy='append'.",
         table=log.uri,
         version=snapshot.version,
     )

@@ -1,10 +1,11 @@
-"""The markers of a transaction in its staging directory: how a commit and who deletes its files see each other.
+"""The markers of a transaction in its staging directory, by which a commit and a deletion see each other.
 
-A commit puts a marker of its attempt first and looks for the abort marker then; who wants to delete puts the abort marker first
-and looks for attempts then. Whichever order the store saw, at least one of the two sees the other. All markers are read by name:
-a listing may be stale (NFS, eventually consistent stores), and can only add to what the names tell.
+A commit puts the marker of its attempt, then looks for the abort marker; a deletion puts the abort marker, then looks for
+attempts. Whichever order the store saw, at least one of them sees the other. All markers are read by name: a listing may be stale
+(NFS, eventually consistent stores) and can only add to what the names tell.
 
-An attempt's marker is never removed before the transaction is known to be over. One that certainly wrote nothing says so in it.
+An attempt's marker is never removed before the transaction is known to be over; an attempt that certainly wrote nothing says
+so in its marker.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_AFTER = 60.0
-"""Seconds after which a commit looks for the abort marker again before it puts the log entry."""
+"""Seconds after which a commit looks for the abort marker again before putting the log entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Markers:
     """What the markers of a transaction say.
 
-    :param committed: the log holds it, or has held it.
+    :param committed: the log holds it, or once did.
     :param version: version that holds it, when the marker tells.
-    :param alive: attempts of its commit that may still be at work, or ended in an unknown state.
+    :param alive: attempts of its commit that may still be running, or ended in an unknown state.
     """
 
     committed: bool
@@ -63,21 +64,21 @@ def read_markers(store: LogStore, transaction_id: str, *, dead_before: int | Non
         if _may_live(store, status.path, status.modification_time, dead_before):
             alive.append(status.name)
         numbered += 1
-    # Those of earlier releases have names that nobody can know.
+    # Those of earlier releases have unpredictable names.
     for status in store.list_from(directory, COMMIT_MARKER_PREFIX, stat=dead_before is not None):
         number = status.name.removeprefix(COMMIT_MARKER_PREFIX)
         if number == status.name or (number.isdecimal() and int(number) < numbered):
             continue
         if _may_live(store, status.path, status.modification_time, dead_before):
             alive.append(status.name)
-    # Last: an attempt puts this one before it removes its own.
+    # Last: an attempt puts this one before removing its own.
     content = _read(store, f"{directory}/{COMMITTED_MARKER}")
     version = None if content is None else content.get("version")
     return Markers(content is not None, version if isinstance(version, int) else None, tuple(alive))
 
 
 def is_aborted(store: LogStore, transaction_id: str) -> bool:
-    """Say whether the transaction has the abort marker."""
+    """Return whether the transaction has the abort marker."""
     return store.head(f"{transaction_directory(transaction_id)}/{ABORT_MARKER}") is not None
 
 
@@ -89,7 +90,7 @@ def put_abort_marker(store: LogStore, transaction_id: str) -> str:
 
 
 def mark_committed(log: DeltaLog, transaction_id: str, version: int) -> bool:
-    """Leave the marker of a committed transaction; say whether it is there now. Never fails: the commit stands."""
+    """Put the marker of a committed transaction and return whether it is there now. Never fails: the commit stands."""
     path = f"{transaction_directory(transaction_id)}/{COMMITTED_MARKER}"
     try:
         with contextlib.suppress(FileExistsError):
@@ -101,10 +102,10 @@ def mark_committed(log: DeltaLog, transaction_id: str, version: int) -> bool:
 
 
 class Fence:
-    """What keeps an attempt of a commit and an abort apart; made by :func:`fence`.
+    """An attempt of a commit that an abort can see; made by :func:`fence`.
 
     :ivar marker: the attempt's marker.
-    :ivar version: version that the attempt committed; to be set when it is known.
+    :ivar version: version that the attempt committed; set it when known.
     """
 
     def __init__(self, log: DeltaLog, handle: TransactionHandle, marker: str) -> None:
@@ -117,23 +118,23 @@ class Fence:
     def check(self) -> None:
         """Look for the abort marker.
 
-        :raises TransactionAbortedException: it is there.
+        :raises TransactionAbortedException: if it is there.
         """
         self._looked = time.monotonic()
         handle = self._handle
         if is_aborted(self._log.store, handle.transaction_id):
             raise TransactionAbortedException(
                 f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) was "
-                "aborted, or given up by VACUUM after nothing of it had changed for long; its staged files may be gone. "
+                "aborted, or abandoned for so long that VACUUM gave it up; its staged files may be gone. "
                 "Clear the start task to begin a new one.",
                 table=handle.table,
                 version=handle.read_version,
             )
 
     def policy(self, policy: CommitPolicy | None) -> CommitPolicy:
-        """Return the policy of a commit that looks for the abort marker again when it comes to its put late.
+        """Return the policy of a commit that looks for the abort marker again if its put comes late.
 
-        A marker counts as dead after a time, so who was halted for days must not go on as if nothing had happened.
+        A marker counts as dead after a while, so an attempt that was halted for days must not simply continue.
         """
         from airflow_delta.transaction import CommitPolicy
 
@@ -154,11 +155,11 @@ class Fence:
 def fence(log: DeltaLog, handle: TransactionHandle, attempt: str) -> Iterator[Fence]:
     """Hold a marker of an attempt of the commit, unless the transaction was aborted.
 
-    When the attempt ends, its marker says so if it is certain that nothing was written; after a commit, the marker of the
-    committed transaction is left instead. In doubt it stays as it is, and nobody deletes the staged files.
+    When the attempt ends and certainly wrote nothing, its marker says so; after a commit, the marker of the committed transaction
+    replaces it. In doubt it stays as it is, and the staged files are not deleted.
 
-    :param attempt: name of this execution of the commit, for who reads the marker.
-    :raises TransactionAbortedException: the transaction was aborted.
+    :param attempt: name of this execution of the commit, for readers of the marker.
+    :raises TransactionAbortedException: if the transaction was aborted.
     """
     started = {"attempt": attempt, "startedAt": _now()}
     held = Fence(log, handle, _claim(log.store, handle.transaction_id, started))
@@ -176,7 +177,7 @@ def fence(log: DeltaLog, handle: TransactionHandle, attempt: str) -> Iterator[Fe
 
 
 def _end(log: DeltaLog, handle: TransactionHandle, held: Fence, started: dict[str, Any]) -> None:
-    """Note how an attempt ended that raised an error: a hook of the user may fail after the log entry."""
+    """Note how an attempt that raised an error ended: a user's hook may fail after the log entry."""
     log.update()
     found = commit_of_transaction(log, handle.transaction_id, since=max(handle.read_version + 1, 0))
     if found.version is not None:
@@ -186,7 +187,7 @@ def _end(log: DeltaLog, handle: TransactionHandle, held: Fence, started: dict[st
 
 
 def delete_quietly(log: DeltaLog, paths: list[str]) -> None:
-    """Delete what is of no more use; maintenance deletes what is left."""
+    """Delete what is no longer needed; maintenance deletes leftovers."""
     if not paths:
         return
     try:
@@ -196,7 +197,7 @@ def delete_quietly(log: DeltaLog, paths: list[str]) -> None:
 
 
 def _claim(store: LogStore, transaction_id: str, content: dict[str, Any]) -> str:
-    """Put the marker of an attempt under the first number that is free."""
+    """Put the marker of an attempt under the first free number."""
     directory = transaction_directory(transaction_id)
     number = 0
     while True:
@@ -204,7 +205,7 @@ def _claim(store: LogStore, transaction_id: str, content: dict[str, Any]) -> str
         try:
             store.put_if_absent(path, json.dumps(content).encode(), durable=False)
         except FileExistsError:
-            if _read(store, path) != content:  # else it is ours: the answer to a put that was repeated below
+            if _read(store, path) != content:  # otherwise it is ours: a put was repeated further down
                 number += 1
                 continue
         return path
@@ -218,7 +219,7 @@ def _may_live(store: LogStore, path: str, modification_time: int, dead_before: i
 
 
 def _read(store: LogStore, path: str) -> dict[str, Any] | None:
-    """Return what a marker says: nothing, where it is damaged; ``None`` where there is none."""
+    """Return what a marker says: nothing if it is damaged, ``None`` if there is none."""
     try:
         value = json.loads(store.read(path))
     except FileNotFoundError:

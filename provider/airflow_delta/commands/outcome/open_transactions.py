@@ -1,7 +1,7 @@
 """The transactions that have left files under ``staged/``, and which of them are over.
 
-Storage tells it all: a listing, the commits that may hold one of them, and the paths of the table's files. Start writes
-nothing to storage, so what an open transaction is called (its app id) is not known here.
+Storage tells: a listing, the commits that may hold one of them, and the paths of the table's files. Start writes nothing to
+storage, so the app id of an open transaction is not known here.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import FileStatus
 
 STATES = ("open", "committed", "aborted", "abandoned")
-"""What a transaction can be: it may still be published, the log holds it, it is fenced off, or nobody has touched it for long."""
+"""States of a transaction: it may still be published, the log holds it, it is fenced off, or it has long been idle."""
 
 ABANDONED_AFTER = timedelta(days=7)
-"""How long nothing of an open transaction may change until it counts as given up; VACUUM's grace time."""
+"""Idle time after which an open transaction counts as abandoned; VACUUM's grace time."""
 
 _CLOCKS_DIFFER_BY = 24 * 3_600_000
 _REQUEST_HEAD = 4096
@@ -51,16 +51,16 @@ class TransactionState:
     """A transaction with files under ``staged/``.
 
     :param state: one of :data:`STATES`.
-    :param app_id: its key; known of committed ones only, from the commit.
+    :param app_id: its key; known for committed ones only, from the commit.
     :param read_version: version that it read: from the commit, else from the request of a stage that ran on a cluster.
-    :param version: version that holds it, ``None`` also when the log no longer has that commit.
+    :param version: version that holds it; ``None`` also if the commit has left the log.
     :param stages: directories below the transaction's: stages, or what other jobs wrote.
     :param attempts: attempts of stages that left something.
     :param num_files: files, without the markers of commit and abort.
     :param num_bytes: their bytes.
     :param first_modified: milliseconds since the epoch: when its oldest file was written.
     :param last_modified: the same of its newest file, or marker.
-    :param reason: one sentence that says why it is in this state.
+    :param reason: one sentence: why it is in this state.
     """
 
     transaction_id: str
@@ -77,7 +77,7 @@ class TransactionState:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
+        """Return plain JSON."""
         return {**asdict(self), "stages": list(self.stages)}
 
 
@@ -116,13 +116,13 @@ class _Staged:
                     self.request = status.path
 
     def is_void(self) -> bool:
-        """Say whether only the abort marker is left, which stays for long: no commit of it has begun."""
+        """Return whether only the abort marker is left, which stays for a long time: no commit has begun."""
         return self.aborted and not self.num_files and not self.commit_markers
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionCommit:
-    """What the log says about a committed transaction; ``None`` throughout where only the paths of its files tell.
+    """What the log says about a committed transaction; all ``None`` if only the paths of its files tell.
 
     :param version: version that holds it.
     """
@@ -135,15 +135,15 @@ class TransactionCommit:
 def transactions(
     log: DeltaLog, *, abandoned_after: timedelta = ABANDONED_AFTER, states: Collection[str] = STATES
 ) -> list[TransactionState]:
-    """Return the transactions that have files under ``staged/``, the one that was touched last first.
+    """Return the transactions that have files under ``staged/``, last touched first.
 
-    Reads the commits that are as new as the oldest file in question. Files of a committed transaction stay where they were
-    staged, so a table that is written by transactions is listed as a whole; without ``committed`` only those transactions are
-    listed, and looked for in the log, that no file of the table belongs to.
+    Reads the commits back to the time of the oldest file in question. Files of committed transactions stay where they were
+    staged, so this lists most of the table; without ``committed``, only transactions without files in the table are listed and
+    looked for in the log.
 
-    :param abandoned_after: how long nothing of an open one may change until it counts as given up.
-    :param states: leave out the others.
-    :raises DeltaIllegalArgumentException: a state is none of :data:`STATES`.
+    :param abandoned_after: idle time after which an open one counts as abandoned.
+    :param states: only these.
+    :raises DeltaIllegalArgumentException: if a state is none of :data:`STATES`.
     """
     unknown = sorted(set(states) - set(STATES))
     if unknown:
@@ -161,9 +161,9 @@ def transactions(
 def transaction_state(
     log: DeltaLog, transaction_id: str, *, abandoned_after: timedelta = ABANDONED_AFTER
 ) -> TransactionState | None:
-    """Return the state of one transaction, ``None`` when nothing of it is under ``staged/``.
+    """Return the state of one transaction, ``None`` if it has nothing under ``staged/``.
 
-    :raises StagingException: the id cannot be one.
+    :raises StagingException: if the id cannot be one.
     """
     found = _group(log.store.list_recursive(transaction_directory(transaction_id)))
     return next(iter(_states(log, found, abandoned_after=abandoned_after)), None)
@@ -181,7 +181,7 @@ def _group(listing: Iterable[FileStatus]) -> dict[str, _Staged]:
 
 
 def _without_committed(log: DeltaLog, *, abandoned_after: timedelta) -> list[TransactionState]:
-    """Tell the states of those that no file of the table belongs to; the others are not listed."""
+    """Return the states of transactions without files in the table; the others are not listed."""
     names = log.store.list_directories(STAGING_DIRECTORY)
     if not names:
         return []
@@ -199,9 +199,9 @@ def _without_committed(log: DeltaLog, *, abandoned_after: timedelta) -> list[Tra
 def _states(
     log: DeltaLog, found: dict[str, _Staged], *, abandoned_after: timedelta, in_table: tuple[int, set[str]] | None = None
 ) -> list[TransactionState]:
-    """Tell the states; the listing must be older than what is read of the log now.
+    """Return the states; the listing must be older than the log that is read now.
 
-    :param in_table: a version, and the transactions that its files belong to, where that is known.
+    :param in_table: a version and the transactions that its files belong to, if known.
     """
     if not found:
         return []
@@ -243,14 +243,14 @@ def _state(
             f"It was aborted while {markers} attempts of its commit may have been alive; its files stay until VACUUM's "
             "grace time is over."
             if markers
-            else "It was aborted: nothing of it can be published any more."
+            else "It was aborted and can no longer be published."
         )
     elif idle >= grace:
-        state, reason = "abandoned", f"Nothing of it has changed for {_span(idle)}."
+        state, reason = "abandoned", f"It has not changed for {_span(idle)}."
     else:
         state = "open"
         reason = (
-            f"It changed {_span(idle)} ago, and {markers} attempts of its commit are at work or ended in an unknown state."
+            f"It changed {_span(idle)} ago, and {markers} attempts of its commit are running or ended in an unknown state."
             if markers
             else f"It changed {_span(idle)} ago and may still be published."
         )
@@ -271,7 +271,7 @@ def _state(
 
 
 def find_commits(log: DeltaLog, transactions: Mapping[str, int]) -> dict[str, TransactionCommit]:
-    """Return the commits that carry one of these ids, reading the log back to the time of the oldest that is not found.
+    """Return the commits with one of these ids, reading the log back to the time of the oldest one still missing.
 
     :param transactions: id, and when its oldest file was written.
     """
@@ -279,7 +279,7 @@ def find_commits(log: DeltaLog, transactions: Mapping[str, int]) -> dict[str, Tr
 
 
 def search_commits(log: DeltaLog, transactions: Mapping[str, int]) -> tuple[dict[str, TransactionCommit], bool]:
-    """Return what :func:`find_commits` does, and whether the log reaches back that far: else what was not found may be gone."""
+    """Return what :func:`find_commits` does, and whether the log reaches back far enough: if not, missing commits may be gone."""
     from airflow_delta.log.actions.decode import read_commit_info
 
     remaining = dict(transactions)
@@ -310,7 +310,7 @@ def search_commits(log: DeltaLog, transactions: Mapping[str, int]) -> tuple[dict
 def _in_table(snapshot: Snapshot) -> set[str]:
     """Return the transactions that files, deletion vectors or tombstones of a version belong to, by their paths.
 
-    Batch by batch: a checkpoint of a few hundred kilobytes may repeat a long path millions of times.
+    In batches: a checkpoint of a few hundred kilobytes may repeat a long path millions of times.
     """
     if snapshot.version < 0:
         return set()
@@ -342,12 +342,12 @@ def _in_table(snapshot: Snapshot) -> set[str]:
 
 
 def _requested_version(log: DeltaLog, path: str | None) -> int | None:
-    """Return the version that a stage's request reads; only its head is read, since a scan plan may be long."""
+    """Return the version that a stage's request reads, from its head only: a scan plan may be long."""
     if path is None:
         return None
     try:
         match = _READ_VERSION.search(log.store.read_range(path, 0, _REQUEST_HEAD))
-    except FileNotFoundError:  # cleaned up meanwhile
+    except FileNotFoundError:  # just cleaned up
         return None
     return int(match[1]) if match is not None else None
 

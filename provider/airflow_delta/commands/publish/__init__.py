@@ -1,1 +1,1 @@
-"""Commit or abort of what the stages of a transaction have left."""
+"""Commit or abort what the stages of a transaction left."""

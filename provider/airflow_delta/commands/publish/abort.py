@@ -1,4 +1,4 @@
-"""Give up a transaction: fence off its commit, and delete only what no live attempt can still publish."""
+"""Abort a transaction: fence off its commit and delete only what no live attempt can still publish."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:
-    """Abort a transaction unless it is committed; safe to call again, and in any order with a commit that is running.
+    """Abort a transaction unless it is committed; safe to repeat, and to run beside a commit.
 
-    Puts the abort marker first and looks for attempts of the commit then; a commit puts its own marker first and looks for the
-    abort marker then (:mod:`airflow_delta.commands.outcome.markers`). The marker stays: it is what keeps a commit that comes
-    later from publishing files that are gone.
+    It puts the abort marker, then looks for attempts of the commit; a commit puts its own marker, then looks for the abort marker
+    (:mod:`airflow_delta.commands.outcome.markers`). The marker stays: it keeps a later commit from publishing files that are
+    gone.
 
-    Files are deleted only when nothing says that the transaction is committed - neither its marker, nor a commit, nor the state
-    of its key, nor the files of the table - and the log can tell.
+    Files are deleted only if the log can tell, and nothing says that the transaction is committed: not its marker, a commit, the
+    state of its key, or the files of the table.
     """
     if handle.committed is not None:
-        with contextlib.suppress(HandleMismatchException):  # what is claimed of the log decides nothing
+        with contextlib.suppress(HandleMismatchException):  # a claim about the log decides nothing
             earlier = Evidence(True, committed_earlier(log, handle).version, "An earlier run had committed this key.")
             return _committed(handle.table, handle.transaction_id, earlier)
     first = evidence(log, handle, files=False)
@@ -45,17 +45,17 @@ def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:
 def abort_transaction(
     log: DeltaLog, transaction_id: str, *, force: bool = False, abandoned_after: timedelta | None = None
 ) -> AbortResult:
-    """Abort a transaction of which only the id is known.
+    """Abort a transaction by its id alone.
 
-    Fences it off as :func:`abort` does. Files of a transaction that the log holds are never deleted, nor, whatever ``force``
-    says, those that an attempt of its commit which may be alive could publish, or of which the log cannot tell: then it is
-    marked as aborted, and VACUUM deletes the files after the grace time.
+    Fences it off as :func:`abort` does. Files of a committed transaction are never deleted. If an attempt of its commit may be
+    alive, or the log cannot tell, the transaction is only marked as aborted, whatever ``force`` says, and VACUUM deletes the
+    files after the grace time.
 
-    :param force: also one that may still be at work. Its commit is refused then.
-    :param abandoned_after: how long nothing of it may change until it counts as given up; default: 7 days.
-    :raises DeltaIllegalArgumentException: nothing of it is under ``staged/``.
-    :raises DeltaIllegalStateException: it may still be at work, and ``force`` is not given.
-    :raises StagingException: the id cannot be one.
+    :param force: abort even if it may still be running; its commit is refused then.
+    :param abandoned_after: idle time after which it counts as abandoned; default: 7 days.
+    :raises DeltaIllegalArgumentException: if it has no files under ``staged/``.
+    :raises DeltaIllegalStateException: if it may still be running and ``force`` is not given.
+    :raises StagingException: if the id is not valid.
     """
     from airflow_delta.commands.outcome.open_transactions import ABANDONED_AFTER, search_commits, transaction_state
 
@@ -63,14 +63,14 @@ def abort_transaction(
     found = transaction_state(log, transaction_id, abandoned_after=grace)
     if found is None:
         raise DeltaIllegalArgumentException(
-            f"Nothing of a transaction {transaction_id!r} is under {log.uri}/{STAGING_DIRECTORY}. Its files may be deleted "
-            "already; list the table's transactions to see which there are.",
+            f"There is nothing of transaction {transaction_id!r} under {log.uri}/{STAGING_DIRECTORY}. Its files may already "
+            "be deleted; list the table's transactions to see which there are.",
             table=log.uri,
         )
     if found.state == "open" and not force:
         raise DeltaIllegalStateException(
-            f"Transaction {transaction_id} on table {log.uri} may still be at work: {found.reason} Nothing was deleted. Fail its "
-            "Dag run, whose abort task cleans up, or force the abort: its commit is refused then.",
+            f"Transaction {transaction_id} on table {log.uri} may still be running: {found.reason} Nothing was deleted. Fail its "
+            "Dag run, whose abort task cleans up, or force the abort; its commit is refused then.",
             table=log.uri,
         )
     if found.state == "committed":
@@ -84,7 +84,7 @@ def abort_transaction(
             return Evidence(True, commit.version, "The log holds this transaction.")
         if is_referenced(log.snapshot, transaction_id):
             return Evidence(True, reason="Files of it are in the table.")
-        # Of what nobody has touched for the grace time, the files of the table say enough, as they do for VACUUM.
+        # For what was idle for the grace time, the files of the table say enough, as for VACUUM.
         if complete or (found.last_modified or 0) < dead_before:
             return Evidence(False)
         return Evidence(None, reason="The log no longer holds every commit since its oldest file was written.")
@@ -95,7 +95,7 @@ def abort_transaction(
 def _give_up(
     log: DeltaLog, transaction_id: str, look: Callable[[], Evidence], *, table: str, dead_before: int | None = None
 ) -> AbortResult:
-    """Put the abort marker and delete the staged files, unless it is committed, or that is not certain.
+    """Put the abort marker and delete the staged files, unless the transaction is, or may be, committed.
 
     :param dead_before: milliseconds since the epoch; a commit that began earlier is not alive. ``None``: it may be.
     """
@@ -112,7 +112,7 @@ def _give_up(
             f"{len(markers.alive)} attempts of the commit may still be alive or ended in an unknown state "
             f"({', '.join(markers.alive[:5])})"
             if markers.alive
-            else f"Whether it is committed is not certain. {found.reason.removesuffix('.')}"
+            else f"It is not certain whether it is committed. {found.reason.removesuffix('.')}"
         )
         return AbortResult(
             transaction_id=transaction_id,
@@ -131,7 +131,7 @@ def _give_up(
 
 
 def _delete_staged(log: DeltaLog, directory: str) -> int:
-    """Delete everything of the transaction but the abort marker; return the number of files."""
+    """Delete everything of the transaction except the abort marker; return the number of files."""
     files: list[str] = []
     children: set[str] = set()
     for status in log.store.list_recursive(directory):

@@ -10,38 +10,36 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.definition.altered_table import AlteredTable, is_alter, table_of
 from airflow_delta.commands.definition.apply_changes import after_writes
 from airflow_delta.commands.stage.after import stage_id
-from airflow_delta.commands.stage.load import StageActions
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
-    from airflow_delta.log import Snapshot
+    from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.transaction import Operation, OptimisticTransaction
 
 OPERATIONS_TAG = "airflow.operations"
-"""Tag of ``commitInfo`` that lists the operations of a commit which Delta has no one name for."""
+"""Tag of ``commitInfo`` that lists the operations of a commit that has no single name in Delta."""
 
 _JOINED = {"ADD COLUMNS": "columns", "DROP COLUMNS": "columns", "UNSET TBLPROPERTIES": "properties"}
 
 
-def altered_table(handle: TransactionHandle, snapshot: Snapshot, stages: Sequence[StageActions]) -> AlteredTable | None:
-    """Return the table as the stages of a transaction leave it, ``None`` when none of them changes the table itself.
+def altered_table(view: TransactionView) -> AlteredTable | None:
+    """Return the table as the stages of a transaction leave it, ``None`` if no stage alters it.
 
-    :param stages: in the order of :func:`airflow_delta.commands.stage.after.in_order`.
-    :raises StageConflictException: a stage and a change do not know of each other, or cannot share a commit.
-    :raises DeltaError: a change cannot be made.
+    :raises StageConflictException: if a stage and a change are not planned on top of each other, or cannot share a commit.
+    :raises DeltaError: if a change cannot be made.
     """
-    writes = [stage.write for stage in stages]
+    handle, writes = view.handle, [stage.write for stage in view.stages]
     if not any(map(is_alter, writes)):
         return None
     _check(handle, writes)
-    table = after_writes(handle, table_of(handle, snapshot), writes)
+    table = after_writes(handle, table_of(handle, view.snapshot), writes)
     _check_change_data(handle, table, writes)
     return table
 
 
 def adopt_altered(txn: OptimisticTransaction, table: AlteredTable) -> None:
-    """Let a transaction commit what the changes have made of the table, and record what they rely on."""
+    """Let a transaction commit the altered table, and record what the changes rely on."""
     txn.adopt_changes(
         table.metadata if table.sets_metadata or table.metadata != txn.snapshot.metadata else None,
         table.protocol,
@@ -52,30 +50,30 @@ def adopt_altered(txn: OptimisticTransaction, table: AlteredTable) -> None:
         txn.read_whole_table()
 
 
-def with_altered_reads(handle: TransactionHandle, table: AlteredTable, stages: Sequence[StageActions]) -> list[StageActions]:
-    """Return the stages with what they have read in terms of the version that was read.
+def with_altered_reads(view: TransactionView, table: AlteredTable) -> TransactionView:
+    """Return the view with the reads of stages in terms of the version that was read.
 
-    Predicates of those that were planned on a table with other columns may name some that this version does not have, or that
-    mean another column there: they count as having read the whole table.
+    Predicates of stages that were planned on other columns may name columns that this version lacks, or that are different ones
+    there: such stages count as having read the whole table.
     """
-    if table.metadata.schema_string == handle.schema_string:
-        return list(stages)
-    alters = {stage_id(stage.write) for stage in stages if is_alter(stage.write)}
+    if table.metadata.schema_string == view.handle.schema_string:
+        return view
+    alters = {stage_id(stage.write) for stage in view.stages if is_alter(stage.write)}
     found = []
-    for stage in stages:
+    for stage in view.stages:
         reads = stage.write.reads
         if reads.predicates and alters & set(stage.write.after):
             whole = ReadSet(files=reads.files, whole_table=True, app_ids=reads.app_ids)
             stage = replace(stage, write=replace(stage.write, reads=whole))
         found.append(stage)
-    return found
+    return replace(view, stages=tuple(found))
 
 
 def operation_with(table: AlteredTable, data: Operation | None, partition_columns: Sequence[str]) -> Operation:
     """Return the operation of a commit: that of its data stages, else that of its changes.
 
-    Changes of one kind are recorded as the one operation that Delta would record for them; of several kinds as ``Manual Update``,
-    Delta's name for actions that are put together by hand. The tag :data:`OPERATIONS_TAG` then lists them.
+    Changes of one kind are recorded as Delta would record them, changes of several kinds as ``Manual Update``, Delta's name for
+    actions put together by hand; :data:`OPERATIONS_TAG` then lists them.
 
     :param partition_columns: of the version that was read.
     """
@@ -86,7 +84,7 @@ def operation_with(table: AlteredTable, data: Operation | None, partition_column
 
 
 def operation_tags(table: AlteredTable, data: Operation | None) -> dict[str, str]:
-    """Return the tag that lists the changes of a commit, where its operation does not tell them."""
+    """Return the tag that lists the changes of a commit, if its operation does not name them."""
     if data is None and (len(table.operations) == 1 or _joined(table.operations).name != "Manual Update"):
         return {}
     listed = [{"operation": o.name, "parameters": o.encoded_parameters()} for o in table.operations]
@@ -126,30 +124,30 @@ def _check(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
                     handle,
                     alter,
                     other,
-                    "one changes the table and the other one replaces it. Put them into transactions of their own",
+                    "one alters the table and the other replaces it. Put them into separate transactions",
                 )
             if any(change.get("change") == "DropFeature" for change in alter.changes):
-                raise _conflict(handle, alter, other, "dropping a feature is a transaction of its own")
+                raise _conflict(handle, alter, other, "dropping a feature needs its own transaction")
             if stage_id(alter) not in other.after and stage_id(other) not in alter.after:
                 raise _conflict(
                     handle,
                     alter,
                     other,
-                    "neither was planned on top of the other, so that it is open which table the one that writes means. Give "
+                    "neither was planned on top of the other, so it is unclear which table the write is for. Give "
                     "one of them after=<output of the other>",
                 )
         kinds = [change.get("change") for change in alter.changes]
         if "DropFeature" in kinds and len(kinds) > 1:
             raise StageConflictException(
-                f"Stage {alter.stage} drops a feature of table {handle.table} and changes more besides. Drop the feature in a "
-                "transaction of its own.",
+                f"Stage {alter.stage} drops a feature of table {handle.table} and makes other changes. Drop the feature in its "
+                "own transaction.",
                 table=handle.table,
                 version=handle.read_version,
             )
 
 
 def _check_change_data(handle: TransactionHandle, table: AlteredTable, writes: Sequence[StagedWrite]) -> None:
-    """Refuse rows that were written again before the same commit switches the change data feed on: they have no change data."""
+    """Refuse rows that were rewritten before the same commit enables the change data feed: they have no change data."""
     from airflow_delta.log.features.properties import TableProperties
 
     before, now = TableProperties(dict(handle.configuration)), TableProperties(table.metadata.configuration)
@@ -159,7 +157,7 @@ def _check_change_data(handle: TransactionHandle, table: AlteredTable, writes: S
     for write in writes:
         if write.num_removed_files and not is_alter(write) and not alters <= set(write.after):
             alter = next(other for other in writes if is_alter(other))
-            raise _conflict(handle, alter, write, "the change data feed is switched on after rows were written again without it")
+            raise _conflict(handle, alter, write, "the change data feed is enabled after rows were rewritten without it")
 
 
 def _conflict(handle: TransactionHandle, alter: StagedWrite, other: StagedWrite, why: str) -> StageConflictException:

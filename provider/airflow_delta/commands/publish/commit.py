@@ -1,4 +1,4 @@
-"""The commit of staged writes as one optimistic transaction: what it makes of the table, what it read, its actions."""
+"""The commit of staged writes as one optimistic transaction: metadata, reads and actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.commands.begin.read_snapshot import read_snapshot
 from airflow_delta.commands.definition.altered_table import AlteredTable, is_alter
 from airflow_delta.commands.definition.create import clustering_domain, definition_of
 from airflow_delta.commands.definition.evolve import new_metadata
@@ -28,6 +27,7 @@ from airflow_delta.log.actions.actions import Action, Metadata, SetTransaction
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
 if TYPE_CHECKING:
+    from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.log import DeltaLog, Snapshot
     from airflow_delta.staging.contract import Json
     from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
@@ -45,61 +45,55 @@ class CommitOptions:
     hooks: Sequence[PostCommitHook] = ()
 
 
-def commit_stages(
-    log: DeltaLog, handle: TransactionHandle, stages: Sequence[StageActions], options: CommitOptions
-) -> CommitResult:
+def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult:
     """Commit stages as one version on top of the one that the transaction reads.
 
-    :param stages: in the order of :func:`airflow_delta.commands.stage.after.in_order`, checked against each other and storage.
-    :raises MetadataChangedException: another table is at the location now, or one was created there that this one is not.
-    :raises DeltaConcurrentModificationException: another commit conflicts.
-    :raises CommitStateUnknownException: the store did not say whether the entry was written.
+    :param view: with stages that are checked against each other and storage.
+    :raises MetadataChangedException: if another table is at the location now, or one with other columns or properties.
+    :raises DeltaConcurrentModificationException: if another commit conflicts.
+    :raises CommitStateUnknownException: if the store did not say whether the entry was written.
     """
-    snapshot = read_snapshot(log, handle)
-    _check_same_table(handle, snapshot)
-    altered = altered_table(handle, snapshot, stages)
+    handle = view.handle
+    _check_same_table(handle, view.snapshot)
+    altered = altered_table(view)
     if altered is not None:
-        stages = with_altered_reads(handle, altered, stages)
-        return _attempt(log, handle, snapshot, stages, options, altered=altered)
-    metadata = new_metadata(handle, snapshot, [stage.write for stage in stages])
+        return _attempt(with_altered_reads(view, altered), options, altered=altered)
+    writes = [stage.write for stage in view.stages]
+    metadata = new_metadata(handle, view.snapshot, writes)
     try:
-        return _attempt(log, handle, snapshot, stages, options, metadata=metadata)
+        return _attempt(view, options, metadata=metadata)
     except (ProtocolChangedException, MetadataChangedException) as error:
         if handle.read_version >= 0 or metadata is None:
             raise
-        definition = definition_of(handle, [stage.write for stage in stages])
+        definition = definition_of(handle, writes)
         if definition is not None and definition["mode"] != "create_if_not_exists":
             raise
-        created = adopt_created_table(log, handle, metadata)
+        created = adopt_created_table(view, metadata)
         if created is None:
-            raise _created_otherwise(error, log) from error
-    snapshot, rebased = created
-    logger.info("Table %s was created by another transaction; going on from its version 0.", log.uri)
-    stages = [stage for stage in stages if not stage.write.definition]
-    return _attempt(log, rebased, snapshot, stages, options, created=True)
+            raise _created_otherwise(error, view.log) from error
+    logger.info("Table %s was created by another transaction; continuing from its version 0.", view.log.uri)
+    return _attempt(created, options, created=True)
 
 
 def _attempt(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    snapshot: Snapshot,
-    stages: Sequence[StageActions],
+    view: TransactionView,
     options: CommitOptions,
     *,
     metadata: Metadata | None = None,
     altered: AlteredTable | None = None,
     created: bool = False,
 ) -> CommitResult:
-    """Commit with the table as the stages make it.
+    """Commit the table as the stages leave it.
 
-    :param metadata: of stages that bring columns, or create or replace the table; ``None``: the table's own.
+    :param metadata: for stages that add columns, or create or replace the table; ``None``: unchanged.
     :param altered: of stages that alter the table.
-    :param created: the table is the one that another transaction has created since this one began.
+    :param created: another transaction created the table since this one began.
     """
     from airflow_delta.transaction import OptimisticTransaction
 
+    handle, stages = view.handle, view.stages
     txn = OptimisticTransaction(
-        log, snapshot, txn_id=handle.transaction_id, policy=options.policy, isolation_level=handle.isolation_level
+        view.log, view.snapshot, txn_id=handle.transaction_id, policy=options.policy, isolation_level=handle.isolation_level
     )
     for hook in options.hooks:
         txn.register_post_commit_hook(hook)
@@ -113,7 +107,7 @@ def _attempt(
     txn.update_identity_high_water_marks(identity_marks(handle, data))
     if created:
         check_nothing_replaced(txn, handle, data)
-    replaced = find_replaced(log, txn, handle, stages)
+    replaced = find_replaced(view, txn)
     now = int(time.time() * 1000)
     removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
@@ -123,7 +117,7 @@ def _attempt(
         operation = operation_of(txn.metadata, data, replaced)
     else:
         written = operation_of(txn.metadata, data, replaced) if data else None
-        operation = operation_with(altered, written, snapshot.metadata.partition_columns)
+        operation = operation_with(altered, written, view.snapshot.metadata.partition_columns)
         tags |= operation_tags(altered, written)
     txn.commit(actions, operation, tags=tags, user_metadata=options.user_metadata)
     asked = txn.outcome.auto_compaction if txn.outcome is not None else None
@@ -141,7 +135,7 @@ def _attempt(
 def _set_metadata(
     txn: OptimisticTransaction, handle: TransactionHandle, metadata: Metadata | None, stages: Sequence[StageActions]
 ) -> None:
-    """Set the metadata that stages of rows, CREATE and REPLACE TABLE give the table, and the clustering of a new one."""
+    """Set the metadata that writes, CREATE and REPLACE TABLE give the table, and the clustering of a new one."""
     if metadata is None:
         return
     definition: Json | None = definition_of(handle, [stage.write for stage in stages])
@@ -174,8 +168,7 @@ def _check_same_table(handle: TransactionHandle, snapshot: Snapshot) -> None:
     if snapshot.version >= 0 and handle.table_id is not None and snapshot.metadata.id != handle.table_id:
         raise MetadataChangedException(
             f"Table {handle.table} has the id {snapshot.metadata.id} at version {snapshot.version}, the transaction read "
-            "a table with "
-            f"the id {handle.table_id}: it was deleted and created again. Clear the start task.",
+            f"a table with the id {handle.table_id}: it was deleted and created again. Clear the start task.",
             table=handle.table,
             winning_version=snapshot.version,
         )

@@ -1,4 +1,4 @@
-"""What an OPTIMIZE or a REORG of its own did, as it travels in XCom."""
+"""What an OPTIMIZE or a REORG outside of a transaction did, as it travels in XCom."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 class OptimizeResult(Payload):
     """What an OPTIMIZE or a REORG did.
 
-    :param version: version of the last commit, ``None`` when there was nothing to rewrite and nothing was committed.
+    :param version: version of the last commit, ``None`` if there was nothing to rewrite.
     :param commits: one for each batch.
     :param metrics: Delta's ``operationMetrics`` over all commits; sizes in bytes.
     :param num_bins: groups of files that were rewritten together.
     :param num_considered: files that the predicate selects.
-    :param num_skipped: those of them that stay as they are.
+    :param num_skipped: those that are left as they are.
     """
 
     contract: int = CONTRACT

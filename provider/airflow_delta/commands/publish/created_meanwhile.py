@@ -1,8 +1,8 @@
-"""A table that did not exist when the transaction began, and that another one created before it could.
+"""A table that another transaction created after this one began.
 
-To Delta that is a conflict, which would fail all but one of the first runs of a backfill. Nothing is lost by going on when the
-other one created exactly the table that this one would have created: the transaction is then based on that first version, and
-everything committed since is checked as usual.
+To Delta that is a conflict, which would fail all but one of the first runs of a backfill. It is safe to continue if the other
+created exactly the table that this one would have created: the transaction is then based on that first version, and everything
+committed since is checked as usual.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.stage.load import StageActions
+from airflow_delta.commands.stage.view import ReadVersion, TransactionView
 from airflow_delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException, VersionNotFoundException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.staging.contract import TransactionHandle
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
     from airflow_delta.transaction import OptimisticTransaction
 
 
-def adopt_created_table(log: DeltaLog, handle: TransactionHandle, wanted: Metadata) -> tuple[Snapshot, TransactionHandle] | None:
-    """Return the first version of the table, and the handle as if it had read that one.
+def adopt_created_table(view: TransactionView, wanted: Metadata) -> TransactionView | None:
+    """Return the view as if the transaction had read the first version of the table; CREATE TABLE has nothing left to do.
 
-    ``None`` when it is not the table that this transaction would have created (schema, partitioning and properties have to be
-    equal, features there), or when its first version is gone from the log.
+    ``None`` if it is not the table that this transaction would have created (equal schema, partitioning and properties, with the
+    features), or its first version is gone from the log.
     """
     from airflow_delta.log.features import protocol
     from airflow_delta.log.schema.types import parse_schema
 
-    # As a commit would write it: properties that ask for features stand in the protocol then.
+    # As a commit would write it: with the protocol that the properties ask for.
     wanted, asked = protocol.apply_feature_properties(wanted, None)
+    log, handle = view.log, view.handle
     log.update()
     try:
         snapshot = log.snapshot_at(0)
@@ -44,20 +45,22 @@ def adopt_created_table(log: DeltaLog, handle: TransactionHandle, wanted: Metada
         return None
     if not protocol.features(asked) <= protocol.features(snapshot.protocol):
         return None
-    return snapshot, replace(
+    rebased = replace(
         handle,
         read_version=0,
         table_id=found.id,
         schema_string=found.schema_string,
         partition_columns=tuple(found.partition_columns),
     )
+    stages = tuple(stage for stage in view.stages if not stage.write.definition)
+    return replace(view, handle=rebased, read=ReadVersion(log, rebased, snapshot), stages=stages)
 
 
 def check_nothing_replaced(txn: OptimisticTransaction, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
-    """Check that the first version holds nothing that this transaction relied on not being there, and record that as read.
+    """Check that the first version holds nothing that this transaction assumed absent, and record that as read.
 
-    :raises ConcurrentTransactionException: it was committed by another execution of the same transaction key.
-    :raises ConcurrentAppendException: it holds rows that an overwrite replaces, which saw an empty table.
+    :raises ConcurrentTransactionException: if it was committed by another execution of the same transaction key.
+    :raises ConcurrentAppendException: if it holds rows that an overwrite, planned on no table, replaces.
     """
     if txn.txn_version(handle.app_id) >= 0:
         raise ConcurrentTransactionException(
@@ -79,8 +82,8 @@ def check_nothing_replaced(txn: OptimisticTransaction, handle: TransactionHandle
         if found.num_rows:
             raise ConcurrentAppendException(
                 f"Stage {write.stage} replaces {write.replace_where or 'rows'} of table {handle.table}, which did not exist "
-                f"when the transaction began. Another one has created it since, with {found.num_rows} files of such rows in "
-                "version 0. Clear the start task to run the transaction on the new version.",
+                f"when the transaction began. Another transaction has since created it, with {found.num_rows} files of such rows "
+                "in version 0. Clear the start task to run the transaction on the new version.",
                 table=handle.table,
                 winning_version=0,
             )

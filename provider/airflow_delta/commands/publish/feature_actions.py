@@ -22,10 +22,10 @@ ROW_TRACKING_PRESERVED = "delta.rowTracking.preserved"
 def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions], replaced: Replaced) -> list[AddCDCFile]:
     """Return the change data files of a commit.
 
-    Readers of the change data feed take the changes of a version from these files alone as soon as it has one (Delta protocol,
-    "Add CDC File"), so they have to tell of everything that the commit changes.
+    If a version has such files, readers of the change data feed take its changes from them alone (Delta protocol, "Add CDC
+    File"), so they must cover everything that the commit changes.
 
-    :raises StageConflictException: other stages change rows that no change data file tells of.
+    :raises StageConflictException: if other stages change rows without change data files.
     """
     changes = [change for stage in stages for change in stage.changes]
     if not changes:
@@ -39,8 +39,8 @@ def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions],
         other = f"stage {', '.join(untold)} adds rows" if untold else f"files are removed whole ({whole[0]}, ...)"
         raise StageConflictException(
             f"Stage {writer} replaces rows of table {handle.table} by a predicate on data columns and writes change data, "
-            f"while {other} in the same transaction: readers of the change data feed would miss that. Put them into transactions "
-            "of their own.",
+            f"while {other} in the same transaction: readers of the change data feed would miss that. Put them into separate "
+            "transactions.",
             table=handle.table,
             version=handle.read_version,
         )
@@ -48,18 +48,18 @@ def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions],
 
 
 def _refuse_changed_twice(handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
-    """Refuse change data of rows that another stage has changed before: readers would get both changes, in no order."""
+    """Refuse change data of rows that another stage changed before: readers would get both changes, in no order."""
     staged = {add.path: stage for stage in stages for add in stage.adds}
     for stage in stages:
-        if is_rearranging(stage.write):  # has changed no row, only moved it
+        if is_rearranging(stage.write):  # only moves rows
             continue
         for remove in stage.removes:
             first = staged.get(remove.path)
             if first is not None and first is not stage and (first.changes or stage.changes):
                 raise StageConflictException(
                     f"Stage {stage.write.stage} changes rows of {remove.path}, which stage {first.write.stage} of the same "
-                    f"transaction has staged for table {handle.table}. The change data feed of one version cannot tell that a "
-                    "row changed twice. Put the stages into transactions of their own.",
+                    f"transaction has staged for table {handle.table}. The change data feed of one version cannot show that a "
+                    "row changed twice. Put the stages into separate transactions.",
                     table=handle.table,
                     version=handle.read_version,
                 )
@@ -68,8 +68,8 @@ def _refuse_changed_twice(handle: TransactionHandle, stages: Sequence[StageActio
 def feature_tags(txn: OptimisticTransaction, stages: Sequence[StageActions]) -> dict[str, str]:
     """Return tags that say what a commit does to a feature.
 
-    Rows that a rewrite writes again get new row ids: their old ones are not written into the files, so the commit must not claim
-    that it kept them (Delta protocol, "Row Tracking"). Rows that stay where they are keep theirs.
+    Rewritten rows get new row ids: the files do not hold their old ones, so the commit must not claim to have kept them (Delta
+    protocol, "Row Tracking"). Rows that stay in place keep theirs.
     """
     keeps = any(stage.write.num_copied_records or _writes_again(stage) for stage in stages)
     marked = any(add.deletion_vector is not None for stage in stages for add in stage.adds)
@@ -82,22 +82,22 @@ def feature_tags(txn: OptimisticTransaction, stages: Sequence[StageActions]) -> 
 
 
 def _writes_again(stage: StageActions) -> bool:
-    """Return whether a stage has written rows of files that it removes; a file that only got a deletion vector is none."""
+    """Return whether a stage rewrote rows of files that it removes; a new deletion vector does not count."""
     stay = {remove.path for remove in stage.removes}
     return stage.write.mode == "rewrite" and bool(stage.removes) and any(add.path not in stay for add in stage.adds)
 
 
 def identity_marks(handle: TransactionHandle, stages: Sequence[StageActions]) -> dict[str, int]:
-    """Return the last values that a stage gave to identity columns.
+    """Return the last values that stages gave to identity columns.
 
-    :raises StageConflictException: two stages did, each from the same mark on.
+    :raises StageConflictException: if two stages did, both starting at the same value.
     """
     filled = [stage.write for stage in stages if stage.write.identity_high_water_marks]
     if len(filled) > 1:
         raise StageConflictException(
             f"Stages {', '.join(write.stage for write in filled)} of transaction {handle.transaction_id} all gave values to the "
-            f"identity columns of table {handle.table}, which would come twice. Write the rows in one stage, or in transactions "
-            "one after the other.",
+            f"identity columns of table {handle.table}, so values would repeat. Write the rows in one stage, or in consecutive "
+            "transactions.",
             table=handle.table,
             version=handle.read_version,
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _JOINS: dict[str, Callable[[Iterable[int]], int]] = {"minFileSize": min, "maxFileSize": max}
-_PERCENTILES = ("p25FileSize", "p50FileSize", "p75FileSize")  # of several stages: not known from those of each
+_PERCENTILES = ("p25FileSize", "p50FileSize", "p75FileSize")  # unknown for several stages together
 
 
 def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: Replaced) -> Operation:
@@ -32,7 +32,7 @@ def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: R
 
 
 def _other(writes: Sequence[StagedWrite]) -> Operation:
-    """Return an operation that its stages have counted themselves: metrics add up, lists of parameters are joined."""
+    """Return an operation whose stages counted their metrics: they add up, and lists of parameters are joined."""
     from airflow_delta.transaction import Operation
 
     parameters: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def _write(metadata: Metadata, stages: Sequence[StageActions], replaced: Replace
         metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in replaced.removes)
     copied = sum(write.num_copied_records for write in writes)
     replacing = next((write.parameters for write in writes if write.operation == "WRITE" and write.parameters), {})
-    if replacing and "numOutputRows" in metrics:  # here, Delta counts the rows that it has only copied as well
+    if replacing and "numOutputRows" in metrics:  # here, Delta counts copied rows too
         metrics["numOutputRows"] += copied
     if predicates or replacing:
         deleted = [live_records(remove) for remove in replaced.removes]

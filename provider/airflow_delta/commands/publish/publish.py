@@ -14,9 +14,9 @@ from airflow_delta.commands.outcome.evidence import is_referenced
 from airflow_delta.commands.outcome.find_commit import commit_of_transaction, committed_earlier, find_commit
 from airflow_delta.commands.outcome.markers import delete_quietly, fence, mark_committed, read_markers
 from airflow_delta.commands.publish.commit import CommitOptions, commit_stages
-from airflow_delta.commands.stage.after import load_stages
-from airflow_delta.commands.stage.load import check_files, parse_staged
+from airflow_delta.commands.stage.load import Expected, check_files, check_reported, parse_staged
 from airflow_delta.commands.stage.stage_conflicts import check_stages
+from airflow_delta.commands.stage.view import view_of
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import (
@@ -40,7 +40,7 @@ def publish(
     staged: Sequence[StagedWrite | Mapping[str, Any]],
     *,
     attempt: str,
-    expected: Mapping[str, int] | int | None = None,
+    expected: Expected | None = None,
     policy: CommitPolicy | None = None,
     tags: Mapping[str, str] | None = None,
     user_metadata: str | None = None,
@@ -48,54 +48,57 @@ def publish(
 ) -> CommitResult:
     """Check the staged writes, check for conflicts, and commit them as one version.
 
-    A transaction that the log already holds is returned as it was committed (``committed_before``).
+    If the log already holds the transaction, its commit is returned (``committed_before``).
 
     :param staged: results of the stages, in any order.
     :param attempt: unique name of this execution of the commit (:func:`airflow_delta.staging.paths.new_attempt`).
-    :param expected: how many stages must have reported: by task id, or in total.
+    :param expected: the stages that must have reported, by task id and map index; ``None``: not checked.
     :param tags: ``commitInfo.tags``: who commits (Dag, run, task, try).
     :param hooks: run after the commit, beside those of the table.
-    :raises HandleMismatchException: the handle says that the key was committed before, and the log does not.
-    :raises ForeignTransactionException: a staged write belongs to another execution of start.
-    :raises MissingStageException: a stage did not report.
-    :raises ManifestException: a manifest is missing, truncated or altered.
-    :raises StagedFileException: a listed file is gone or has another size.
-    :raises StageConflictException: two stages contradict each other.
-    :raises NonEmptyLocationException: if the commit would create the table, and other files lie there by now.
-    :raises TransactionAbortedException: the transaction was aborted.
-    :raises VersionNotFoundException: the log no longer holds the version that was read.
-    :raises DeltaConcurrentModificationException: another commit conflicts; final for this transaction.
-    :raises CommitStateUnknownException: the store did not say whether the entry was written. Nothing is cleaned up.
+    :raises HandleMismatchException: if the handle says that the key is committed and the log does not.
+    :raises ForeignTransactionException: if a staged write belongs to another execution of start.
+    :raises MissingStageException: if a stage did not report.
+    :raises ManifestException: if a manifest is missing, truncated or altered.
+    :raises StagedFileException: if a listed file is gone or has another size.
+    :raises StageConflictException: if two stages contradict each other.
+    :raises NonEmptyLocationException: if the commit would create the table where other files are by now.
+    :raises TransactionAbortedException: if the transaction was aborted.
+    :raises VersionNotFoundException: if the log no longer holds the version that was read.
+    :raises DeltaConcurrentModificationException: if another commit conflicts; final for this transaction.
+    :raises CommitStateUnknownException: if the store did not say whether the entry was written. Nothing is cleaned up.
     """
     if handle.committed is not None:
         return committed_earlier(log, handle)
+    reports = [write if isinstance(write, StagedWrite) else StagedWrite.from_dict(write) for write in staged]
+    if expected is not None:
+        check_reported(handle, reports, expected)
     if (before := committed_before(log, handle)) is not None:
-        if before.transaction_id == handle.transaction_id:  # the attempt that committed it may not have come this far
+        if before.transaction_id == handle.transaction_id:  # the attempt that committed may have died before this
             mark_committed(log, handle.transaction_id, before.version)
         _clean_up(log, handle, [])
         return before
-    writes = parse_staged(handle, staged, expected)
+    writes = parse_staged(handle, reports)
     with fence(log, handle, attempt) as held:
         options = CommitOptions(policy=held.policy(policy), tags=tags, user_metadata=user_metadata, hooks=hooks)
-        stages = load_stages(log, handle, writes)
-        check_stages(handle, stages)
-        check_files(log.store, handle, stages)
+        view = view_of(log, handle, writes)
+        check_stages(view)
+        check_files(log.store, handle, view.stages)
         if handle.read_version < 0 and log.update().version < 0:
             from airflow_delta.commands.begin.location import check_location
 
             check_location(log)
-        result = commit_stages(log, handle, stages, options)
+        result = commit_stages(view, options)
         held.version = result.version
     _clean_up(log, handle, writes)
     return result
 
 
 def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:
-    """Return the result of this transaction when the log holds it: an earlier attempt committed it and could not say so.
+    """Return the result of this transaction if the log holds it: an earlier attempt committed it and could not say so.
 
-    Under ``skip`` a commit of the same key by another execution of start counts as well.
+    Under ``skip``, a commit of the same key by another execution of start counts too.
 
-    :raises TransactionAlreadyCommittedException: another execution committed the key, and the policy is ``fail``.
+    :raises TransactionAlreadyCommittedException: if another execution committed the key, and the policy is ``fail``.
     """
     snapshot = log.update()
     last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
@@ -110,8 +113,7 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
     if handle.rerun_policy == "fail":
         raise TransactionAlreadyCommittedException(
             f"Another execution of transaction {handle.app_id!r} committed it to table {log.uri} in version "
-            f"{other.version}, after this "
-            f"one read version {handle.read_version}. Nothing more is committed.",
+            f"{other.version}, after this one read version {handle.read_version}. Nothing more is committed.",
             table=log.uri,
             version=other.version,
         )
@@ -119,7 +121,7 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
 
 
 def _own_commit(log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:
-    """Return the result of this execution: from its commit, or where that has left the log, from its marker or its files."""
+    """Return the result of this execution: from its commit or, if that has left the log, from its marker or its files."""
     since = max(handle.read_version + 1, 0)
     own = find_commit(log, app_id=handle.app_id, transaction_id=handle.transaction_id, since=since)
     if own is not None or commit_of_transaction(log, handle.transaction_id, since=since).complete:
@@ -132,13 +134,13 @@ def _own_commit(log: DeltaLog, handle: TransactionHandle) -> CommitResult | None
 
 
 def _may_have_expired(snapshot: Snapshot, handle: TransactionHandle) -> bool:
-    """Say whether a commit of this transaction may be older than the table keeps its keys."""
+    """Return whether a commit of this transaction may be older than the keys that the table keeps."""
     retention = snapshot.properties.set_transaction_retention if snapshot.version > handle.read_version else None
     return retention is not None and (handle.timestamp or 0) < int(time.time() * 1000) - retention
 
 
 def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
-    """Delete what only the way to the commit needed; what is left of it harms nobody, and the commit stands."""
+    """Delete what only the way to the commit needed; leftovers do no harm, and the commit stands."""
     try:
         paths = [write.manifest.path for write in writes if write.manifest is not None]
         for write in writes:
@@ -147,7 +149,7 @@ def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedW
                 paths.append(f"{directory}/{REQUEST_NAME}")
                 log.store.delete_tree(f"{directory}/{REPORT_DIRECTORY}")
         changes_table = any(is_alter(write) or write.definition for write in writes)
-        if changes_table or "deletionVectors" in handle.features:  # hidden, so that no VACUUM would collect it
+        if changes_table or "deletionVectors" in handle.features:  # hidden, so VACUUM would not collect it
             log.store.delete_tree(f"{transaction_directory(handle.transaction_id)}/{SCAN_DIRECTORY}")
         delete_quietly(log, paths)
     except Exception as error:  # noqa: BLE001 - as there

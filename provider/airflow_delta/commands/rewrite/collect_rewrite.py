@@ -7,32 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from airflow_delta.commands.files.adds import DataFiles, Footers
 from airflow_delta.commands.rewrite.vectors import MarkedFiles, mark_rows
-from airflow_delta.commands.stage.after import AFTER, earlier_of, handle_after
-from airflow_delta.commands.stage.staged_write import staged_write
-from airflow_delta.commands.stage.write_arguments import rewritten_files
-from airflow_delta.commands.write.collect_write import check_report
+from airflow_delta.commands.stage.rewritten_files import rewritten_files
+from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
-from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
+from airflow_delta.staging.arguments import RewriteArguments
+from airflow_delta.staging.contract import ReadSet, StagedWrite
 from airflow_delta.staging.report import StageReport, StageRequest
-
-if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
-
-PARAMETERS = "operationParameters"
-"""Argument of a request: ``operationParameters`` of the commit."""
 
 
 @dataclass(slots=True)
 class Rewritten:
     """What a rewrite of rows did, for its metrics.
 
-    :param new: files with new rows; of an UPDATE that copies, with the rows beside them that stay.
-    :param copied: files with nothing but rows that stay.
+    :param new: files with new rows; for an UPDATE that copies, also with unchanged rows of the same files.
+    :param copied: files with only unchanged rows.
     :param marked: files that get a deletion vector.
     :param removes: files that leave the table, or get another deletion vector.
     :param with_vectors: rows were marked in deletion vectors.
@@ -58,13 +50,13 @@ class Rewritten:
 
 
 Metrics = Callable[[Rewritten, StageReport], Mapping[str, int]]
-"""Function that names what an operation did; what the report counts is added."""
+"""Function that counts what an operation did; the counts of the report are added."""
 
 
 def row_metrics(rewritten: Rewritten, report: StageReport) -> dict[str, int]:
     """Return the metrics of DELETE and UPDATE."""
     changed = report.metrics.get("numUpdatedRows")
-    # Delta counts every file that an UPDATE touches as removed, and of a DELETE only those that go for good.
+    # Delta counts every file that an UPDATE touches as removed, but for a DELETE only those that go for good.
     removed = rewritten.gone if changed is None else rewritten.removes
     changed = changed or 0
     return {
@@ -81,65 +73,50 @@ def row_metrics(rewritten: Rewritten, report: StageReport) -> dict[str, int]:
 
 
 def collect_rewrite(
-    log: DeltaLog,
-    handle: TransactionHandle,
+    stage: StageView,
     request: StageRequest,
     report: StageReport,
     *,
     metrics: Metrics = row_metrics,
-    num_copied_records: int | None = None,
 ) -> StagedWrite:
     """Turn what one attempt of a rewrite has written into staged actions, in the worker, after Spark.
 
-    Touched files are removed; with deletion vectors those of which rows are left stay, with the rows marked.
+    Touched files are removed; with deletion vectors, files with remaining rows stay and get the rows marked.
 
-    :param metrics: what ``operationMetrics`` is to hold beside the metrics of the report.
-    :param num_copied_records: rows that were written as they were; default: those of the copied directories, and of new ones
-        what ``numUpdatedRows`` does not account for.
-    :raises StagingException: the report is of another attempt, or does not fit what was planned.
-    :raises StagedFileException: the files are not those that Spark says it wrote, or a file cannot be read as Parquet.
-    :raises InvariantViolationException: a NOT NULL column holds a null.
+    :param metrics: returns ``operationMetrics`` beside the metrics of the report.
+    :raises StagingException: if the report is of another attempt, or does not fit what was planned.
+    :raises StagedFileException: if the files are not those that Spark says it wrote, or a file cannot be read as Parquet.
+    :raises InvariantViolationException: if a NOT NULL column holds a null.
     """
-    check_report(handle, request, report)
+    stage = stage.reported(request, report)
     if request.rewrite is None:
         raise StagingException(
-            f"{request.operation} of stage {request.stage} was planned without files to look at.", table=handle.table
+            f"{request.operation} of stage {request.stage} was planned without files to look at.", table=stage.handle.table
         )
-    earlier = earlier_of(log, handle, request)
-    target = handle_after(handle, earlier)
-    touched = rewritten_files(log, handle, request, report, earlier)
-    new, copied, changed = _data_files(log, target, request, report)
+    touched = rewritten_files(stage, request, report)
+    new, copied, changed = _data_files(stage, request, report)
     marked = MarkedFiles()
     if request.deletion_vectors:
-        marked = mark_rows(log, target, request, report, {file.path: file for file in touched})
+        marked = mark_rows(stage, request, report, {file.path: file for file in touched})
         removes = marked.removes
     else:
         removes = [file.remove(0) for file in touched]
     changes = [AddCDCFile(path=add.path, partition_values=add.partition_values, size=add.size) for add in changed.adds]
     rewritten = Rewritten(new, copied, marked, removes, changes, request.deletion_vectors)
-    num_records = new.rows
-    if num_copied_records is None:  # an UPDATE may write rows that stay next to those that change
-        num_records = min(new.rows, report.metrics.get("numUpdatedRows", new.rows))
-        num_copied_records = copied.rows + new.rows - num_records
-    return staged_write(
-        log,
-        handle,
-        DataFiles(adds=[*new.adds, *marked.adds], rows=new.rows, marks=new.marks),
+    # An UPDATE may write unchanged rows beside changed ones.
+    num_records = min(new.rows, report.metrics.get("numUpdatedRows", new.rows))
+    return stage.staged(
+        DataFiles(adds=[*new.adds, *marked.adds], rows=new.rows),
         copied,
         removes,
         changes,
-        identity_high_water_marks=new.marks,
-        num_records=num_records,
-        num_copied_records=num_copied_records,
-        stage=request.stage,
-        task_id=request.task_id,
-        map_index=request.map_index,
-        attempt=request.attempt,
-        operation=request.operation,
-        parameters=dict(request.arguments.get(PARAMETERS) or {}),
-        metrics={**metrics(rewritten, report), **report.metrics},
-        after=tuple(request.arguments.get(AFTER) or ()),
         mode="rewrite",
+        operation=request.operation,
+        parameters=RewriteArguments.of(request).operation_parameters,
+        metrics={**metrics(rewritten, report), **report.metrics},
+        num_records=num_records,
+        num_copied_records=copied.rows + new.rows - num_records,
+        identity_high_water_marks=new.marks,
         schema_string=report.schema_string,
         merge_schema=request.merge_schema,
         partition_columns=report.partition_columns,
@@ -147,10 +124,15 @@ def collect_rewrite(
     )
 
 
-def _data_files(
-    log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport
-) -> tuple[DataFiles, DataFiles, DataFiles]:
-    footers = Footers(log, handle, report.schema_string, report.partition_columns, report.time_zone, known=handle.schema_string)
+Collect = Callable[[StageView, StageRequest, StageReport], StagedWrite]
+"""Function that turns the report of a rewrite into its staged write."""
+
+
+def _data_files(stage: StageView, request: StageRequest, report: StageReport) -> tuple[DataFiles, DataFiles, DataFiles]:
+    target = stage.target
+    footers = Footers(
+        stage.log, target, report.schema_string, report.partition_columns, report.time_zone, known=target.schema_string
+    )
     found = []
     for directories in (report.directories, report.copied_directories, report.change_directories):
         files = DataFiles()
@@ -162,13 +144,13 @@ def _data_files(
 
 
 def _reads(request: StageRequest, report: StageReport) -> ReadSet:
-    """Return what the stage depends on: the predicate that its files were planned for, and those that it touched.
+    """Return what the stage depends on: the predicate that its files were planned for, and the files that it touched.
 
-    A file in which it found nothing may go meanwhile: what others add where the predicate matches is a conflict anyway.
+    Files without matching rows may go: what others add where the predicate matches is a conflict anyway.
     """
     predicates = [request.rewrite.predicate or "true"] if request.rewrite is not None else []
     files = list(report.rewritten_files)
-    if request.scan is not None:  # the source of the rows reads the table as well
+    if request.scan is not None:  # the source reads the table too
         predicates.append(request.scan.predicate or "true")
         files += [file.path for file in request.scan.files]
     return ReadSet(predicates=tuple(dict.fromkeys(predicates)), files=tuple(dict.fromkeys(files)))

@@ -1,70 +1,57 @@
-"""An operation that rewrites rows, before Spark: what it may do to the table, and the files that it has to look at."""
+"""An operation that rewrites rows, before Spark: whether the table allows it, and which files it has to read."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.begin.read_snapshot import parse_predicate
-from airflow_delta.commands.files.adds import DataFiles
 from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.commands.files.rules import table_rules
-from airflow_delta.commands.rewrite.collect_rewrite import PARAMETERS
-from airflow_delta.commands.stage.after import after_arguments, handle_after, load_earlier, stage_id
+from airflow_delta.commands.rewrite.collect_rewrite import collect_rewrite
 from airflow_delta.commands.stage.data_change import refuse_rearranged, refuse_untold
-from airflow_delta.commands.stage.scan import candidate_files, scan_of, spark_table
-from airflow_delta.commands.stage.staged_write import staged_write
-from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalStateException, DeltaTableNotFoundException
+from airflow_delta.commands.stage.scan import candidate_files, scan_of
+from airflow_delta.commands.stage.stage_view import SparkWork, StageView
+from airflow_delta.exceptions import AppendOnlyException, DeltaTableNotFoundException
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.staging.arguments import RewriteArguments
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import attempt_directory, stage_key
-from airflow_delta.staging.report import StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.stage.load import StageActions
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.commands.rewrite.collect_rewrite import Collect
     from airflow_delta.log.expressions.predicate import Predicate
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTarget:
-    """The table that an operation rewrites rows of, as earlier stages of the transaction leave it.
+    """The table whose rows an operation rewrites, as earlier stages of the transaction leave it.
 
-    :param handle: with the schema and the partitioning that it has there.
-    :param begun: the handle of the transaction.
-    :param stages: the earlier stages.
-    :param started: seconds of a monotonic clock.
+    :param started: start, by a monotonic clock in seconds.
     :param removes_rows: whether the operation may remove or change rows that are there.
     """
 
-    log: DeltaLog
-    handle: TransactionHandle
-    begun: TransactionHandle
-    stages: Sequence[StageActions]
+    stage: StageView
     operation: str
-    task_id: str
-    map_index: int
-    attempt: str
     started: float
     removes_rows: bool = True
 
     @property
-    def stage(self) -> str:
-        """Key of the stage."""
-        return stage_key(self.task_id, self.map_index)
+    def handle(self) -> TransactionHandle:
+        """The handle with the table's schema and partitioning."""
+        return self.stage.target
 
     def parse(self, predicate: str | None) -> Predicate | None:
         """Return a condition on the rows of the table; ``None`` for all rows.
 
-        :raises PredicateException: it does not parse or names an unknown column.
+        :raises PredicateException: if it does not parse or names an unknown column.
         """
-        return None if predicate is None else parse_predicate(self.log, self.handle, predicate)
+        return None if predicate is None else self.stage.predicate(predicate)
 
     def files(self, predicate: Predicate | None) -> list[AddFile]:
         """Return the files that may hold rows that a condition selects."""
-        return candidate_files(self.log, self.begun, predicate, self.stages)
+        return candidate_files(self.stage, predicate)
 
     @property
     def deletion_vectors(self) -> bool:
@@ -72,62 +59,46 @@ class RewriteTarget:
         enabled = self.handle.configuration.get("delta.enableDeletionVectors", "false").lower() == "true"
         return enabled and "deletionVectors" in self.handle.features
 
-    def request(
+    def work(
         self,
         files: Sequence[AddFile],
         planned_for: Predicate | None,
         *,
         condition: Predicate | None = None,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: RewriteArguments | None = None,
         parameters: Mapping[str, Any] | None = None,
         deletion_vectors: bool = False,
-        options: Mapping[str, str] | None = None,
-        spark_table_uri: str | None = None,
+        collect: Collect = collect_rewrite,
         **request: Any,
-    ) -> StageRequest:
-        """Return what Spark is asked to do.
+    ) -> SparkWork:
+        """Return what is left for Spark.
 
         :param files: from :meth:`files`.
-        :param planned_for: the condition that they were asked for: what the stage depends on.
-        :param condition: the condition that Spark evaluates on their rows; ``None``: all are selected.
+        :param planned_for: the condition that they were selected by: what the stage depends on.
+        :param condition: the condition that Spark evaluates on their rows; ``None``: all rows.
         :param arguments: of the operation.
         :param parameters: ``operationParameters`` of the commit.
+        :param collect: turns the report into the staged write.
         :param request: other fields of :class:`~airflow_delta.staging.report.StageRequest`.
         """
         rules = table_rules(self.handle)
         if self.removes_rows:
-            refuse_rearranged(self.begun, self.operation, files, self.stages)
+            refuse_rearranged(self.stage, self.operation, files)
         if rules.change_data and files:
-            # A DELETE that marks rows writes no change data, nor does a MERGE that only inserts.
+            # A DELETE with deletion vectors writes no change data, nor does a MERGE that only inserts.
             tells = self.removes_rows and not (deletion_vectors and self.operation == "DELETE")
-            refuse_untold(self.begun, self.operation, self.stages, tells=tells)
-        own = {**(arguments or {}), PARAMETERS: dict(parameters or {}), **after_arguments(self.stages)}
-        return StageRequest(
-            transaction_id=self.handle.transaction_id,
-            table=spark_table(self.log, spark_table_uri),
-            read_version=self.handle.read_version,
-            stage=self.stage,
-            task_id=self.task_id,
-            map_index=self.map_index,
-            attempt=self.attempt,
-            directory=attempt_directory(self.handle.transaction_id, self.stage, self.attempt),
+            refuse_untold(self.stage, self.operation, tells=tells)
+        planned = self.stage.request(
+            replace(arguments or RewriteArguments(), operation_parameters=dict(parameters or {})),
             operation=self.operation,
             mode="rewrite",
             predicate=None if condition is None else condition.text,
-            schema_string=self.handle.schema_string,
-            partition_columns=self.handle.partition_columns,
-            options={key: str(value) for key, value in (options or {}).items()},
-            rewrite=scan_of(self.log, self.handle, files, planned_for, spark_table_uri=spark_table_uri),
+            rewrite=scan_of(self.stage, files, planned_for),
             rules=rules,
-            arguments=own,
             deletion_vectors=deletion_vectors,
             **request,
         )
-
-    @property
-    def after(self) -> list[str]:
-        """Ids of the earlier stages."""
-        return [stage_id(stage.write) for stage in self.stages]
+        return SparkWork(planned, partial(collect, self.stage))
 
     def staged(
         self,
@@ -139,67 +110,36 @@ class RewriteTarget:
     ) -> StagedWrite:
         """Return the staged write of an operation that needs no Spark: files leave the table whole, or nothing happens.
 
-        :param removed: the files, all that the condition selects.
+        :param removed: all files that the condition selects.
         """
-        refuse_rearranged(self.begun, self.operation, removed, self.stages)
+        refuse_rearranged(self.stage, self.operation, removed)
         if removed and table_rules(self.handle).change_data:
-            refuse_untold(self.begun, self.operation, self.stages, tells=False)
+            refuse_untold(self.stage, self.operation, tells=False)
         elapsed = int((time.monotonic() - self.started) * 1000)
-        return staged_write(
-            self.log,
-            self.handle,
-            DataFiles(),
-            DataFiles(),
-            [file.remove(0) for file in removed],
-            [],
-            stage=self.stage,
-            task_id=self.task_id,
-            map_index=self.map_index,
-            attempt=self.attempt,
+        return self.stage.staged(
+            removes=[file.remove(0) for file in removed],
             operation=self.operation,
             parameters=dict(parameters or {}),
             metrics={**(metrics or {}), "executionTimeMs": elapsed},
-            after=tuple(self.after),
             mode="rewrite",
-            schema_string=self.handle.schema_string,
-            partition_columns=self.handle.partition_columns,
             reads=ReadSet(
                 predicates=("true" if planned_for is None else planned_for.text,), files=tuple(file.path for file in removed)
             ),
         )
 
 
-def rewrite_target(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    operation: str,
-    *,
-    task_id: str,
-    map_index: int = -1,
-    attempt: str,
-    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
-    removes_rows: bool = True,
-) -> RewriteTarget:
-    """Return the table for an operation that rewrites rows, checked to allow it.
+def rewrite_target(stage: StageView, operation: str, *, removes_rows: bool = True) -> RewriteTarget:
+    """Return the table for an operation that rewrites rows, after checking that it allows the operation.
 
-    :param attempt: unique name of this execution (:func:`airflow_delta.staging.paths.new_attempt`).
-    :param after: staged writes of earlier stages of the transaction, whose outcome the operation works on.
     :param removes_rows: whether the operation may remove or change rows that are there.
-    :raises DeltaIllegalStateException: the transaction is committed already.
-    :raises DeltaTableNotFoundException: there is no table yet.
-    :raises AppendOnlyException: the table only takes appends.
-    :raises StageConflictException: the earlier stages build on others that are not given.
+    :raises DeltaIllegalStateException: if the transaction is committed already.
+    :raises DeltaTableNotFoundException: if there is no table yet.
+    :raises AppendOnlyException: if the table only takes appends.
     """
     started = time.monotonic()
-    if handle.committed is not None:
-        raise DeltaIllegalStateException(
-            f"Transaction {handle.app_id!r} is committed in version {handle.committed.version} of table {handle.table}; there is "
-            "nothing to stage. Clear the start task with another rerun_policy to do it again.",
-            table=handle.table,
-            version=handle.committed.version,
-        )
-    stages = load_earlier(log, handle, after) if after else []
-    if handle.read_version < 0 and not stages:
+    stage.check_open()
+    handle = stage.handle
+    if not stage.exists:
         raise DeltaTableNotFoundException(
             f"Table {handle.table} did not exist when the transaction began, so {operation} finds no rows. Create it first, or "
             "plan the operation on top of the stage that does (after=).",
@@ -212,12 +152,11 @@ def rewrite_target(
             table=handle.table,
             version=handle.read_version,
         )
-    target = handle_after(handle, stages)
-    return RewriteTarget(log, target, handle, stages, operation, task_id, map_index, attempt, started, removes_rows)
+    return RewriteTarget(stage, operation, started, removes_rows)
 
 
 def removal_metrics(removed: Sequence[AddFile]) -> dict[str, int]:
-    """Return the metrics of files that leave the table whole; none of rows where statistics do not tell (as in Delta)."""
+    """Return the metrics of files that leave the table whole; without row counts if statistics lack them, as in Delta."""
     rows = [live_records(file) for file in removed]
     metrics = {
         "numRemovedFiles": len(removed),

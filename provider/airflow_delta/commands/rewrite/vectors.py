@@ -1,4 +1,4 @@
-"""Rows that Spark found, marked as deleted: deletion vectors of the files that stay, merged with those that they have."""
+"""Deletion vectors for the rows that Spark found, merged with those that the files have."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import msgspec
 from airflow_delta.commands.files.adds import find_data_files
 from airflow_delta.commands.files.row_counts import num_records
 from airflow_delta.commands.files.written import check_files, check_rows
+from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.storage.factory import sibling
@@ -35,9 +36,9 @@ class MarkedFiles:
     """What marking rows does to files.
 
     :param adds: files that stay, with the vector that marks the rows.
-    :param removes: the same files without it, and those of which no row is left.
-    :param added: vectors that files get, those that replace another included.
-    :param removed: vectors that files lose, those that are replaced included.
+    :param removes: the same files without it, and files with no rows left.
+    :param added: vectors that files get, including those that replace another.
+    :param removed: vectors that files lose, including replaced ones.
     :param updated: vectors that replace another.
     """
 
@@ -48,23 +49,21 @@ class MarkedFiles:
     updated: int = 0
 
 
-def mark_rows(
-    log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport, files: Mapping[str, AddFile]
-) -> MarkedFiles:
+def mark_rows(stage: StageView, request: StageRequest, report: StageReport, files: Mapping[str, AddFile]) -> MarkedFiles:
     """Write the deletion vectors of the rows that a report marks, all into one file of the attempt.
 
-    :param handle: with the schema that the table has (:func:`airflow_delta.commands.stage.after.handle_after`).
     :param files: live files that the operation has touched, by path.
-    :raises StagingException: the report marks rows that the files do not have.
+    :raises StagingException: if the report marks rows that the files do not have.
     """
     from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, write_deletion_vectors
 
+    log = stage.log
     new = _reported_rows(log, request, report)
     unknown = [path for path in new if path not in files]
     if unknown:
         raise _wrong_rows(request, f"{unknown[0]}, which it does not list as rewritten")
     touched = [files[path] for path in new]
-    sized = _with_num_records(log, handle, [file for file in touched if num_records(file.stats) is None])
+    sized = _with_num_records(log, stage.target, [file for file in touched if num_records(file.stats) is None])
     known = {file.path: file.deletion_vector for file in touched if file.deletion_vector is not None}
     totals = [num_records(sized.get(path, files[path]).stats) for path in known]
     old = iter(read_deletion_vectors(log.store, list(known.values()), totals))
@@ -76,7 +75,7 @@ def mark_rows(
         if file.deletion_vector is not None:
             before = next(old)
             if before & rows:
-                raise _wrong_rows(request, f"rows of {file.path} that are deleted already")
+                raise _wrong_rows(request, f"rows of {file.path} that are already deleted")
             rows = before | rows
         total = num_records(file.stats) or 0
         if len(rows) and rows.max() >= total:
@@ -89,7 +88,7 @@ def mark_rows(
     for (file, _), descriptor in zip(kept, descriptors, strict=True):
         marked.updated += file.deletion_vector is not None
         marked.added += 1
-        counted = None if file.path in sized else file.deletion_vector  # a footer counts the rows of the file
+        counted = None if file.path in sized else file.deletion_vector  # footers count all rows of the file
         marked.adds.append(
             msgspec.structs.replace(
                 file, data_change=True, deletion_vector=descriptor, stats=with_wide_bounds(file.stats, counted)
@@ -102,12 +101,12 @@ def mark_rows(
 
 
 def with_wide_bounds(stats: str | None, before: object | None = None) -> str:
-    """Return statistics that say that bounds may be wider than the rows that are left (``tightBounds`` false).
+    """Return statistics whose bounds may be wider than the remaining rows (``tightBounds`` false).
 
-    A column of nulls has as many nulls as the file has rows, whatever a deletion vector marks; other counts of nulls stay, and
+    A column of only nulls has as many nulls as the file has rows, whatever a deletion vector marks; other null counts stay and
     tell readers nothing (Delta protocol, "Per-file Statistics").
 
-    :param before: the deletion vector that exact statistics have counted in.
+    :param before: the deletion vector that exact statistics took into account.
     """
     parts = msgspec.json.decode(stats or "{}", type=dict[str, msgspec.Raw])  # values keep their digits
     was_tight = bytes(parts.get("tightBounds", b"true")) != b"false"
@@ -152,7 +151,7 @@ def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) ->
 def _by_file(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     table = table.sort_by(FILE)
     start = 0
-    for counted in table.column(FILE).value_counts().to_pylist():  # in the order of the first of each
+    for counted in table.column(FILE).value_counts().to_pylist():  # in order of first appearance
         yield counted["values"], table.slice(start, counted["counts"])
         start += counted["counts"]
 
@@ -175,7 +174,7 @@ def _rows(words: pa.Table) -> BitMap64:
 
 
 def _with_num_records(log: DeltaLog, handle: TransactionHandle, files: Sequence[AddFile]) -> dict[str, AddFile]:
-    """Return files whose statistics lack the number of rows with new ones from their footers: a vector is not allowed without."""
+    """Return files whose statistics lack the number of rows, with new ones from their footers: a vector requires it."""
     if not files:
         return {}
     from airflow_delta.log.features.properties import TableProperties

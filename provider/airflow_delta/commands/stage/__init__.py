@@ -1,1 +1,1 @@
-"""What stages have left: loaded, checked, one on top of another, compared."""
+"""What stages work on and what they leave: loaded, checked, built on each other, compared."""

@@ -1,4 +1,4 @@
-"""The staged writes that a commit was handed, checked against the transaction, each other and storage."""
+"""The staged writes that a task was handed, checked against the transaction, each other and storage."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
 
+_LISTED = 20
+
+
 class _Line(msgspec.Struct):
     add: AddFile | None = None
     remove: RemoveFile | None = None
@@ -49,59 +52,63 @@ class StageActions:
     changes: list[AddCDCFile] = field(default_factory=list)
 
 
-def parse_staged(
-    handle: TransactionHandle, staged: Sequence[StagedWrite | Mapping[str, Any]], expected: Mapping[str, int] | int | None
-) -> list[StagedWrite]:
-    """Return the staged writes, checked to be of this transaction, complete, and one for each stage.
+def parse_staged(handle: TransactionHandle, staged: Sequence[StagedWrite | Mapping[str, Any]]) -> list[StagedWrite]:
+    """Return the staged writes, one per stage, all of this transaction.
 
-    :raises ContractVersionException: a payload was written under another contract number.
-    :raises ForeignTransactionException: a staged write belongs to another execution of start.
-    :raises MissingStageException: a stage did not report.
-    :raises StageConflictException: a stage reported twice.
+    :raises ContractVersionException: if a payload was written under another contract number.
+    :raises ForeignTransactionException: if a staged write belongs to another execution of start.
+    :raises StageConflictException: if a stage reported twice.
     """
     writes = [write if isinstance(write, StagedWrite) else StagedWrite.from_dict(write) for write in staged]
     for write in writes:
         if write.transaction_id != handle.transaction_id:
             raise ForeignTransactionException(
                 f"Stage {write.stage} staged for transaction {write.transaction_id}, this is transaction "
-                f"{handle.transaction_id} on table "
-                f"{handle.table} (read version {handle.read_version}): start was run again after the stage. Clear the stage.",
+                f"{handle.transaction_id} on table {handle.table} (read version {handle.read_version}): start ran again after "
+                "the stage. Clear the stage.",
                 table=handle.table,
                 version=handle.read_version,
             )
     twice = [key for key, count in Counter((w.task_id, w.map_index) for w in writes).items() if count > 1]
     if twice:
         raise StageConflictException(
-            f"Stage {_names(twice)} of transaction {handle.transaction_id} on table {handle.table} reported more than "
-            "once. Pass "
-            "each stage's output to the commit once.",
+            f"Stage {', '.join(_name(*key) for key in twice)} of transaction {handle.transaction_id} on table {handle.table} "
+            "reported more than once. Pass each stage's output to the commit once.",
             table=handle.table,
         )
-    _check_expected(handle, writes, expected)
     return writes
 
 
-def _check_expected(handle: TransactionHandle, writes: Sequence[StagedWrite], expected: Mapping[str, int] | int | None) -> None:
-    reported = Counter(write.task_id for write in writes)
-    if isinstance(expected, int):
-        missing = f"{len(writes)} of {expected} stages reported" if len(writes) != expected else ""
-    else:
-        wrong = {task: count for task, count in (expected or {}).items() if reported[task] != count}
-        missing = ", ".join(f"{task}: {reported[task]} of {count}" for task, count in sorted(wrong.items()))
-    if missing:
-        raise MissingStageException(
-            f"Not every stage of transaction {handle.transaction_id} on table {handle.table} reported ({missing}). Nothing is "
-            "committed. Clear the missing stages and the commit.",
-            table=handle.table,
-            version=handle.read_version,
-        )
+Expected = Mapping[tuple[str, int], str | None]
+"""The stages that must report, by task id and map index (-1: not mapped), each with the state of its task instance."""
+
+
+def check_reported(handle: TransactionHandle, writes: Sequence[StagedWrite], expected: Expected) -> None:
+    """Check that every expected stage has reported.
+
+    The position in a mapped result is not the map index: stages are told apart by the identity in each report.
+
+    :raises MissingStageException: if an expected stage did not report, or none did.
+    """
+    reported = {(write.task_id, write.map_index) for write in writes}
+    missing = [f"{_name(*key)} ({state or 'not run'})" for key, state in sorted(expected.items()) if key not in reported]
+    if not missing and writes:
+        return
+    which = f"{len(missing)} of {len(expected)} stages have not" if missing else "No stage has"
+    listed = f": {', '.join(missing[:_LISTED])}{', ...' if len(missing) > _LISTED else ''}" if missing else ""
+    raise MissingStageException(
+        f"{which} reported to transaction {handle.transaction_id} on table {handle.table}{listed}. Nothing is committed. "
+        "Clear the missing stages, and the commit with them.",
+        table=handle.table,
+        version=handle.read_version,
+    )
 
 
 def load_actions(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> list[StageActions]:
     """Return the actions of staged writes, from the payload or its manifest.
 
-    :raises ManifestException: a manifest is missing, truncated or altered.
-    :raises StagingException: an action is none, or is not what its stage counted.
+    :raises ManifestException: if a manifest is missing, truncated or altered.
+    :raises StagingException: if an action is malformed, or the counts do not match.
     """
     loaded = []
     for write in writes:
@@ -121,7 +128,7 @@ def load_actions(log: DeltaLog, handle: TransactionHandle, writes: Sequence[Stag
             raise not_staged(
                 handle,
                 write,
-                "it lists {} added, {} removed and {} change data files, and counts {}, {} and {}".format(*found, *counted),
+                "it lists {} added, {} removed and {} change data files, but counts {}, {} and {}".format(*found, *counted),
             )
         loaded.append(stage)
     _check_no_conflict(handle, loaded)
@@ -149,7 +156,7 @@ def _lines(log: DeltaLog, handle: TransactionHandle, write: StagedWrite) -> list
 
 
 def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
-    """Refuse a file that two stages add, or that two stages rewrite."""
+    """Refuse a file that two stages add or rewrite."""
     for what, kind in (("staged", "adds"), ("rewritten", "removes"), ("staged", "changes")):
         owners: dict[tuple[str, str | None], str] = {}
         for stage in stages:
@@ -160,20 +167,20 @@ def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]
                 if other != stage.write.stage:
                     raise StageConflictException(
                         f"{action.path} of table {handle.table} is {what} by two stages of transaction "
-                        f"{handle.transaction_id}, {other} "
-                        f"and {stage.write.stage}. Make their predicates or paths disjoint, or use one stage.",
+                        f"{handle.transaction_id}, {other} and "
+                        f"{stage.write.stage}. Make their predicates or paths disjoint, or use one stage.",
                         table=handle.table,
                         version=handle.read_version,
                     )
 
 
 def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
-    """Check that every listed file is there, and has the listed size.
+    """Check that every listed file exists with the listed size.
 
-    Where it is was checked by :func:`airflow_delta.commands.stage.staged_paths.check_paths`. Lists the directories of the
-    attempts: as many calls as stages, however large the table is.
+    Its location was checked by :func:`airflow_delta.commands.stage.staged_paths.check_paths`. Lists the directories of the
+    attempts: one call per stage, however large the table is.
 
-    :raises StagedFileException: a file is gone or has another size.
+    :raises StagedFileException: if a file is gone or has another size.
     """
     root = f"{transaction_directory(handle.transaction_id)}/"
     sizes: dict[str, tuple[int | None, StagedWrite]] = {}
@@ -182,7 +189,7 @@ def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[Sta
         for add in stage.adds:
             if add.deletion_vector is not None and (path := vector_path(store, add.deletion_vector)).startswith(root):
                 sizes[path] = None, stage.write
-            if add.path not in marked:  # else it is a file of the table, or of an earlier stage, with other rows deleted
+            if add.path not in marked:  # otherwise a known file with more rows deleted
                 sizes[unquote(add.path)] = add.size, stage.write
     sizes |= {unquote(change.path): (change.size, stage.write) for stage in stages for change in stage.changes}
     # staged/<transaction>/<stage>/<attempt>
@@ -197,12 +204,11 @@ def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[Sta
                     state = "is a symbolic link"
                 raise StagedFileException(
                     f"The staged file {path} of table {handle.table} {state} (stage {write.stage}, attempt "
-                    f"{write.attempt}). Nothing is "
-                    "committed. Clear the stage.",
+                    f"{write.attempt}). Nothing is committed. Clear the stage.",
                     table=handle.table,
                     version=handle.read_version,
                 )
 
 
-def _names(keys: Sequence[tuple[str, int]]) -> str:
-    return ", ".join(task if index < 0 else f"{task}[{index}]" for task, index in keys)
+def _name(task_id: str, map_index: int) -> str:
+    return task_id if map_index < 0 else f"{task_id}[{map_index}]"

@@ -1,13 +1,13 @@
-"""Which files a set of staged writes removes, and what the transaction has thereby read."""
+"""The net effect of staged writes on the table's files, and what the transaction has read for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.begin.replace_rerun import files_to_replace
-from airflow_delta.commands.stage.after import FileKey, file_key, gone, handle_of_stage, predicate_of, stage_id
+from airflow_delta.commands.stage.after import FileKey, file_key, stage_id
 from airflow_delta.commands.stage.data_change import check_dropped
 from airflow_delta.commands.stage.load import StageActions
 from airflow_delta.exceptions import StageConflictException
@@ -17,19 +17,19 @@ from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.transaction import OptimisticTransaction
 
 _LISTS_FILES = ("append", "rewrite", "alter")
-"""Modes that remove no more than the files that are among their actions."""
+"""Modes that list all files that they remove."""
 
 
 @dataclass(slots=True)
 class Replaced:
-    """What a transaction does to the table's files: those that it removes, and those that it adds in the end.
+    """The files that a transaction removes and adds in the end.
 
-    A file that several whole overwrites select is removed once. What one stage adds and a later one, planned on top of it,
-    removes again is neither added nor removed.
+    A file that several overwrites select is removed once. What one stage adds and a later one, planned on top of it, removes is
+    neither added nor removed.
     """
 
     _removes: dict[FileKey, RemoveFile] = field(default_factory=dict)
@@ -48,16 +48,16 @@ class Replaced:
         return list(self._adds.values())
 
     def staged_before(self, stage: StageActions) -> list[AddFile]:
-        """Return the files that the stages have added on top of which this one was planned."""
+        """Return the files added by the stages that this one builds on."""
         return [add for key, add in self._adds.items() if self._added_by[key] in stage.write.after]
 
     def drop_staged(self, keys: Iterable[FileKey]) -> None:
-        """Drop files that an earlier stage added: they never get into the log."""
+        """Drop files that an earlier stage added; they never reach the log."""
         for key in keys:
             del self._adds[key]
 
     def add_stage(self, stage: StageActions) -> None:
-        """Add the files that a stage has added, and those whose kept rows it has written again."""
+        """Add the files that a stage adds and those that it lists as removed."""
         for remove in stage.removes:
             key = file_key(remove)
             if key in self._adds:
@@ -73,7 +73,7 @@ class Replaced:
         """Add files that leave the table with all their rows.
 
         :param by: the stage that removes them, ``None``: the rerun policy does.
-        :raises StageConflictException: another stage has written some of their rows again.
+        :raises StageConflictException: if another stage has rewritten some of their rows.
         """
         for file in files:
             other = self._rewritten_by.get(file.path)
@@ -99,46 +99,42 @@ class Replaced:
                     )
 
 
-def find_replaced(
-    log: DeltaLog, txn: OptimisticTransaction, handle: TransactionHandle, stages: Sequence[StageActions]
-) -> Replaced:
+def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> Replaced:
     """Return what the stages add and remove, and record in the transaction what they and their tasks have read.
 
-    :param stages: in the order of :func:`airflow_delta.commands.stage.after.in_order`.
-    :raises StageConflictException: two stages contradict each other.
+    :raises StageConflictException: if two stages contradict each other.
     """
-    replaced, defined = Replaced(), False
+    handle, replaced, defined = view.handle, Replaced(), False
     whole: list[tuple[StageActions, list[AddFile]]] = []
-    for stage in stages:
-        known = handle_of_stage(handle, stage, stages)
+    for stage in view.stages:
         before = replaced.staged_before(stage)
         if before:
             listed = {file_key(remove) for remove in stage.removes}
-            dropped = set(gone(known, before, stage))
+            dropped = set(view.gone(before, stage))
             check_dropped(handle, stage, [add for add in before if file_key(add) in dropped])
             replaced.drop_staged(dropped - listed)
         replaced.add_stage(stage)
         if defined:
-            continue  # its table is the one that an earlier stage has defined: nothing of the version that was read is left
+            continue  # an earlier stage defines the table: nothing of the version that was read is left
         defined = bool(stage.write.definition)
-        _record_reads(txn, known, stage)
+        _record_reads(view, txn, stage)
         if txn.read_version < 0:
             if stage.write.mode not in _LISTS_FILES:
                 txn.filter_files()
             continue
-        files = _whole_files(txn, known, stage)
+        files = _whole_files(view, txn, stage)
         if files is not None:
             whole.append((stage, files))
-    for stage, files in whole:  # when it is known what every stage rewrites
+    for stage, files in whole:  # once the rewrites of all stages are known
         replaced.add_whole(files, stage.write, handle)
-    earlier = files_to_replace(log, txn.snapshot, handle)
+    earlier = files_to_replace(view.log, txn.snapshot, handle)
     if earlier:
         txn.track_files_read([file.path for file in earlier])
         replaced.add_whole(earlier, None, handle)
     return replaced
 
 
-def _record_reads(txn: OptimisticTransaction, handle: TransactionHandle, stage: StageActions) -> None:
+def _record_reads(view: TransactionView, txn: OptimisticTransaction, stage: StageActions) -> None:
     reads = stage.write.reads
     if reads.whole_table:
         txn.filter_files()
@@ -146,19 +142,19 @@ def _record_reads(txn: OptimisticTransaction, handle: TransactionHandle, stage: 
     rewrites = stage.write.mode == "rewrite"
     own = stage.write.replace_where if stage.write.mode == "overwrite" else None
     for predicate in reads.predicates:
-        # A rewrite lists the files that it depends on; it may have looked at others, which held nothing for it.
+        # A rewrite lists the files that it depends on; others that it looked at had no matching rows.
         if rewrites or (predicate == own and stage.removes):
-            txn.track_read_predicates(predicate_of(handle, stage.write, predicate))
+            txn.track_read_predicates(view.predicate_of(stage, predicate))
         else:
-            txn.filter_files(predicate_of(handle, stage.write, predicate))
+            txn.filter_files(view.predicate_of(stage, predicate))
     if reads.files:
         txn.track_files_read(reads.files)
     if reads.app_ids:
         txn.track_app_ids(*reads.app_ids)
 
 
-def _whole_files(txn: OptimisticTransaction, handle: TransactionHandle, stage: StageActions) -> list[AddFile] | None:
-    """Return the files that a stage removes whole, ``None`` when it removes none or lists its removes itself."""
+def _whole_files(view: TransactionView, txn: OptimisticTransaction, stage: StageActions) -> list[AddFile] | None:
+    """Return the files that a stage removes whole; ``None`` if there are none, or it lists its removes itself."""
     write = stage.write
     if write.mode in _LISTS_FILES:
         return None
@@ -166,14 +162,14 @@ def _whole_files(txn: OptimisticTransaction, handle: TransactionHandle, stage: S
         return _actions(txn.filter_files_for_partitions(stage.adds))
     if write.replace_where is None:
         return _actions(txn.filter_files())
-    predicate = predicate_of(handle, write, write.replace_where)
+    predicate = view.predicate_of(stage, write.replace_where)
     if not predicate.partition_only:
         txn.track_read_predicates(predicate)
         return None
     files = _actions(txn.filter_files(predicate))
     if not predicate.zone_dependent:
         return files
-    # Of files that need a time zone, Spark has written the rows that stay; with change data, the stage lists the others as well.
+    # For files that need a time zone, Spark wrote the rows that stay; with change data, the stage lists the other files too.
     listed = {remove.path for remove in stage.removes}
     return [file for file in files if file.path not in listed and predicate.selects_partition(file.partition_values)]
 

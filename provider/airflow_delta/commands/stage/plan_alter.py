@@ -1,128 +1,89 @@
 """ALTER TABLE as a stage of a transaction: the changes are planned here and made by the commit.
 
-Only ADD CONSTRAINT, and SET NOT NULL where statistics do not count nulls, have to look at rows, on Spark.
+Only ADD CONSTRAINT, and SET NOT NULL on columns without null counts, need Spark to look at rows.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.begin.read_snapshot import read_snapshot
 from airflow_delta.commands.definition.alter_paths import is_not_null
 from airflow_delta.commands.definition.altered_table import MODE, AlteredTable, handle_of, table_of
 from airflow_delta.commands.definition.apply_changes import after_writes, apply_changes
-from airflow_delta.commands.stage.after import load_earlier, stage_id
-from airflow_delta.commands.stage.scan import candidate_files, scan_of, spark_table
-from airflow_delta.exceptions import InvariantViolationException, StagingException
+from airflow_delta.commands.stage.scan import candidate_files, scan_of
+from airflow_delta.commands.stage.stage_view import SparkWork, StageView
+from airflow_delta.exceptions import InvariantViolationException
 from airflow_delta.staging.changes import Change, changes_from
-from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import attempt_directory, stage_key
+from airflow_delta.staging.constraint import ConstraintArguments
+from airflow_delta.staging.contract import ReadSet, StagedWrite
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.log import AddFile, DeltaLog
+    from airflow_delta.log import AddFile
     from airflow_delta.log.schema.walk import Path
 
 CHECK_OPERATION = "ADD CONSTRAINT"
-"""``StageRequest.operation`` of a look at rows. Its arguments: ``constraints`` (expression by name), ``notNull`` (columns) and
-``staged``, the staged write that the look decides about."""
+"""``StageRequest.operation`` of a look at rows."""
 
 
-def plan_alter(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    *,
-    task_id: str,
-    map_index: int = -1,
-    attempt: str,
-    changes: Sequence[Change | Mapping[str, Any]],
-    spark_table_uri: str | None = None,
-    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
-) -> StagedWrite | StageRequest:
-    """Plan changes of the table, made in their order, and return the staged write; or what Spark has to check before.
+def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) -> StagedWrite | SparkWork:
+    """Plan changes of the table, made in order: return the staged write, or what Spark has to check first.
 
     :param changes: see :mod:`airflow_delta.staging.changes`; values, or their JSON form.
-    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
-    :param after: staged writes of the earlier stages that this one is planned on top of.
-    :raises DeltaTableNotFoundException: the table does not exist.
-    :raises DeltaError: a change cannot be made.
-    :raises InvariantViolationException: a column that is to be NOT NULL holds a null.
+    :raises DeltaTableNotFoundException: if the table does not exist.
+    :raises DeltaError: if a change cannot be made.
+    :raises InvariantViolationException: if a column that is to be NOT NULL holds a null.
     """
     given = changes_from(changes)
-    earlier = load_earlier(log, handle, after) if after else []
-    before = after_writes(handle, table_of(handle, read_snapshot(log, handle)), [stage.write for stage in earlier])
+    handle = stage.handle
+    before = after_writes(handle, table_of(handle, stage.snapshot), [earlier.write for earlier in stage.stages])
     table = apply_changes(before, given)
     added = table.operations[len(before.operations) :]
-    stage = stage_key(task_id, map_index)
-    staged = StagedWrite(
-        transaction_id=handle.transaction_id,
-        stage=stage,
-        task_id=task_id,
-        map_index=map_index,
-        attempt=attempt,
-        operation=added[0].name if len({operation.name for operation in added}) == 1 else "ALTER TABLE",
-        after=tuple(stage_id(other.write) for other in earlier),
+    columns = tuple(table.metadata.partition_columns)
+    staged = stage.staged(
         mode=MODE,
+        operation=added[0].name if len({operation.name for operation in added}) == 1 else "ALTER TABLE",
         schema_string=table.metadata.schema_string,
-        partition_columns=tuple(table.metadata.partition_columns),
+        partition_columns=columns,
         reads=ReadSet(whole_table=table.reads_table),
-        num_records=0,
         changes=tuple(change.to_dict() for change in given),
     )
     constraints = {name: text for name, text in table.constraints.items() if before.constraints.get(name) != text}
-    columns = [path for path in table.not_null if path not in before.not_null and is_not_null(table.schema, path)]
-    if not constraints and not columns:
+    not_null = [path for path in table.not_null if path not in before.not_null and is_not_null(table.schema, path)]
+    if not constraints and not not_null:
         return staged
-    altered = handle_of(handle, table)
-    files = candidate_files(log, handle, None, earlier)
+    files = candidate_files(stage, None)
     if not constraints:
-        files = [file for file in files if any(_holds_nulls(table, file, path) is None for path in columns)]
+        files = [file for file in files if any(_holds_nulls(table, file, path) is None for path in not_null)]
         if not files:
             return staged
-    return StageRequest(
-        transaction_id=handle.transaction_id,
-        table=spark_table(log, spark_table_uri),
-        read_version=handle.read_version,
-        stage=stage,
-        task_id=task_id,
-        map_index=map_index,
-        attempt=attempt,
-        directory=attempt_directory(handle.transaction_id, stage, attempt),
+    request = stage.request(
+        ConstraintArguments(constraints=constraints, not_null=tuple(not_null), staged=staged.to_dict()),
         operation=CHECK_OPERATION,
         mode=MODE,
         schema_string=table.metadata.schema_string,
-        partition_columns=tuple(table.metadata.partition_columns),
-        rewrite=scan_of(log, altered, files, spark_table_uri=spark_table_uri),
-        arguments={
-            "constraints": constraints,
-            "notNull": [list(path) for path in columns],
-            "staged": staged.to_dict(),
-        },
+        partition_columns=columns,
+        rewrite=scan_of(stage, files, target=handle_of(handle, table)),
     )
+    return SparkWork(request, partial(collect_constraint, stage))
 
 
-def collect_constraint(log: DeltaLog, handle: TransactionHandle, request: StageRequest, report: StageReport) -> StagedWrite:
-    """Return the staged write of changes that Spark has found nothing against.
+def collect_constraint(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
+    """Return the staged write of changes that passed the check on Spark.
 
-    :raises StagingException: the report belongs to another attempt.
+    :raises StagingException: if the report belongs to another attempt.
     """
-    if (report.transaction_id, report.stage, report.attempt) != (handle.transaction_id, request.stage, request.attempt):
-        raise StagingException(
-            f"The report of stage {report.stage} (attempt {report.attempt}, transaction {report.transaction_id}) is not that of "
-            f"stage {request.stage}, attempt {request.attempt}, of transaction {handle.transaction_id} on table {log.uri}. Clear "
-            "the stage.",
-            table=log.uri,
-            version=handle.read_version,
-        )
-    return StagedWrite.from_dict(request.arguments["staged"])
+    stage.reported(request, report)
+    return StagedWrite.from_dict(ConstraintArguments.of(request).staged)
 
 
 def _holds_nulls(table: AlteredTable, file: AddFile, path: Path) -> bool | None:
-    """Return ``False`` when a file has no null in a column, ``None`` when only its rows can tell.
+    """Return ``False`` if a file has no null in a column, ``None`` if only its rows can tell.
 
-    :raises InvariantViolationException: it has one.
+    :raises InvariantViolationException: if the file has one.
     """
     found, physical, at = None, [], table.schema
     for name in path:
@@ -132,7 +93,7 @@ def _holds_nulls(table: AlteredTable, file: AddFile, path: Path) -> bool | None:
         physical.append(found.physical_name)
         at = found.data_type  # type: ignore[assignment]
     nulls: Any
-    if physical[0] in file.partition_values:  # an empty text is null as well (Delta protocol, "Partition Value Serialization")
+    if physical[0] in file.partition_values:  # an empty string is a null too (Delta protocol, "Partition Value Serialization")
         nulls = 0 if file.partition_values[physical[0]] else 1
     else:
         nulls = json.loads(file.stats or "{}").get("nullCount") or {}
@@ -145,7 +106,7 @@ def _holds_nulls(table: AlteredTable, file: AddFile, path: Path) -> bool | None:
     if nulls:
         raise InvariantViolationException(
             f"Column {'.'.join(path)} of table {table.table} version {table.version} cannot be NOT NULL: {file.path} holds "
-            f"{nulls} rows or more without a value. Give them one, or delete them.",
+            f"at least {nulls} rows without a value. Give them one, or delete them.",
             table=table.table,
             version=table.version,
         )

@@ -1,4 +1,4 @@
-"""Plan a read of the table in the worker: the files of the version that the transaction reads, and what is deleted of them."""
+"""Plan a read of the table in the worker: the files to read, and the rows deleted from them."""
 
 from __future__ import annotations
 
@@ -7,134 +7,134 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_delta.commands.begin.read_snapshot import parse_predicate, read_snapshot
 from airflow_delta.commands.files.row_counts import live_records, num_records
-from airflow_delta.commands.stage.after import files_after, handle_after, load_earlier
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
 from airflow_delta.log.features import column_mapping
-from airflow_delta.staging.contract import WORD_BITS, ScanFile, ScanPlan, ScanVector, StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import WORD_BITS, ScanFile, ScanPlan, ScanVector, TransactionHandle
 from airflow_delta.staging.paths import SCAN_DIRECTORY, transaction_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyroaring import BitMap64
 
-    from airflow_delta.commands.stage.load import StageActions
+    from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.log import AddFile, DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
 
 MAX_INLINE_WORDS = 4096
-"""Up to so many words of 64 rows travel in the plan; more go into a file that Spark reads."""
+"""Words of 64 rows that fit into the plan; more go into a file that Spark reads."""
 
 _POSITIONS_AT_ONCE = 1 << 20
 
 
-def plan_scan(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    predicate: str | None = None,
-    *,
-    spark_table_uri: str | None = None,
-    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
-) -> ScanPlan:
+def plan_scan(view: TransactionView, predicate: str | None = None) -> ScanPlan:
     """Plan a read of the table at the version that the transaction reads, or as earlier stages of the transaction leave it.
 
-    Partitions are pruned and files skipped by statistics here, in the worker. Deletion vectors are decoded here as well: Spark
-    gets the deleted rows in a form that it can join. Whoever reads the files of a plan
-    (:func:`airflow_delta.spark.read.read_files`) gets live rows only, so the copies of a rewrite need no deletion vector; the
-    ``remove`` of the rewritten file carries the descriptor of its ``add``, as :meth:`AddFile.remove` copies it.
+    The worker prunes partitions, skips files by statistics and decodes deletion vectors: Spark gets the deleted rows in a form
+    that it can join. :func:`airflow_delta.spark.read.read_files` returns live rows only, so the copies of a rewrite need no
+    deletion vector; the ``remove`` of the rewritten file has the descriptor of its ``add`` (:meth:`AddFile.remove` copies it).
 
-    :param after: staged writes of the earlier stages.
-    :raises DeltaTableNotFoundException: the table does not exist yet.
-    :raises StageConflictException: the earlier stages build on others that are not given.
-    :raises VersionNotFoundException: the log no longer holds the version.
-    :raises DeltaFileNotFoundException: a deletion vector is gone.
-    :raises DeltaLogCorruptedException: a deletion vector is damaged.
+    :raises DeltaTableNotFoundException: if the table does not exist yet.
+    :raises VersionNotFoundException: if the log no longer holds the version.
+    :raises DeltaFileNotFoundException: if a deletion vector is gone.
+    :raises DeltaLogCorruptedException: if a deletion vector is damaged.
     """
-    earlier = load_earlier(log, handle, after) if after else []
-    return plan_scan_after(log, handle, predicate, earlier, spark_table_uri=spark_table_uri)
-
-
-def plan_scan_after(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    predicate: str | None,
-    earlier: Sequence[StageActions],
-    *,
-    spark_table_uri: str | None = None,
-) -> ScanPlan:
-    """Plan a read like :func:`plan_scan`, on top of stages that are loaded already."""
-    if handle.read_version < 0 and not earlier:
+    if not view.exists:
         raise DeltaTableNotFoundException(
-            f"Table {handle.table} did not exist when the transaction began, so there is nothing to read. Ask "
+            f"Table {view.handle.table} did not exist when the transaction began, so there is nothing to read. Check "
             "transaction.readVersion >= 0 first.",
-            table=handle.table,
+            table=view.handle.table,
         )
-    target = handle_after(handle, earlier)
-    parsed = None if predicate is None else parse_predicate(log, target, predicate)
-    return scan_of(log, target, candidate_files(log, handle, parsed, earlier), parsed, spark_table_uri=spark_table_uri)
+    parsed = None if predicate is None else view.predicate(predicate)
+    return scan_of(view, candidate_files(view, parsed), parsed)
 
 
-def candidate_files(
-    log: DeltaLog, handle: TransactionHandle, predicate: Predicate | None, earlier: Sequence[StageActions]
-) -> list[AddFile]:
-    """Return the files that may hold rows that a predicate selects, as the table is after earlier stages."""
-    replaced = any(stage.write.definition for stage in earlier)  # by a table that need not have the predicate's columns before
-    files = read_snapshot(log, handle).add_files(predicate) if handle.read_version >= 0 and not replaced else []
-    if not earlier:
+def candidate_files(view: TransactionView, predicate: Predicate | None) -> list[AddFile]:
+    """Return the files that may hold rows that a predicate selects, after earlier stages."""
+    # A table that an earlier stage defines need not have had the predicate's columns before.
+    replaced = any(stage.write.definition for stage in view.stages)
+    files = view.snapshot.add_files(predicate) if view.handle.read_version >= 0 and not replaced else []
+    if not view.stages:
         return files
-    live = files_after(handle, files, earlier)
+    live = view.live_files(files)
     return [file for file in live if predicate is None or predicate.matches_partition(file.partition_values)]
 
 
-def undecided_files(
-    log: DeltaLog, handle: TransactionHandle, predicate: Predicate, earlier: Sequence[StageActions]
-) -> list[AddFile]:
-    """Return the files of which the time zone of the Spark session decides whether a predicate on partitions selects them.
+def undecided_files(view: TransactionView, predicate: Predicate) -> list[AddFile]:
+    """Return the files for which the time zone of the Spark session decides whether a predicate on partitions selects them.
 
-    Their timestamps name no zone. As in Delta, what they are, whoever reads them decides.
+    Their timestamps have no zone; as in Delta, the reader decides what they mean.
     """
     if not predicate.zone_dependent:
         return []
-    files = candidate_files(log, handle, predicate, earlier)
+    files = candidate_files(view, predicate)
     return [file for file in files if not predicate.selects_partition(file.partition_values)]
 
 
 def zone_needed(handle: TransactionHandle, predicate: Predicate, what: str) -> DeltaAnalysisException:
-    """Return the error of an operation that takes partitions whole, and cannot tell which a predicate selects."""
+    """Return the error of an operation on whole partitions that cannot tell which ones a predicate selects."""
     return DeltaAnalysisException(
         f"{what}, partitions of table {handle.table} version {handle.read_version} are replaced whole, and whether "
-        f"{predicate.text} selects some of them depends on the time zone of the reader: their timestamps name none. Name a range "
-        "that ends 18 hours or more away from them, or run a DELETE first, which Spark decides.",
+        f"{predicate.text} selects some of them depends on the reader's time zone: their timestamps have none. Choose a range "
+        "that ends at least 18 hours away from them, or run a DELETE first, which Spark decides.",
         table=handle.table,
         version=handle.read_version,
     )
 
 
 def scan_of(
-    log: DeltaLog,
-    handle: TransactionHandle,
+    view: TransactionView,
     files: Sequence[AddFile],
     predicate: Predicate | None = None,
     *,
-    spark_table_uri: str | None = None,
+    target: TransactionHandle | None = None,
 ) -> ScanPlan:
     """Return the plan to read given files of the table.
 
-    :param handle: with the schema to read them in (:func:`airflow_delta.commands.stage.after.handle_after`).
     :param predicate: the predicate that they were selected for.
+    :param target: whose schema to read them with; default: that of the view.
     """
-    vectors, deleted_rows = _deleted_rows(log, files, handle.transaction_id)
+    target = view.target if target is None else target
+    return scan_files(
+        view.log,
+        files,
+        transaction_id=view.handle.transaction_id,
+        version=view.handle.read_version,
+        schema_string=target.schema_string or view.snapshot.metadata.schema_string,
+        partition_columns=target.partition_columns,
+        configuration=target.configuration,
+        predicate=predicate,
+        spark_table_uri=view.spark_table_uri,
+    )
+
+
+def scan_files(
+    log: DeltaLog,
+    files: Sequence[AddFile],
+    *,
+    transaction_id: str,
+    version: int,
+    schema_string: str,
+    partition_columns: Sequence[str],
+    configuration: Mapping[str, str],
+    predicate: Predicate | None = None,
+    spark_table_uri: str | None = None,
+) -> ScanPlan:
+    """Return the plan to read given files of a version.
+
+    :param transaction_id: names the directory of the rows that deletion vectors mark, when they are many.
+    """
+    vectors, deleted_rows = _deleted_rows(log, files, transaction_id)
     return ScanPlan(
-        transaction_id=handle.transaction_id,
+        transaction_id=transaction_id,
         table=spark_table(log, spark_table_uri),
-        read_version=handle.read_version,
-        schema_string=handle.schema_string or read_snapshot(log, handle).metadata.schema_string,
-        partition_columns=handle.partition_columns,
+        read_version=version,
+        schema_string=schema_string,
+        partition_columns=tuple(partition_columns),
         predicate=None if predicate is None else predicate.text,
-        column_mapping=column_mapping.mode(handle.configuration),
+        column_mapping=column_mapping.mode(configuration),
         files=tuple(
             ScanFile(
                 path=f.path,
@@ -157,7 +157,7 @@ def spark_table(log: DeltaLog, given: str | None = None) -> str:
 
 
 def _deleted_rows(log: DeltaLog, files: Sequence[AddFile], transaction_id: str) -> tuple[dict[int, ScanVector], str | None]:
-    """Return the vectors by position of their file, and the file with their words when they do not travel in the plan."""
+    """Return the vectors by position of their file, and the path of their words if these do not fit into the plan."""
     marked = [(position, f, f.deletion_vector) for position, f in enumerate(files) if f.deletion_vector is not None]
     if not marked:
         return {}, None
@@ -202,7 +202,7 @@ def _counted(chunks: Iterable[tuple[int, pa.Table]], counts: list[int]) -> Itera
 def word_chunks(bitmap: BitMap64) -> Iterator[pa.Table]:
     """Yield the positions as words of 64: ``number`` (int64) and ``word`` (int64, bit for bit).
 
-    Some positions at a time: a vector of few bytes may mark all rows of a large file.
+    In chunks: a vector of a few bytes may mark all rows of a large file.
     """
     from pyroaring import BitMap64
 
@@ -225,7 +225,7 @@ def _words(bitmap: BitMap64) -> pa.Table:
             "bit": pc.shift_left(pa.scalar(1, pa.uint64()), low),
         }
     )
-    # Each bit is there once, so the sum of bits is their union.
+    # No bit occurs twice, so their sum is their union.
     summed = rows.group_by("number", use_threads=False).aggregate([("bit", "sum")])
     word = summed.column("bit_sum").combine_chunks()
     number = summed.column("number").combine_chunks().cast(pa.int64())

@@ -1,6 +1,6 @@
-"""Every path that a staged write names is its own, or a file of the table: a staged write travels by XCom, which is not believed.
+"""Every path in a staged write is the stage's own or a file of the table: XCom is not trusted.
 
-Its own are the files of its attempt. Otherwise it may remove, or mark rows of, live files of the version that the transaction
+Its own are the files of its attempt. Beside these it may remove, or mark rows of, live files of the version that the transaction
 reads and files of the stages that it was planned on top of, each with exactly the deletion vector that it has there.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from airflow_delta.commands.begin.read_snapshot import read_snapshot
 from airflow_delta.exceptions import DeltaLogCorruptedException, StagingException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
@@ -19,18 +18,18 @@ from airflow_delta.staging.paths import attempt_directory, stage_key, transactio
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.load import StageActions
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.log.storage.base import LogStore
 
 _Key = tuple[str, str | None]
 
 
-def check_paths(log: DeltaLog, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
-    """Check the paths of staged writes; of the table, only the files that they name are looked up.
+def check_paths(view: TransactionView) -> None:
+    """Check the paths of staged writes; only the files that they name are looked up in the table.
 
-    :param stages: in the order of :func:`airflow_delta.commands.stage.after.in_order`.
-    :raises StagingException: a path is neither the stage's own nor a file of the table.
+    :raises StagingException: if a path is neither the stage's own nor a file of the table.
     """
+    handle, stages = view.handle, view.stages
     keys = {stage.write.stage for stage in stages}
     unknown: list[tuple[StageActions, RemoveFile]] = []
     known: dict[int, dict[str, AddFile]] = {}
@@ -45,26 +44,26 @@ def check_paths(log: DeltaLog, handle: TransactionHandle, stages: Sequence[Stage
                 _check_vector(handle, stage.write, remove, file)
                 files[remove.path] = file
             elif _key(remove) in gone:
-                what = f"{remove.path} is removed already by a stage that it was planned on top of"
+                what = f"{remove.path} was already removed by a stage that this one was planned on top of"
                 raise not_staged(handle, stage.write, what)
             else:
                 unknown.append((stage, remove))
     if unknown:
         paths = {remove.path for _, remove in unknown}
-        live = read_snapshot(log, handle).files_at(paths) if handle.read_version >= 0 else {}
+        live = view.snapshot.files_at(paths) if handle.read_version >= 0 else {}
         for stage, remove in unknown:
             file = live.get(remove.path)
             if file is None:
                 what = f"{remove.path} is not a file of version {handle.read_version} of the table"
-                raise not_staged(handle, stage.write, f"{what}, nor of a stage that it was planned on top of")
+                raise not_staged(handle, stage.write, f"{what}, nor of a stage that this one was planned on top of")
             _check_vector(handle, stage.write, remove, file)
             known[id(stage)][remove.path] = file
     for stage in stages:
-        _check_new_files(log.store, handle, stage, known[id(stage)], keys - {stage.write.stage})
+        _check_new_files(view.log.store, handle, stage, known[id(stage)], keys - {stage.write.stage})
 
 
 def not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> StagingException:
-    """Return the error of a staged write that is not as a stage leaves it."""
+    """Return the error of a staged write that no stage would leave."""
     return StagingException(
         f"The staged write of {write.stage} (attempt {write.attempt}) for table {handle.table} is broken: {what}. Nothing is "
         "committed. Clear the stage.",
@@ -74,7 +73,7 @@ def not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> Stag
 
 
 def _staged_before(stage: StageActions, stages: Sequence[StageActions]) -> tuple[dict[str, AddFile], set[_Key]]:
-    """Return the files of the stages that one was planned on top of, and what these have removed."""
+    """Return the files of the stages that one was planned on top of, and what they removed."""
     staged: dict[str, AddFile] = {}
     gone: set[_Key] = set()
     if not stage.write.after:
@@ -99,7 +98,7 @@ def _check_new_files(
     write = stage.write
     root = f"{transaction_directory(handle.transaction_id)}/"
     attempt = f"{attempt_directory(handle.transaction_id, write.stage, write.attempt)}/"
-    # Finished files may lie anywhere below the staging path, but in no other stage's directory.
+    # Finished files may lie anywhere below the staging path, except in another stage's directory.
     data = root if write.operation == "WRITE" and write.mode != "rewrite" else attempt
 
     def check(path: str, directory: str) -> None:

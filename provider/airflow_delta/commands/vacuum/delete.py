@@ -1,4 +1,4 @@
-"""Delete what VACUUM has found, batch by batch, each after a last look."""
+"""Delete what VACUUM found, in batches, each after a last look."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class Found:
-    """What is to be deleted: files, then the markers of transactions nothing else is left of, then empty directories."""
+    """What is to be deleted: files, then markers of transactions with nothing else left, then empty directories."""
 
     files: list[FileStatus]
     directories: list[str]
@@ -43,9 +43,9 @@ class Found:
 
 
 def with_markers_last(listing: Listing, found: Found) -> Found:
-    """Set the markers of transactions apart, and leave out those that must stay.
+    """Separate the markers of transactions and leave out those that must stay.
 
-    They go with the last file of their transaction, the abort marker only once nothing else is there: as long as a commit could
+    They go with the last file of their transaction, the abort marker only when nothing else is left: as long as a commit could
     find files, it finds the marker.
     """
     data = [status for status in found.files if not _is_marker(status.path)]
@@ -72,7 +72,7 @@ def _is_marker(path: str) -> bool:
 
 
 def delete(log: DeltaLog, found: Found, look: LastLook) -> Found:
-    """Delete the files, the markers, then the empty directories from the innermost on; return what was deleted."""
+    """Delete the files, the markers, then the empty directories, innermost first; return what was deleted."""
     files = _delete_files(log, found.files, look)
     kept = {transaction_of(status.path) for status in set(found.files) - set(files)}
     markers = _delete_files(log, [s for s in found.markers if transaction_of(s.path) not in kept], look)
@@ -85,7 +85,7 @@ def delete(log: DeltaLog, found: Found, look: LastLook) -> Found:
 
 
 def _delete_files(log: DeltaLog, files: Sequence[FileStatus], look: LastLook) -> list[FileStatus]:
-    """Delete in batches what the last look leaves of each, and return it."""
+    """Delete what the last look leaves of each batch, and return it."""
     local = log.store.local_root is not None
 
     def delete_batch(batch: Sequence[FileStatus]) -> list[FileStatus]:
@@ -102,13 +102,13 @@ def _delete_files(log: DeltaLog, files: Sequence[FileStatus], look: LastLook) ->
 
 
 def _checksum(path: str) -> str:
-    """Return Hadoop's checksum file of a local file, which its own delete takes along."""
+    """Return the checksum file that Hadoop keeps beside a local file and deletes with it."""
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}.{name}.crc"
 
 
 def _remove_staging_directories(root: str, paths: Sequence[str]) -> None:
-    """Delete what this run emptied below ``staged/``: thousands of transactions would leave as many directories."""
+    """Delete directories below ``staged/`` that this run emptied: thousands of transactions would leave as many."""
     emptied = {
         directory
         for path in paths

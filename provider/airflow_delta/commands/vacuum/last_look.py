@@ -1,7 +1,7 @@
-"""The last look before VACUUM deletes: what was committed, or is being committed, since it was decided what to delete.
+"""The last look before VACUUM deletes: what has been, or is being, committed since it decided what to delete.
 
-The files of a transaction that nobody has published are announced for deletion by its abort marker, before the look for attempts
-of its commit. A commit that comes later sees the marker and refuses; one that came first is seen, and its files stay.
+Unpublished files of a transaction are announced for deletion by its abort marker, before looking for attempts of its commit. A
+later commit sees the marker and refuses; an earlier one is seen, and its files stay.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 COMMIT_MAY_LAST = 24 * 3_600_000
-"""Milliseconds for which an attempt of a commit counts as alive, however short the grace time of transactions is."""
+"""Milliseconds for which an attempt of a commit counts as alive, even with a shorter grace time."""
 
 
 class LastLook:
-    """Says of batches of files which of them may be deleted now; safe to ask from several threads.
+    """Decides which files of a batch may be deleted now; thread-safe.
 
     :param version: version of the table that was decided on.
-    :param over: says whether a staged transaction is committed; its other files are nobody's.
-    :param deleted_before: milliseconds since the epoch; files removed before are kept for nobody.
-    :param dead_before: the same; attempts of commits that began earlier are not alive.
+    :param over: tells whether a staged transaction is committed; its other files are unused.
+    :param deleted_before: milliseconds since the epoch; files removed before that are not kept.
+    :param dead_before: the same; attempts of commits that began before are dead.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LastLook:
         self._lock = threading.Lock()
 
     def __call__(self, files: Collection[FileStatus]) -> list[FileStatus]:
-        """Return those that may be deleted. Nothing must come between this and the deletion."""
+        """Return those that may be deleted; nothing may happen between this and the deletion."""
         with self._lock:
             for transaction in {transaction_of(status.path) for status in files} - self._given_up.keys():
                 if transaction is not None:
@@ -61,7 +61,7 @@ class LastLook:
         return path not in self._kept and (transaction is None or self._given_up[transaction])
 
     def _give_up(self, transaction: str) -> bool:
-        """Announce that the files of a transaction are to be deleted; say whether no commit can publish them any more."""
+        """Announce that the files of a transaction will be deleted; return whether no commit can publish them."""
         store = self._log.store
         try:
             if read_markers(store, transaction, dead_before=self._dead_before).committed:

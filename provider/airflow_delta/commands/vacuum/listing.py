@@ -1,7 +1,7 @@
-"""What lies in a table's directory, as VACUUM looks at it (Delta's ``isHiddenDirectory``).
+"""What is in a table's directory, as VACUUM sees it (Delta's ``isHiddenDirectory``).
 
-One set of rules decides what VACUUM may touch, whether a listing or the log (VACUUM LITE) names it: no hidden names, except
-below ``staged/``; nothing of a table in a directory of this one; nothing behind a link to a directory.
+The same rules decide what VACUUM may touch in a listing and in the log (VACUUM LITE): no hidden names, except below ``staged/``;
+nothing of a table inside this one; nothing behind a link to a directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import FileStatus, LogStore
 
 _COLLECTED = ("_delta_index", "_change_data")
-"""Hidden names that are VACUUM's all the same."""
+"""Hidden names that VACUUM deletes nevertheless."""
 
 _STAGED = f"{STAGING_DIRECTORY}/"
 _THREADS = 8
@@ -42,7 +42,7 @@ class Listing:
 
 
 def hidden_names(snapshot: Snapshot) -> Callable[[str], bool]:
-    """Return the test for names that VACUUM leaves alone, whatever is below them."""
+    """Return a test for names that VACUUM leaves alone, with everything below."""
     from airflow_delta.log.features.column_mapping import physical_partition_columns
 
     names = {*snapshot.metadata.partition_columns, *physical_partition_columns(snapshot.metadata)}
@@ -59,9 +59,9 @@ def hidden_names(snapshot: Snapshot) -> Callable[[str], bool]:
 
 
 def list_table(store: LogStore, hidden: Callable[[str], bool]) -> Listing:
-    """List a table's directory: everything that is not hidden, and all that is below ``staged/``.
+    """List a table's directory: everything that is not hidden, and everything below ``staged/``.
 
-    Links to directories are neither followed nor listed, nor is what belongs to another table in a directory of this one.
+    Links to directories are neither followed nor listed, nor is a table inside this one.
     """
     listing = Listing()
     _list_below(store, "", hidden, listing)
@@ -71,7 +71,7 @@ def list_table(store: LogStore, hidden: Callable[[str], bool]) -> Listing:
 def select_listed(store: LogStore, hidden: Callable[[str], bool], named: Iterable[FileStatus]) -> Listing:
     """Return those of the files that the log names which :func:`list_table` would have found, without listing the table.
 
-    :param named: sizes and times are those of the log; a local file that is younger keeps its own time.
+    :param named: with sizes and times of the log; a newer local file keeps its own time.
     """
     visible = [status for status in named if _visible(hidden, status.path)]
     foreign = _foreign_directories(store, all_parents([status.path for status in visible]))
@@ -122,7 +122,7 @@ def _is_own(root: str, directory: str) -> bool:
 
 
 def _status(store: LogStore, named: FileStatus) -> FileStatus | None:
-    """Return a file with the time that VACUUM goes by, or ``None`` if it is gone or a directory."""
+    """Return a file with the time that counts for VACUUM, ``None`` if it is gone or a directory."""
     from airflow_delta.log.storage.base import FileStatus
 
     if store.local_root is None:
@@ -188,5 +188,5 @@ def _walk(root: str, start: str, hidden: Callable[[str], bool], listing: Listing
 
 
 def _checksum_of(name: str) -> str | None:
-    """Return the file that one of Hadoop's local checksum files belongs to."""
+    """Return the file that a local checksum file of Hadoop belongs to."""
     return name[1:-4] if name.startswith(".") and name.endswith(".crc") else None

@@ -1,4 +1,4 @@
-"""VACUUM: delete the files that neither the table nor anybody who may still read or publish needs."""
+"""VACUUM: delete files that the table, its readers and open transactions no longer need."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 HOUR = 3_600_000
 TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
-"""How old the newest file of a transaction gets before it counts as given up."""
+"""Age of a transaction's newest file at which it counts as abandoned."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class VacuumResult:
 
     :param version: version of the table whose files were kept.
     :param num_files: files deleted (``dry_run``: that would be).
-    :param num_directories: empty directories deleted (``dry_run``: tried; one with only hidden or young files in it will stay). A
-        directory that this run empties goes with the next one.
+    :param num_directories: empty directories deleted (``dry_run``: tried; those with hidden or recent files stay). A directory
+        that this run empties goes with the next run.
     :param num_bytes: bytes of these files.
-    :param num_live_transactions: staged transactions that may still be published; none of their files was looked at.
+    :param num_live_transactions: staged transactions that may still be published; their files were not looked at.
     :param paths: files and directories, relative to the table root and not URL-encoded.
     """
 
@@ -65,7 +65,7 @@ class VacuumResult:
     def to_dict(self, *, max_paths: int | None = None) -> dict[str, Any]:
         """Return it as JSON for XCom.
 
-        :param max_paths: how many of the paths to keep; all for ``None``.
+        :param max_paths: how many of the paths to keep; ``None``: all.
         """
         return {
             "table": self.table,
@@ -76,7 +76,7 @@ class VacuumResult:
             "numDirectories": self.num_directories,
             "numBytes": self.num_bytes,
             "numLiveTransactions": self.num_live_transactions,
-            # A name that is no UTF-8 cannot be stored as JSON everywhere.
+            # A name that is not UTF-8 cannot be stored as JSON everywhere.
             "paths": [path.encode(errors="backslashreplace").decode() for path in self.paths[:max_paths]],
         }
 
@@ -97,22 +97,22 @@ def vacuum(
 ) -> VacuumResult:
     """Delete files that no version within the retention needs, and directories that are empty.
 
-    Files of a staged transaction that may still be published stay, whatever the retention: see
+    Files of a staged transaction that may still be published stay, whatever the retention; see
     :func:`airflow_delta.commands.vacuum.staged_transactions.staged_transactions`.
 
     :param retention_hours: age that files must have; default: the property ``delta.deletedFileRetentionDuration``.
     :param retention_check: refuse a retention below that property (Delta's ``retentionDurationCheck.enabled``).
     :param lite: delete only what the commits since the last VACUUM removed, without listing the table (VACUUM LITE).
     :param dry_run: delete nothing and commit nothing.
-    :param transaction_timeout_hours: age of its newest file at which a staged transaction counts as given up; the retention,
-        where that is longer.
+    :param transaction_timeout_hours: age of its newest file at which a staged transaction counts as abandoned; at least the
+        retention.
     :param logging_enabled: commit VACUUM START and VACUUM END (Delta's ``vacuum.logging.enabled``).
-    :param clock: gives the present time in milliseconds since the epoch.
-    :raises DeltaTableNotFoundException: there is no table; nothing is ever deleted then.
-    :raises VacuumRetentionPeriodTooShortException: the retention is below the property, and that is checked.
-    :raises DeltaUnsupportedTableFeatureException: the table has a feature that this provider does not know (also
+    :param clock: returns the current time in milliseconds since the epoch.
+    :raises DeltaTableNotFoundException: if there is no table; nothing is ever deleted then.
+    :raises VacuumRetentionPeriodTooShortException: if the retention is below the property and that is checked.
+    :raises DeltaUnsupportedTableFeatureException: if the table has a feature that this provider does not know (also
         :class:`~airflow_delta.exceptions.InvalidProtocolVersionException`).
-    :raises DeltaIllegalStateException: ``lite``, and the log does not reach back to the last VACUUM.
+    :raises DeltaIllegalStateException: if ``lite`` is set and the log does not reach back to the last VACUUM.
     """
     now = clock() if clock is not None else int(time.time() * 1000)
     default, specified = _retention(log, retention_hours, retention_check=retention_check)
@@ -122,7 +122,7 @@ def vacuum(
     dead_before = now - max(retention, round(transaction_timeout_hours * HOUR))
     forget_links()
     last = last_version_before(log, now - retention)
-    # The files first, then the version: what is committed in between is kept.
+    # Files first, then the version: what is committed in between is kept.
     hidden = hidden_names(log.snapshot)
     if lite:
         listing = select_listed(log.store, hidden, removed_files(log, last, deleted_before=now - retention))
@@ -190,7 +190,7 @@ def vacuum(
 
 
 def _retention(log: DeltaLog, hours: float | None, *, retention_check: bool) -> tuple[int, int | None]:
-    """Return the table's retention and the one that was asked for, in milliseconds."""
+    """Return the table's retention and the requested one, in milliseconds."""
     snapshot = log.update()
     if snapshot.version < 0:
         raise DeltaTableNotFoundException(f"There is no Delta table at {log.uri}, so VACUUM deletes nothing.", table=log.uri)
@@ -214,7 +214,7 @@ def _retention(log: DeltaLog, hours: float | None, *, retention_check: bool) -> 
 
 
 def _check_protocol(snapshot: Snapshot) -> None:
-    """Refuse a table with features that are not known here: they may keep files that nothing else names (vacuumProtocolCheck)."""
+    """Refuse a table with unknown features: they may need files that nothing else names (vacuumProtocolCheck)."""
     protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version)
     protocol.check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
 

@@ -1,4 +1,4 @@
-"""Staged files that VACUUM may collect: never those of a transaction that may still be published."""
+"""Staged transactions whose files VACUUM may delete: never those that may still be published."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLOCKS_DIFFER_BY = 24 * 3_600_000
 
 @dataclass
 class _Staged:
-    """What lies below ``staged/<transactionId>``."""
+    """What is below ``staged/<transactionId>``."""
 
     files: list[FileStatus] = field(default_factory=list)
     directories: list[int] = field(default_factory=list)  # modification times
@@ -39,10 +39,10 @@ class _Staged:
 class StagedTransactions:
     """Which staged transactions are over.
 
-    :ivar live: ids of those that may still be published; nothing of them may be touched.
-    :ivar aborted: ids of those whose abort marker must stay: it is what a commit that comes late reads.
-    :ivar in_table: ids of those whose files the table names: their markers stay as long as these do.
-    :ivar committed: ids of those that the log, or their own marker, says are committed.
+    :ivar live: those that may still be published and must not be touched.
+    :ivar aborted: those whose abort marker must stay for a late commit to find.
+    :ivar in_table: those whose files the table names; their markers stay as long.
+    :ivar committed: those that are committed, by the log or their own marker.
     """
 
     live: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class StagedTransactions:
     committed: frozenset[str] = frozenset()
 
     def protects(self, path: str) -> bool:
-        """Say whether a file or directory must stay, however old it is."""
+        """Return whether a file or directory must stay, however old it is."""
         transaction, name = _split(path)
         if transaction is None:
             return path == STAGING_DIRECTORY and bool(self.live)
@@ -65,12 +65,12 @@ class StagedTransactions:
 def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *, dead_before: int) -> StagedTransactions:
     """Find out which staged transactions of a listing are over.
 
-    One is over when the log holds it (by its id, or by files of it), when it was aborted and no attempt of its commit may be
-    alive, or when everything of it is older than any transaction may get. ``log.snapshot`` must be newer than the listing: a
-    transaction that is committed later counts as live.
+    A transaction is over if the log holds it (its id or its files), if it was aborted and no attempt of its commit can be alive,
+    or if all its files are older than any transaction can be. ``log.snapshot`` must be newer than the listing: a transaction that
+    is committed later counts as live.
 
     :param valid: files that the table's present version or a retained tombstone names.
-    :param dead_before: milliseconds since the epoch; what was written before belongs to no live transaction.
+    :param dead_before: milliseconds since the epoch; files written before that belong to no live transaction.
     """
     staged: dict[str, _Staged] = defaultdict(_Staged)
     for status in listing.files:
@@ -99,13 +99,13 @@ def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *
 
 
 def transaction_of(path: str) -> str | None:
-    """Return the transaction that a file is staged for, ``None`` where it is not."""
+    """Return the transaction that a file is staged for, ``None`` if it is not."""
     transaction, name = _split(path)
     return transaction if name else None
 
 
 def _not_in_log(log: DeltaLog, staged: Mapping[str, _Staged]) -> dict[str, _Staged]:
-    """Return those whose id no commit carries that is as new as their oldest file."""
+    """Return those whose id is in no commit since their oldest file was written."""
     remaining = dict(staged)
     if not remaining:
         return remaining

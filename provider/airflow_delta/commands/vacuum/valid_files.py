@@ -1,4 +1,4 @@
-"""The files that VACUUM must keep, and those that only the log tells it to delete."""
+"""The files that VACUUM must keep, and those that only commits name for deletion."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class _LastVacuumInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def valid_files(snapshot: Snapshot, *, deleted_before: int) -> set[str]:
-    """Return the keys of what must stay: live files, tombstones that are young enough, and deletion vectors of both.
+    """Return the keys of what must stay: live files, recent tombstones, and the deletion vectors of both.
 
-    Files outside of the table (those of a shallow clone's source) are left out: VACUUM does not look there.
+    Files outside of the table (of a shallow clone's source) are left out: VACUUM does not look there.
 
-    :param deleted_before: milliseconds since the epoch; files removed before are kept for nobody.
+    :param deleted_before: milliseconds since the epoch; files removed before that are not kept.
     """
     from airflow_delta.log.replay.live_files import tombstones
 
@@ -50,7 +50,7 @@ def valid_files(snapshot: Snapshot, *, deleted_before: int) -> set[str]:
 
 
 def needs_commits(snapshot: Snapshot, files: Sequence[FileStatus], *, longer: bool) -> bool:
-    """Say whether commits must tell what the snapshot does not, see :func:`committed_within`, before these files are deleted.
+    """Return whether commits must be read (:func:`committed_within`) before these files are deleted.
 
     :param longer: the retention is above ``delta.deletedFileRetentionDuration``.
     """
@@ -64,8 +64,8 @@ def needs_commits(snapshot: Snapshot, files: Sequence[FileStatus], *, longer: bo
 def committed_within(log: DeltaLog, snapshot: Snapshot, last: int | None) -> set[str]:
     """Return the keys of what commits within the retention removed, and of their change data.
 
-    The snapshot does not tell them all: change files are in no state of a table, and checkpoints leave out tombstones that are
-    older than ``delta.deletedFileRetentionDuration``. A staged change file may be much older than the commit that has it.
+    The snapshot does not have them all: change files are not part of a table's state, and checkpoints leave out tombstones older
+    than ``delta.deletedFileRetentionDuration``. A staged change file may be much older than its commit.
 
     :param last: last version outside of the retention, from :func:`last_version_before`.
     """
@@ -88,7 +88,7 @@ def committed_within(log: DeltaLog, snapshot: Snapshot, last: int | None) -> set
 
 
 def last_version_before(log: DeltaLog, deleted_before: int) -> int | None:
-    """Return the last version that was committed at that time or before it; ``None`` when there is none."""
+    """Return the last version committed at or before a time, ``None`` if there is none."""
     from airflow_delta.log.time_travel import version_at_timestamp
 
     latest = log.update()
@@ -104,7 +104,7 @@ def removed_files(log: DeltaLog, last: int | None, *, deleted_before: int) -> li
     """Return the files that commits removed since the last VACUUM, with their deletion vectors, and change files (VACUUM LITE).
 
     :param last: last version outside of the retention, from :func:`last_version_before`.
-    :raises DeltaIllegalStateException: commits since the last VACUUM are gone from the log (Delta: DELTA_CANNOT_VACUUM_LITE).
+    :raises DeltaIllegalStateException: if commits since the last VACUUM are gone from the log (Delta: DELTA_CANNOT_VACUUM_LITE).
     """
     if last is None:
         return []
@@ -143,7 +143,7 @@ def removed_files(log: DeltaLog, last: int | None, *, deleted_before: int) -> li
 
 
 def remember_vacuum(log: DeltaLog, last: int | None) -> None:
-    """Note how far VACUUM got, for the next VACUUM LITE; a hint, as Delta's ``_last_vacuum_info`` is."""
+    """Note how far VACUUM got, for the next VACUUM LITE; a hint, like Delta's ``_last_vacuum_info``."""
     if last is None:
         return
     try:
@@ -159,7 +159,7 @@ def _last_vacuum(log: DeltaLog) -> int | None:
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        logger.warning("%s of table %s is damaged and is left out: %s", LAST_VACUUM_INFO, log.uri, error)
+        logger.warning("%s of table %s is damaged and ignored: %s", LAST_VACUUM_INFO, log.uri, error)
         return None
 
 

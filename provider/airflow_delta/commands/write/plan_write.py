@@ -1,52 +1,40 @@
-"""A ``WRITE`` stage before Spark: what it is asked to write, what it may read, and how a job elsewhere gets to know."""
+"""A ``WRITE`` stage before Spark: what to write, what to read, and how a job elsewhere is told."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from airflow_delta import exceptions
-from airflow_delta.commands.begin.read_snapshot import parse_predicate
 from airflow_delta.commands.files.rules import table_rules
-from airflow_delta.commands.stage.after import after_arguments, handle_after, load_earlier
 from airflow_delta.commands.stage.data_change import check_replacement, refuse_untold
 from airflow_delta.commands.stage.plan_create import handle_of_new
-from airflow_delta.commands.stage.scan import plan_scan, plan_scan_after, scan_of, spark_table, undecided_files, zone_needed
-from airflow_delta.commands.write.collect_write import collect_files, collect_stage
+from airflow_delta.commands.stage.scan import plan_scan, scan_of, undecided_files, zone_needed
+from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.commands.write.write_options import (
-    MODES,
     check_condition,
+    check_data_change,
     check_write_options,
     create_arguments,
-    data_change_arguments,
-    optimize_arguments,
+    optimized_file_size,
     replacement,
 )
-from airflow_delta.exceptions import (
-    DeltaError,
-    StagingException,
-)
-from airflow_delta.staging.contract import ScanPlan, StagedWrite, TransactionHandle
-from airflow_delta.staging.mapping import REPLACED_SCHEMA
-from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, attempt_directory, stage_key
+from airflow_delta.exceptions import DeltaError, StagingException
+from airflow_delta.staging.contract import ScanPlan, TransactionHandle
+from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME
 from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.staging.write import WriteArguments
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.stage.load import StageActions
     from airflow_delta.log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
 
-__all__ = ["MODES", "collect_files", "collect_stage", "plan_scan", "plan_stage", "put_request", "read_report", "skip_stage"]
-
 
 def plan_stage(
-    log: DeltaLog,
-    handle: TransactionHandle,
+    stage: StageView,
     *,
-    task_id: str,
-    map_index: int = -1,
-    attempt: str,
     mode: str = "append",
     replace_where: str | None = None,
     merge_schema: bool = False,
@@ -62,145 +50,108 @@ def plan_stage(
     cluster_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
     description: str | None = None,
-    spark_table_uri: str | None = None,
-    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
 ) -> StageRequest:
     """Plan one attempt of a stage, in the worker, before Spark.
 
-    :param attempt: unique name of this execution (:func:`airflow_delta.staging.paths.new_attempt`).
     :param mode: ``append``, ``overwrite`` or ``dynamic`` (dynamic partition overwrite).
     :param replace_where: Spark SQL predicate of an ``overwrite``: only rows that satisfy it are replaced.
-    :param merge_schema: columns that the table does not have are added to it.
+    :param merge_schema: add columns that the table does not have.
     :param overwrite_schema: an ``overwrite`` replaces the table's schema and partitioning.
     :param partition_by: partition columns; must be the table's own unless ``overwrite_schema``; default: the handle's.
-    :param read: plan a scan of the table at the version that the transaction reads, for jobs that cannot ask later
-        (``True``: the whole table, a text: the files that the predicate may match).
+    :param read: plan a scan of the table for jobs that cannot ask for one later (``True``: the whole table, a string: files that
+        the predicate may match).
     :param options: options of Spark's Parquet writer (``maxRecordsPerFile``, ``compression``, ...).
     :param optimize_write: shuffle the rows before they are written, into files near the target size; default: the property
         ``delta.autoOptimize.optimizeWrite``.
-    :param data_change: false: the rows that are written are those that are there, which only get other files.
+    :param data_change: false: the rows are those that the table has, moved to other files.
     :param replace_on: condition between rows ``t`` of the table and rows ``s`` of the DataFrame: an ``overwrite`` removes the
         rows of the table that match any of the DataFrame's.
     :param replace_using: columns: the same, for rows that are equal in all of them.
     :param create: the rows make the table: ``create`` (CREATE TABLE AS SELECT), ``create_or_replace`` or ``replace``; with
         ``partition_by``, ``cluster_by``, ``properties`` and ``description`` of the new table.
-    :param after: staged writes of earlier stages, on top of which this one is planned.
-    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
-    :raises DeltaIllegalArgumentException: the options contradict each other.
-    :raises PredicateException: the predicate does not parse or names an unknown column.
+    :raises DeltaIllegalArgumentException: if the options contradict each other.
+    :raises PredicateException: if the predicate does not parse or names an unknown column.
     """
-    given = (replace_where, merge_schema, overwrite_schema, replace_on, replace_using, after, not data_change)
-    arguments = create_arguments(
-        handle, create, partition_by, cluster_by, properties, description, refused=any(given) or mode != "append"
+    stage.check_open()
+    begun, exists = stage, stage.exists
+    given = (replace_where, merge_schema, overwrite_schema, replace_on, replace_using, stage.stages, not data_change)
+    created = create_arguments(
+        stage.handle, create, partition_by, cluster_by, properties, description, refused=any(given) or mode != "append"
     )
-    before = handle
-    if create is not None:
-        handle = handle_of_new(handle, arguments["create"])
-        mode, partition_columns = "overwrite" if handle.read_version >= 0 else "append", handle.partition_columns
-    earlier = load_earlier(log, handle, after) if after else []
-    if earlier:
-        handle = handle_after(handle, earlier)
-        arguments |= after_arguments(earlier)
-    if create is None:
+    if created is not None:
+        stage = replace(stage, given_target=handle_of_new(stage.handle, created))
+        mode, partition_columns = "overwrite" if stage.handle.read_version >= 0 else "append", stage.target.partition_columns
+    else:
         partition_columns = check_write_options(
-            handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+            stage.target, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
         )
     fits = mode == "overwrite" and replace_where is None and data_change and not overwrite_schema
-    arguments |= replacement(handle, replace_on, replace_using, fits=fits)
-    arguments |= optimize_arguments(handle, optimize_write)
-    arguments |= data_change_arguments(
-        log,
-        handle,
-        replace_where,
-        mode=mode,
+    replaced = replacement(stage, replace_on, replace_using, fits=fits)
+    if not data_change:
+        check_data_change(stage, replace_where, mode=mode, merge_schema=merge_schema, overwrite_schema=overwrite_schema)
+    keeps_names = (overwrite_schema or created is not None) and _keeps_names(stage.handle, stage.target)
+    arguments = WriteArguments(
+        create=created,
+        replace_on=replaced.condition,
+        parameters=replaced.parameters,
+        optimize_write=optimized_file_size(stage.target, optimize_write),
         data_change=data_change,
-        merge_schema=merge_schema,
-        overwrite_schema=overwrite_schema,
+        replaced_schema=begun.target.schema_string if keeps_names else None,
     )
-    if (overwrite_schema or create is not None) and _keeps_names(before, handle):
-        arguments[REPLACED_SCHEMA] = (handle_after(before, earlier) if earlier else before).schema_string
-    exists = handle.read_version >= 0 or bool(earlier)
-
-    def plan(where: str | None) -> ScanPlan:
-        return plan_scan_after(log, before, where, earlier, spark_table_uri=spark_table_uri)
 
     rewrite = predicate_text = predicate = None
-    if "replaceOn" in arguments and exists:
-        rewrite = plan(None)
+    if replaced.condition is not None and exists:
+        rewrite = plan_scan(begun)
     if replace_where is not None and exists:
-        predicate, rewrite = _plan_replace_where(
-            log, handle, before, replace_where, earlier, data_change=data_change, spark_table_uri=spark_table_uri
-        )
-        # Its own text: what it says of timestamps does not depend on the time zone of a Spark session.
+        predicate, rewrite = _plan_replace_where(stage, replace_where, data_change=data_change)
+        # Its own text, whose timestamps do not depend on the time zone of a Spark session.
         predicate_text = predicate.text
-    elif replace_where is not None:  # of a table that the commit makes: Spark gets it as it is
-        check_condition(handle, "replace_where", replace_where)
-    check_replacement(before, earlier, mode=mode, predicate=predicate, data_change=data_change)
-    rules = table_rules(handle, overwrite_schema=overwrite_schema)
+    elif replace_where is not None:  # of a new table: Spark gets it as it is
+        check_condition(stage.target, "replace_where", replace_where)
+    check_replacement(stage, mode=mode, predicate=predicate, data_change=data_change)
+    rules = table_rules(stage.target, overwrite_schema=overwrite_schema)
     if rules.change_data and data_change:
-        refuse_untold(before, "A write", earlier, tells=rewrite is not None)
-    scan = plan(None if read is True else read) if read else None
-    stage = stage_key(task_id, map_index)
-    return StageRequest(
-        transaction_id=handle.transaction_id,
-        table=spark_table(log, spark_table_uri),
-        read_version=handle.read_version,
-        stage=stage,
-        task_id=task_id,
-        map_index=map_index,
-        attempt=attempt,
-        directory=attempt_directory(handle.transaction_id, stage, attempt),
+        refuse_untold(stage, "A write", tells=rewrite is not None)
+    return stage.request(
+        arguments,
         mode=mode,
         replace_where=replace_where,
         predicate=predicate_text,
-        schema_string=None if overwrite_schema else handle.schema_string,
-        arguments=arguments,
+        schema_string=None if overwrite_schema else stage.target.schema_string,
         partition_columns=partition_columns,
         merge_schema=merge_schema,
         overwrite_schema=overwrite_schema,
-        options={key: str(value) for key, value in (options or {}).items()},
-        scan=scan,
+        options=options,
+        scan=plan_scan(begun, None if read is True else read) if read else None,
         rewrite=rewrite,
         rules=rules,
     )
 
 
-def _plan_replace_where(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    begun: TransactionHandle,
-    replace_where: str,
-    earlier: Sequence[StageActions],
-    *,
-    data_change: bool,
-    spark_table_uri: str | None,
-) -> tuple[Predicate, ScanPlan | None]:
-    """Return the predicate of an overwrite, and the files of which Spark must write the rows that stay.
-
-    :param begun: the handle without what the earlier stages did.
-    """
-    predicate = parse_predicate(log, handle, replace_where)
+def _plan_replace_where(stage: StageView, replace_where: str, *, data_change: bool) -> tuple[Predicate, ScanPlan | None]:
+    """Return the predicate of an overwrite, and the files whose remaining rows Spark must rewrite."""
+    predicate = stage.predicate(replace_where)
     if not predicate.partition_only:
-        return predicate, plan_scan_after(log, begun, replace_where, earlier, spark_table_uri=spark_table_uri)
-    undecided = undecided_files(log, begun, predicate, earlier)
+        return predicate, plan_scan(stage, replace_where)
+    undecided = undecided_files(stage, predicate)
     if not undecided:
         return predicate, None
     if not data_change:
-        raise zone_needed(handle, predicate, "With data_change=False")
-    if table_rules(handle).change_data:  # a version that has change data files tells of all its changes in them
-        return predicate, plan_scan_after(log, begun, replace_where, earlier, spark_table_uri=spark_table_uri)
-    return predicate, scan_of(log, handle, undecided, predicate, spark_table_uri=spark_table_uri)
+        raise zone_needed(stage.target, predicate, "With data_change=False")
+    if table_rules(stage.target).change_data:  # change data files must cover all changes of a version
+        return predicate, plan_scan(stage, replace_where)
+    return predicate, scan_of(stage, undecided, predicate)
 
 
 def _keeps_names(before: TransactionHandle, after: TransactionHandle) -> bool:
-    """Return whether columns that stay keep their ids and physical names, although the schema is replaced."""
+    """Return whether columns keep their ids and physical names although the schema is replaced."""
     from airflow_delta.log.features.column_mapping import mode
 
     return before.read_version >= 0 and mode(before.configuration) != "none" and mode(after.configuration) != "none"
 
 
 def put_request(log: DeltaLog, request: StageRequest) -> str:
-    """Write the request beside the attempt's files, for a job that runs elsewhere, and return its URI as Spark reaches it."""
+    """Write the request beside the attempt's files for a job that runs elsewhere; return its URI as Spark reaches it."""
     data = json.dumps(request.to_dict(), ensure_ascii=False).encode()
     log.store.put(f"{request.directory}/{REQUEST_NAME}", data)
     return f"{request.path}/{REQUEST_NAME}"
@@ -210,7 +161,7 @@ def read_request(log: DeltaLog, directory: str) -> StageRequest:
     """Read back the request that an earlier try of a stage put.
 
     :param directory: ``directory`` of that request.
-    :raises StagingException: it is gone, or damaged.
+    :raises StagingException: if it is gone, or damaged.
     """
     path = f"{directory}/{REQUEST_NAME}"
     try:
@@ -225,7 +176,7 @@ def read_request(log: DeltaLog, directory: str) -> StageRequest:
 def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
     """Read the report that a job elsewhere left in the attempt's directory.
 
-    :raises StagingException: there is none: the job ended without staging.
+    :raises StagingException: if there is none: the job ended without staging.
     :raises DeltaError: the typed error that the stage itself reported.
     """
     directory = f"{request.directory}/{REPORT_DIRECTORY}"
@@ -242,7 +193,7 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
         report = StageReport.from_dict(json.loads(b"".join(log.store.read_many(parts))))
     except ValueError as error:
         raise StagingException(
-            f"The report of stage {request.stage} in {directory} is no JSON: {error}", table=log.uri
+            f"The report of stage {request.stage} in {directory} is not JSON: {error}", table=log.uri
         ) from error
     if report.error_class is not None:
         kind = getattr(exceptions, report.error_class, None)
@@ -264,28 +215,3 @@ def reported_error(log: DeltaLog, request: StageRequest) -> DeltaError | None:
     except DeltaError as reported:
         return reported
     return None
-
-
-def skip_stage(
-    handle: TransactionHandle, *, task_id: str, map_index: int = -1, attempt: str, mode: str = "append"
-) -> StagedWrite:
-    """Return the staged write of a stage that does nothing because the handle is committed already.
-
-    It carries the totals of that commit, so that a check between stage and commit judges the rows that are there.
-    """
-    committed = handle.committed
-    return StagedWrite(
-        transaction_id=handle.transaction_id,
-        stage=stage_key(task_id, map_index),
-        task_id=task_id,
-        map_index=map_index,
-        attempt=attempt,
-        mode=mode,
-        schema_string=handle.schema_string or "",
-        partition_columns=handle.partition_columns,
-        num_files=committed.num_files if committed else 0,
-        num_removed_files=committed.num_removed_files if committed else 0,
-        num_records=committed.num_records if committed else 0,
-        num_bytes=committed.num_bytes if committed else 0,
-        already_committed=True,
-    )

@@ -1,7 +1,8 @@
-"""The look at rows that ADD CONSTRAINT and SET NOT NULL take: is there one that breaks the new rule?"""
+"""ADD CONSTRAINT and SET NOT NULL on Spark: check that no row violates the new rule."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import (
@@ -13,25 +14,24 @@ from airflow_delta.exceptions import (
 from airflow_delta.spark.align import quoted
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.read import read_files
+from airflow_delta.staging.constraint import ConstraintArguments
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-def check_constraint(spark: SparkSession, request: StageRequest) -> StageReport:
-    """Check every row of the planned files: ``arguments["constraints"]`` are true, ``arguments["notNull"]`` not null.
+def run(spark: SparkSession, request: StageRequest) -> StageReport:
+    """Check every row of the planned files in one pass that reads only the columns of the rules.
 
-    One pass over the files; reads no more than the columns that the rules name.
-
-    :raises ConstraintViolationException: rows break a constraint; a null does, as in Delta.
-    :raises InvariantViolationException: a column that is to be NOT NULL is null.
-    :raises DeltaAnalysisException: an expression names no column of the table, or is no condition.
+    :raises ConstraintViolationException: if rows break a constraint; a null does, as in Delta.
+    :raises InvariantViolationException: if a column that is to be NOT NULL is null.
+    :raises DeltaAnalysisException: if an expression names no column of the table, or is not a condition.
     """
     if request.rewrite is None:
-        raise StagingException(f"{request.operation} of stage {request.stage} was planned without files to look at")
-    constraints: dict[str, str] = request.arguments["constraints"]
-    not_null: list[list[str]] = request.arguments["notNull"]
+        raise StagingException(f"{request.operation} of stage {request.stage} was planned without files to check")
+    arguments = ConstraintArguments.of(request)
+    constraints, not_null = arguments.constraints, arguments.not_null
     with session_settings(spark, WRITE_SETTINGS):
         rows = read_files(spark, request.rewrite, request.rewrite.files)
         broken = [_breaks(rows, name, text, request) for name, text in constraints.items()]
@@ -49,7 +49,7 @@ def check_constraint(spark: SparkSession, request: StageRequest) -> StageReport:
         if count:
             raise InvariantViolationException(
                 f"{count} rows of table {where} have no value in column {'.'.join(path)}, which is to be NOT NULL "
-                "(DELTA_NEW_NOT_NULL_VIOLATION). Give them one, or delete them.",
+                "(DELTA_NEW_NOT_NULL_VIOLATION). Set a value in them, or delete them.",
                 table=request.table,
                 version=request.read_version,
             )
@@ -72,7 +72,7 @@ def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Col
         ) from error
     if not isinstance(found, BooleanType):
         raise DeltaAnalysisException(
-            f"The constraint {name} ({text}) is no condition, but of type {found.simpleString()} "
+            f"The constraint {name} ({text}) is not a condition, but of type {found.simpleString()} "
             "(DELTA_NON_BOOLEAN_CHECK_CONSTRAINT)",
             table=request.table,
             version=request.read_version,
@@ -80,7 +80,7 @@ def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Col
     return ~sf.coalesce(sf.expr(text), sf.lit(False))
 
 
-def _is_null(path: list[str]) -> Column:
+def _is_null(path: Sequence[str]) -> Column:
     from pyspark.sql import functions as sf
 
     return sf.col(".".join(map(quoted, path))).isNull()

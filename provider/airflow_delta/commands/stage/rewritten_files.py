@@ -1,0 +1,30 @@
+"""The files that a report lists as rewritten, as the log or an earlier stage has them."""
+
+from __future__ import annotations
+
+from airflow_delta.commands.stage.scan import candidate_files
+from airflow_delta.commands.stage.stage_view import StageView
+from airflow_delta.exceptions import StagingException
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.staging.report import StageReport, StageRequest
+
+
+def rewritten_files(stage: StageView, request: StageRequest, report: StageReport) -> list[AddFile]:
+    """Return the files that an attempt has rewritten.
+
+    :raises StagingException: if a file was not there when the stage was planned.
+    """
+    wanted = list(dict.fromkeys(report.rewritten_files))
+    if not wanted:
+        return []
+    text = None if request.rewrite is None else request.rewrite.predicate
+    live = {file.path: file for file in candidate_files(stage, None if text is None else stage.predicate(text))}
+    lost = next((path for path in wanted if path not in live), None)
+    if lost is not None:
+        raise StagingException(
+            f"Stage {request.stage} reports the rewritten file {lost}, which is not among the files of table {stage.log.uri} "
+            f"version {stage.handle.read_version} that it was planned on. Clear the stage.",
+            table=stage.log.uri,
+            version=stage.handle.read_version,
+        )
+    return [live[path] for path in wanted]

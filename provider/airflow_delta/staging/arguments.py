@@ -1,0 +1,49 @@
+"""Arguments of operations in their requests: typed values with a JSON form.
+
+An operation with arguments of its own has a class in a module of its own here. Its command makes it, its Spark module reads it
+(``XArguments.of(request)``), and no other code knows its fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from airflow_delta.staging.contract import Json, Payload
+
+if TYPE_CHECKING:
+    from airflow_delta.staging.report import StageRequest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments(Payload):
+    """Arguments of every operation. The JSON form leaves out fields that are ``None``.
+
+    :param after: ids of the stages that the request was planned on top of.
+    :param earlier: those stages as their tasks returned them.
+    """
+
+    after: tuple[str, ...] = ()
+    earlier: tuple[dict, ...] = ()  # type: ignore[type-arg]
+
+    def to_dict(self) -> Json:
+        """Return plain JSON."""
+        return {name: value for name, value in Payload.to_dict(self).items() if value is not None}
+
+    @classmethod
+    def of(cls, request: StageRequest) -> Self:
+        """Return the arguments of a request.
+
+        :raises StagingException: if they are not those of this kind of operation.
+        """
+        return cls.from_dict(request.arguments)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewriteArguments(Arguments):
+    """Arguments of operations that rewrite rows; DELETE has no others.
+
+    :param operation_parameters: ``operationParameters`` of the commit.
+    """
+
+    operation_parameters: dict = field(default_factory=dict)  # type: ignore[type-arg]
