@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.operators.table import DeltaSparkTableOperator
+from airflow_delta.operators.base import Parts, templated
+from airflow_delta.operators.spark_runner import SparkRunner
+from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.staging.changes import Change
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageRequest
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 
-class DeltaAlterTableOperator(DeltaSparkTableOperator):
+class DeltaAlterTableOperator(DeltaTableOperator):
     """ALTER TABLE: one change or several, made in their order, in one version.
 
     Spark is only asked where rows have to be looked at: ADD CONSTRAINT, and SET NOT NULL where statistics do not count nulls.
@@ -22,31 +24,24 @@ class DeltaAlterTableOperator(DeltaSparkTableOperator):
     :param changes: values of :mod:`airflow_delta.staging.changes` (``AddColumns``, ``RenameColumn``, ...) or their JSON form,
         ``{"change": "RenameColumn", "column": "a", "newName": "b"}``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator` and of
+    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
-    template_fields: Sequence[str] = (*DeltaSparkTableOperator.template_fields, "changes")
-    template_fields_renderers = {**DeltaSparkTableOperator.template_fields_renderers, "changes": "json"}
+    parts: ClassVar[Parts] = SPARK_OPERATION
+    template_fields: Sequence[str] = (*templated(parts), "changes")
+    template_fields_renderers = {**SparkRunner.template_fields_renderers, "changes": "json"}
+    staged_mode = "alter"
 
     def __init__(self, *, changes: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.changes = _as_json(changes)
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, log: DeltaLog, handle: TransactionHandle, common: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Return the staged write, or what Spark has to check before."""
         from airflow_delta.commands.stage.plan_alter import plan_alter
 
-        return plan_alter(
-            log,
-            handle,
-            changes=self.changes,
-            spark_table_uri=self.spark_table_uri,
-            after=self._earlier(),
-            **identity,
-        )
-
-    def _mode(self) -> str:
-        return "alter"
+        return plan_alter(log, handle, changes=self.changes, **common)
 
 
 def _as_json(changes: Any) -> Any:

@@ -6,16 +6,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import RetryPolicy
 from airflow.sdk.bases.xcom import BaseXCom
 
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.expected_stages import valid_reports
-from airflow_delta.operators.identity import flatten_reports
+from airflow_delta.operators.identity import flatten_reports, stage_identity
 from airflow_delta.operators.origin import open_transaction
-from airflow_delta.operators.spark_request import SparkRequestOperator
+from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.retry_policies import AUDIT_ERRORS
-from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["AUDIT_ERRORS", "DeltaAuditOperator"]
 
 
-class DeltaAuditOperator(SparkRequestOperator):
+class DeltaAuditOperator(DeltaOperator):
     """Check what a transaction has staged, before its commit publishes it. A failed audit publishes nothing.
 
     Stands between stages and commit: inside a ``delta_transaction`` group the commit waits for it by itself. All checks run; each
@@ -54,11 +53,12 @@ class DeltaAuditOperator(SparkRequestOperator):
     :param on_undecidable: ``fail`` (default) or ``warn``: what it means that statistics do not decide a check. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.spark_request.SparkRequestOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
     transaction_role: ClassVar[str] = "audit"
     changes_table: ClassVar[bool] = False
+    parts: ClassVar[Parts] = (SparkRunner,)
     template_fields: Sequence[str] = (
         "transaction",
         "staged",
@@ -73,9 +73,10 @@ class DeltaAuditOperator(SparkRequestOperator):
         "on_failure",
         "on_undecidable",
         "delta_conn_id",
-        *SparkRequestOperator.template_fields,
+        *templated(parts),
     )
-    template_fields_renderers = {**SparkRequestOperator.template_fields_renderers, "checks": "json"}
+    template_fields_renderers = {**SparkRunner.template_fields_renderers, "checks": "json"}
+    default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 
     def __init__(
@@ -94,10 +95,9 @@ class DeltaAuditOperator(SparkRequestOperator):
         on_failure: str = "fail",
         on_undecidable: str = "fail",
         delta_conn_id: str | None = None,
-        retry_policy: RetryPolicy | None = AUDIT_ERRORS,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(**kwargs)
         self.transaction = transaction
         self.staged = staged
         self.checks = checks
@@ -191,19 +191,12 @@ class DeltaAuditOperator(SparkRequestOperator):
     def _ask(self, log: DeltaLog, table: AuditedTable, queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
         from airflow_delta.commands.audit.audit import judge_answers, plan_sql_checks
 
-        ti = context["ti"]
-        request = plan_sql_checks(
-            table,
-            queries,
-            task_id=ti.task_id,
-            map_index=-1 if ti.map_index is None else ti.map_index,
-            attempt=new_attempt(ti.try_number),
-            spark_table_uri=self.spark_table_uri,
-        )
+        runner = self.hold(SparkRunner)
+        request = plan_sql_checks(table, queries, **stage_identity(context), spark_table_uri=runner.spark_table_uri)
         try:
-            return judge_answers(queries, self._run_on_spark(log, request))
+            return judge_answers(queries, runner.run(log, request))
         finally:
-            if self.application is not None or self.spark_submit is not None:
+            if runner.submits:
                 self._clean_up(log, request.directory)
 
     def _clean_up(self, log: DeltaLog, directory: str) -> None:

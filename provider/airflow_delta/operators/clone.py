@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.committing import Committer
 
 
 class DeltaCloneOperator(DeltaMaintenanceBase):
@@ -64,7 +65,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
         self.source_conn_id = source_conn_id
         self.source_uri = source_uri
 
-    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
         """Clone, commit and return the result.
 
         :raises DeltaIllegalStateException: a table is there, or has rows.
@@ -79,9 +80,9 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
             properties=self.properties,
             replace=self.replace,
             source_uri=self.source_uri,
-            **self._commit_options(context),
+            **self.commit_options(committer, context),
         )
-        return self._finish(context, result)
+        return committer.finish(context, result)
 
 
 def _moment(value: str | datetime | None) -> datetime | None:

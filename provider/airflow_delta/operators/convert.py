@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.committing import Committer
 
 
 class DeltaConvertOperator(DeltaMaintenanceBase):
@@ -44,7 +45,7 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
         self.properties = properties
         self.time_zone = time_zone
 
-    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
         """Convert, commit and return the result.
 
         :raises DeltaAnalysisException: a file is no Parquet file, or the directories do not fit the partition schema.
@@ -58,6 +59,6 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
             collect_stats=self.collect_stats,
             properties=self.properties,
             time_zone=self.time_zone,
-            **self._commit_options(context),
+            **self.commit_options(committer, context),
         )
-        return self._finish(context, result)
+        return committer.finish(context, result)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.operators.identity import column_names
+from airflow_delta.operators.own_transaction import OwnTransaction
+from airflow_delta.operators.stage_work import StageWork
 from airflow_delta.operators.table import DeltaTableOperator
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DeltaCreateTableOperator(DeltaTableOperator):
-    """Create a Delta table, or put another one into its place. Needs no Spark.
+    """Create a Delta table, or put another one in its place. Needs no Spark.
 
     In a transaction, other stages write into the new table when they get ``after=<output of this task>``; it appears with their
     rows, as one version. For a table that a DataFrame makes (CREATE TABLE AS SELECT), give ``create=`` to the stage of its rows.
@@ -42,6 +44,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         "properties",
         "description",
     )
+    creates_table = True
 
     def __init__(
         self,
@@ -62,25 +65,20 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         self.properties = properties
         self.description = description
 
-    def begin_options(self) -> dict[str, Any]:
-        """Return that there need not be a table."""
-        return {"create": True}
-
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StagedWrite:
+    def plan(self, log: DeltaLog, handle: TransactionHandle, common: Mapping[str, Any]) -> StagedWrite:
         """Stage the new table."""
         from airflow_delta.commands.stage.plan_create import plan_create
 
         return plan_create(
             log,
             handle,
-            **identity,
             schema=self.schema,
             partition_by=column_names(self.partition_by),
             cluster_by=column_names(self.cluster_by),
             properties=self.properties,
             description=self.description,
             mode=self.mode,
-            after=self._earlier(),
+            **common,
         )
 
     def execute(self, context: Context) -> Any:
@@ -89,7 +87,8 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         :raises DeltaTableAlreadyExistsException: the table exists and is not to be replaced.
         :raises DeltaTableNotFoundException: there is no table to replace.
         """
-        if self.transaction is None and self.mode == "create_if_not_exists" and (found := self._existing()) is not None:
+        alone = StageWork.of(self).transaction is None
+        if alone and self.mode == "create_if_not_exists" and (found := self._existing()) is not None:
             return found
         return super().execute(context)
 
@@ -97,7 +96,8 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         """Return the table that is there, in the form of the commit that would have created it."""
         from airflow_delta.staging.contract import CommitResult
 
-        snapshot = (log := self._log_of_table(self.delta_conn_id)).update()
+        log = OwnTransaction.of(self).log(StageWork.of(self).delta_conn_id)
+        snapshot = log.update()
         if snapshot.version < 0:
             return None
         self.log.info("Table %s exists, version %s: left as it is.", log.uri, snapshot.version)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.operators.table import DeltaSparkTableOperator, DeltaTableOperator
+from airflow_delta.operators.base import Parts, templated
+from airflow_delta.operators.spark_runner import SparkRunner
+from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.options import check_writer_options
 from airflow_delta.staging.report import StageRequest
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 
-class DeltaDeleteOperator(DeltaSparkTableOperator):
+class DeltaDeleteOperator(DeltaTableOperator):
     """Delete rows of a table.
 
     Without a predicate, or with one that names only partition columns, no Spark is started.
@@ -23,11 +25,13 @@ class DeltaDeleteOperator(DeltaSparkTableOperator):
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator` and of
+    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
-    template_fields: Sequence[str] = (*DeltaSparkTableOperator.template_fields, "predicate", "write_options")
-    template_fields_renderers = {**DeltaSparkTableOperator.template_fields_renderers, "predicate": "sql", "write_options": "json"}
+    parts: ClassVar[Parts] = SPARK_OPERATION
+    template_fields: Sequence[str] = (*templated(parts), "predicate", "write_options")
+    template_fields_renderers = {**SparkRunner.template_fields_renderers, "predicate": "sql", "write_options": "json"}
 
     def __init__(self, *, predicate: str | None = None, write_options: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -35,7 +39,7 @@ class DeltaDeleteOperator(DeltaSparkTableOperator):
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, log: DeltaLog, handle: TransactionHandle, common: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the DELETE."""
         from airflow_delta.commands.rewrite.delete import plan_delete
 
@@ -44,13 +48,11 @@ class DeltaDeleteOperator(DeltaSparkTableOperator):
             handle,
             predicate=self.predicate,
             options=self.write_options,
-            spark_table_uri=self.spark_table_uri,
-            after=self._earlier(),
-            **identity,
+            **common,
         )
 
 
-class DeltaUpdateOperator(DeltaSparkTableOperator):
+class DeltaUpdateOperator(DeltaTableOperator):
     """Give columns of a table new values.
 
     :param set: Spark SQL expressions over the old row by the column, or field of one (``a.b``), that gets the value; ``DEFAULT``
@@ -59,12 +61,14 @@ class DeltaUpdateOperator(DeltaSparkTableOperator):
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator` and of
+    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
-    template_fields: Sequence[str] = (*DeltaSparkTableOperator.template_fields, "set", "predicate", "write_options")
+    parts: ClassVar[Parts] = SPARK_OPERATION
+    template_fields: Sequence[str] = (*templated(parts), "set", "predicate", "write_options")
     template_fields_renderers = {
-        **DeltaSparkTableOperator.template_fields_renderers,
+        **SparkRunner.template_fields_renderers,
         "set": "json",
         "predicate": "sql",
         "write_options": "json",
@@ -84,7 +88,7 @@ class DeltaUpdateOperator(DeltaSparkTableOperator):
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, log: DeltaLog, handle: TransactionHandle, common: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the UPDATE."""
         from airflow_delta.commands.rewrite.update import plan_update
 
@@ -94,9 +98,7 @@ class DeltaUpdateOperator(DeltaSparkTableOperator):
             set=self.set,
             predicate=self.predicate,
             options=self.write_options,
-            spark_table_uri=self.spark_table_uri,
-            after=self._earlier(),
-            **identity,
+            **common,
         )
 
 
@@ -106,8 +108,8 @@ class DeltaTruncateOperator(DeltaTableOperator):
     The parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator`.
     """
 
-    def plan(self, log: DeltaLog, handle: TransactionHandle, identity: Mapping[str, Any]) -> StageRequest | StagedWrite:
+    def plan(self, log: DeltaLog, handle: TransactionHandle, common: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the TRUNCATE."""
         from airflow_delta.commands.rewrite.delete import plan_truncate
 
-        return plan_truncate(log, handle, after=self._earlier(), **identity)
+        return plan_truncate(log, handle, **common)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingException
+from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -63,6 +64,12 @@ def commit_tags(context: Context) -> dict[str, str]:
         "airflow.tryNumber": str(ti.try_number),
         **({} if max_tries is None else {"airflow.maxTries": str(max_tries)}),
     }
+
+
+def stage_identity(context: Context) -> dict[str, Any]:
+    """Return the identity of a new attempt to stage something: ``task_id``, ``map_index`` and ``attempt``."""
+    ti = context["ti"]
+    return {"task_id": ti.task_id, "map_index": _map_index(ti), "attempt": new_attempt(ti.try_number)}
 
 
 def try_chain(context: Context) -> TryChain:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.xcom import BaseXCom
 
@@ -22,14 +22,14 @@ from airflow_delta.commands.inspect.maintenance import (
 )
 from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import Stopwatch, TaskMetrics
-from airflow_delta.operators.committing import DeltaCommittingOperator
-from airflow_delta.operators.identity import column_names, commit_tags, whole_number
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.identity import column_names, commit_tags, stage_identity, whole_number
 from airflow_delta.operators.lineage import absolute_table
-from airflow_delta.operators.optimize import in_session
-from airflow_delta.operators.spark_session import SparkSessionOperator
+from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.vacuum import hours
-from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 
-class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
+class DeltaMaintenanceOperator(DeltaOperator):
     """Do what a table needs from time to time, in one task: the steps that are asked for, in their order, table after table.
 
     ``checkpoint`` writes a checkpoint when enough commits have come since the last one, ``optimize`` compacts small files,
@@ -70,11 +70,11 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
     :param logging_enabled: of VACUUM: commit VACUUM START and VACUUM END.
     :param max_paths: how many paths of deleted files a step names in the result.
 
-    The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`, for the commits of
-    OPTIMIZE and VACUUM (its ``checkpoint`` is not the step), and of
-    :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession` and, for the commits of OPTIMIZE
+    and VACUUM, of :class:`~airflow_delta.operators.committing.Committer` (its ``checkpoint`` is not the step).
     """
 
+    parts: ClassVar[Parts] = (TaskSession, Committer)
     template_fields: Sequence[str] = (
         "tables",
         "delta_conn_id",
@@ -88,9 +88,9 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
         "parallel",
         "retention_hours",
         "transaction_timeout_hours",
-        *SparkSessionOperator.template_fields,
-        *DeltaCommittingOperator.template_fields,
+        *templated(parts),
     )
+    operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     ui_color = "#dae8fc"
 
     def __init__(
@@ -144,12 +144,17 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
                 f"The task {self.task_id!r} names no table. Pass tables=<URI>, or a list of them."
             )
         steps = ordered_steps(column_names(self.steps))
-        vacuum = self._vacuum_options(context)
-        with ExitStack() as sessions:
-            reports = [self._maintain(name, steps, vacuum, context, sessions) for name in names]
+        committer, session = self.hold(Committer), self.hold(TaskSession)
+        vacuum = self._vacuum_options(committer, context)
+        with ExitStack() as stack:
+
+            def optimize(log: DeltaLog) -> OptimizeResult:
+                return self._optimize(log, session, stack, committer, context)
+
+            reports = [self._maintain(name, steps, optimize, vacuum, committer, context) for name in names]
         errors = [error for report in reports for error in report.errors]
         result = {"tables": [report.to_dict() for report in reports], "numFailedSteps": len(errors)}
-        if self._cancelled:
+        if self.is_cancelled:
             errors.append(CommitCancelledException(f"The maintenance task {self.task_id!r} was cancelled between two steps."))
         if errors:
             if self.do_xcom_push:  # a task that fails returns nothing
@@ -158,27 +163,33 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
         return result
 
     def _maintain(
-        self, name: str, steps: Sequence[str], vacuum: dict[str, Any], context: Context, sessions: ExitStack
+        self,
+        name: str,
+        steps: Sequence[str],
+        optimize: Callable[[DeltaLog], OptimizeResult],
+        vacuum: dict[str, Any],
+        committer: Committer,
+        context: Context,
     ) -> TableReport:
         """Do the steps for one table; what keeps all of them from being done is the failure of the first."""
         try:
             log = DeltaHook(self.delta_conn_id).get_log(name)
-            with self._watched(context, log):
+            with committer.watched(context, log):
                 return maintain(
                     log,
                     steps,
                     min_commits=whole_number("min_commits", self.min_commits),
-                    optimize=lambda opened: self._optimize(opened, context, sessions),
+                    optimize=optimize,
                     vacuum=vacuum,
                     max_paths=self.max_paths,
-                    cancelled=lambda: self._cancelled,
+                    cancelled=lambda: self.is_cancelled,
                     on_step=lambda table, report: self._tell_step(table, report, context),
                 )
         except Exception as error:
             self.log.exception("The maintenance of %s did not begin", name)
             return TableReport(table=name, steps=(StepReport(step=steps[0], status=FAILED, error=error),))
 
-    def _vacuum_options(self, context: Context) -> dict[str, Any]:
+    def _vacuum_options(self, committer: Committer, context: Context) -> dict[str, Any]:
         timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
         return {
             "retention_hours": hours(self.retention_hours),
@@ -186,16 +197,17 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
             "lite": self.lite,
             **({} if timeout is None else {"transaction_timeout_hours": timeout}),
             "logging_enabled": self.logging_enabled,
-            "policy": self._policy(),
+            "policy": committer.policy(),
             "tags": commit_tags(context),
-            "user_metadata": self.user_metadata,
+            "user_metadata": committer.user_metadata,
         }
 
-    def _optimize(self, log: DeltaLog, context: Context, sessions: ExitStack) -> OptimizeResult:
+    def _optimize(
+        self, log: DeltaLog, session: TaskSession, stack: ExitStack, committer: Committer, context: Context
+    ) -> OptimizeResult:
         from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
         from airflow_delta.commands.optimize.run_optimize import run_rewrite
 
-        ti = context["ti"]
         clock = Stopwatch()
         result = run_rewrite(
             log,
@@ -207,24 +219,16 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
                 min_file_size=whole_number("min_file_size", self.min_file_size),
                 max_file_size=whole_number("max_file_size", self.max_file_size),
             ),
-            in_session(self, log, sessions),
-            identity={
-                "task_id": ti.task_id,
-                "map_index": -1 if ti.map_index is None else ti.map_index,
-                "attempt": new_attempt(ti.try_number),
-            },
+            session.worker(log, stack),
+            identity=stage_identity(context),
             batch_size=whole_number("batch_size", self.batch_size),
             parallel=int(self.parallel),
-            spark_table_uri=self.spark_table_uri,
-            policy=self._policy(),
-            tags=commit_tags(context),
-            user_metadata=self.user_metadata,
-            hooks=tuple(self.post_commit_hooks),
+            spark_table_uri=session.spark_table_uri,
+            **committer.options(context),
         )
-        TaskMetrics(ti).optimized(result, clock.seconds)
+        TaskMetrics(context["ti"]).optimized(result, clock.seconds)
         for commit in result.commits:
-            self._tell_committed(commit, None)
-            self._note_commit(log, commit)
+            committer.note(commit)
         return result
 
     def _tell_step(self, table: str, report: StepReport, context: Context) -> None:
@@ -251,7 +255,8 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
         elif report.step == LOG_CLEANUP and report.status != CANCELLED:
             metrics.count("log_cleanup.files", details["numFiles"], table=table)
 
-    def _table_of_arguments(self) -> str | None:
+    def table_to_write(self) -> str | None:
+        """Return the table, where there is one and it is to be compacted."""
         names = column_names(self.tables)
         return absolute_table(names[0]) if len(names) == 1 and OPTIMIZE in column_names(self.steps) else None
 

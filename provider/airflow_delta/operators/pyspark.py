@@ -7,14 +7,16 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.progress import spark_work
-from airflow_delta.operators.spark_session import SparkSessionOperator
-from airflow_delta.operators.stage_base import DeltaStageBaseOperator
+from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ class TableReader:
         return dataclasses.replace(staged, reads=reads)
 
 
-class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, PythonOperator):
+class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
     """Call a function with a Spark session and stage the DataFrame that it returns.
 
     The function may name ``spark`` (the session), ``table`` (a :class:`TableReader`) and ``transaction`` (the handle) among its
@@ -124,16 +126,15 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
     :param python_callable: function that returns a DataFrame.
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator` and of
-    :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.write_options.WriteOptions` and :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
 
-    template_fields: Sequence[str] = (
-        *DeltaStageBaseOperator.template_fields,
-        *SparkSessionOperator.template_fields,
-        "write_options",
-        *PythonOperator.template_fields,
-    )
+    parts: ClassVar[Parts] = (StageWork, WriteOptions, TaskSession)
+    template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    ui_color = STAGE_COLOR
 
     def __init__(
         self,
@@ -153,36 +154,36 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
         :raises DeltaIllegalArgumentException: the function returned something else than a DataFrame.
         :raises SchemaMismatchException: the DataFrame does not fit the table.
         """
-        log, handle = self._open(context)
-        if (skipped := self._skip_if_committed(log, handle, context)) is not None:
-            return skipped
+        self._work = self.hold(StageWork)
+        self._work.open(context)
+        if (done := self._work.report_if_committed(WriteOptions.of(self).mode)) is not None:
+            return done
         return super().execute(context)
 
     def execute_callable(self) -> Any:
         """Run the function in a session, write its DataFrame, and turn the files into staged actions."""
-        from airflow.sdk import get_current_context
-
         from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
         from airflow_delta.spark.stage import stage_dataframe
 
-        context = get_current_context()
-        log, handle = self._open(context)
+        work, spark_session = self._work, self.hold(TaskSession)
+        log, handle, spark_table_uri = work.log, work.handle, spark_session.spark_table_uri
         request = plan_stage(
             log,
             handle,
-            **self._identity(context),
-            **self._write_options(),
+            **work.identity,
+            **WriteOptions.of(self).options(),
+            after=work.earlier,
             options={key: str(value) for key, value in (self.write_options or {}).items()},
-            spark_table_uri=self.spark_table_uri,
+            spark_table_uri=spark_table_uri,
         )
-        self._tell_plan(request)
-        with self._spark_session() as spark:
-            table = TableReader(spark, log, handle, self.spark_table_uri, self._earlier())
+        work.tell_plan(request)
+        with spark_session.session() as spark:
+            table = TableReader(spark, log, handle, spark_table_uri, work.earlier)
             injected = {"spark": spark, "table": table, "transaction": handle}
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
             with spark_work(self.log, log, request, session=spark):
                 report = stage_dataframe(spark, self._dataframe(result), request)
-        return self._report(table.add_reads(self._collected(lambda: collect_stage(log, handle, request, report))))
+        return work.report(table.add_reads(work.collected(lambda: collect_stage(log, handle, request, report))))
 
     def _dataframe(self, result: Any) -> DataFrame:
         from pyspark.sql import DataFrame

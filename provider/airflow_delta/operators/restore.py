@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.committing import Committer
 
 
 class DeltaRestoreOperator(DeltaMaintenanceBase):
@@ -49,7 +50,7 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
         self.protocol_downgrade_allowed = protocol_downgrade_allowed
         self.max_restarts = max_restarts
 
-    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
         """Restore the table."""
         from airflow_delta.commands.restore import restore
 
@@ -60,6 +61,6 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
             ignore_missing_files=self.ignore_missing_files,
             protocol_downgrade_allowed=self.protocol_downgrade_allowed,
             max_restarts=self.max_restarts,
-            **self._commit_options(context),
+            **self.commit_options(committer, context),
         )
-        return self._finish(context, result)
+        return committer.finish(context, result)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
-from airflow_delta.operators.stage_base import DeltaStageBaseOperator
+from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator remembers a finished driver pod
 
 
-class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator):
+class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
     """Submit a Spark application that stages its result, and collect what it staged.
 
     The application calls ``airflow_delta.spark.delta_stage(spark).write(df)``; the cluster needs neither Airflow nor this
@@ -42,12 +44,13 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
     :param package_uri: where the cluster finds the zip of :func:`airflow_delta.spark.package.build_package`, when it cannot fetch
         a local file of the worker (standalone masters in cluster mode); default: that local file. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator` and of Airflow's
-    ``SparkSubmitOperator``.
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.write_options.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
     """
 
+    parts: ClassVar[Parts] = (StageWork, WriteOptions)
     template_fields: Sequence[str] = (
-        *DeltaStageBaseOperator.template_fields,
+        *templated(parts),
         "read",
         "write_options",
         "spark_table_uri",
@@ -55,7 +58,9 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         "spark_conn_id",
         *SparkSubmitOperator.template_fields,
     )
-    ui_color = DeltaStageBaseOperator.ui_color
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    ui_color = STAGE_COLOR
 
     def __init__(
         self,
@@ -77,7 +82,6 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         self._request: StageRequest | None = None
         self._inputs = ""
         self._waiting: EarlierTry | None = None
-        self._kill_asked = False
         self._submitted = False
         self._resumed = False
 
@@ -98,9 +102,11 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         """
         from airflow_delta.commands.write.plan_write import collect_stage, plan_stage
 
-        log, handle = self._open(context)
-        if (skipped := self._skip_if_committed(log, handle, context)) is not None:
-            return skipped
+        work, write = self.hold(StageWork), WriteOptions.of(self)
+        work.open(context)
+        if (done := work.report_if_committed(write.mode)) is not None:
+            return done
+        log, handle = work.log, work.handle
         # Not the name: it may tell of the try.
         submitted = {name: getattr(self, name, None) for name in SparkSubmitOperator.template_fields if name != "name"}
         self._inputs = inputs_of({**submitted, "conn_id": self._conn_id})
@@ -108,24 +114,25 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         request = plan_stage(
             log,
             handle,
-            **self._identity(context),
-            **self._write_options(),
+            **work.identity,
+            **write.options(),
+            after=work.earlier,
             read=self.read or False,
             options={key: str(value) for key, value in (self.write_options or {}).items()},
             spark_table_uri=self.spark_table_uri,
         )
         self._request = request
-        self._tell_plan(request)
+        work.tell_plan(request)
 
         asked, report = self._taken_over(log, context, earlier, request) or self._submit(log, context, earlier, request)
         with self._forgotten_if_useless(context):
-            staged = self._collected(lambda: collect_stage(log, handle, asked, report))
+            staged = work.collected(lambda: collect_stage(log, handle, asked, report))
         self._forget_job(context)
-        return self._report(staged)
+        return work.report(staged)
 
     def on_kill(self) -> None:
         """End the application; what takes longer than Airflow waits for this task goes on beside."""
-        self._kill_asked = True
+        self._killed = True
         if self._waiting is not None:
             self._waiting.kill()
         if self._hook is not None:
@@ -167,7 +174,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         # The hook takes both when it is built, at the beginning of the base class's execute.
         self.conf = {**(self.conf or {}), REQUEST_PROPERTY: put_request(log, request)}
         self.py_files = ",".join(part for part in (self.py_files, self.package_uri or build_package()) if part)
-        if self._kill_asked:
+        if self.is_cancelled:
             raise DeltaIllegalStateException(f"The task {self.task_id!r} was told to stop before it submitted its application.")
         store = self._store(context)
         if store is not None and not store.get(self.external_id_key):  # in client mode submit_job is not called
@@ -239,7 +246,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         return context.get("task_state_store") if self.durable else None
 
 
-class DeltaStageFilesOperator(DeltaStageBaseOperator):
+class DeltaStageFilesOperator(DeltaOperator):
     """Stage Parquet files that any job wrote under the transaction's staging path (``stagingPath`` of the handle).
 
     Every file under ``path`` is Parquet or hidden (``_*``, ``.*``), or the task fails. Statistics are read from the footers,
@@ -252,10 +259,17 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
     :param rows_checked: the job itself keeps to what only rows tell of: CHECK constraints, generated columns, lengths of texts,
         NOT NULL structs, lists and maps; without it, files for a table that has such rules are refused.
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork` and
+    :class:`~airflow_delta.operators.write_options.WriteOptions`.
+
+    The other parameters are those
     """
 
-    template_fields: Sequence[str] = (*DeltaStageBaseOperator.template_fields, "path", "time_zone")
+    parts: ClassVar[Parts] = (StageWork, WriteOptions)
+    template_fields: Sequence[str] = (*templated(parts), "path", "time_zone")
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    ui_color = STAGE_COLOR
 
     def __init__(self, *, path: str | None = None, time_zone: str = "UTC", rows_checked: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -273,18 +287,20 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
         """
         from airflow_delta.commands.write.plan_write import collect_files
 
-        log, handle = self._open(context)
-        if (skipped := self._skip_if_committed(log, handle, context)) is not None:
-            return skipped
-        staged = self._collected(
+        work, write = self.hold(StageWork), WriteOptions.of(self)
+        work.open(context)
+        if (done := work.report_if_committed(write.mode)) is not None:
+            return done
+        staged = work.collected(
             lambda: collect_files(
-                log,
-                handle,
-                **self._identity(context),
-                **self._write_options(),
+                work.log,
+                work.handle,
+                **work.identity,
+                **write.options(),
+                after=work.earlier,
                 path=self.path,
                 time_zone=self.time_zone,
                 rows_checked=self.rows_checked,
             )
         )
-        return self._report(staged)
+        return work.report(staged)

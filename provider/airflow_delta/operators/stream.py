@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Asset, AssetAlias
@@ -12,10 +12,11 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_delta.assets.delta import delta_asset, events_extra
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.identity import column_names, commit_tags, whole_number
 from airflow_delta.operators.kill import within
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
-from airflow_delta.operators.spark_session import SparkSessionOperator
+from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_delta.streaming import DeltaBatchSink
 
 
-class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
+class DeltaStreamOperator(DeltaOperator, PythonOperator):
     """Call a function with a Spark session, write the streaming DataFrame that it returns to a Delta table, and end.
 
     The query takes all that is available when it starts (trigger ``availableNow``), in as many batches as its source makes of it,
@@ -53,9 +54,10 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
     :param delta_conn_id: connection to the table. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
 
+    parts: ClassVar[Parts] = (TaskSession,)
     template_fields: Sequence[str] = (
         "table",
         "checkpoint_location",
@@ -67,7 +69,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         "assume_new_batch",
         "user_metadata",
         "delta_conn_id",
-        *SparkSessionOperator.template_fields,
+        *templated(parts),
         *PythonOperator.template_fields,
     )
 
@@ -130,8 +132,9 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         hook = DeltaHook(self.delta_conn_id)
         log = hook.get_log(self.table)
         since = log.update().version + 1
-        sink = self._sink(hook, context)
-        with self._spark_session() as spark:
+        session = self.hold(TaskSession)
+        sink = self._sink(hook, session.spark_table_uri, context)
+        with session.session() as spark:
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, {"spark": spark})
             found = self._run(self._streaming(result), sink)
         query_id = self.query_id or found
@@ -143,7 +146,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
             within(1.0, self._query.stop, what="Stopping the query", logger=self.log)  # the base class ends what is left
         super().on_kill()
 
-    def _sink(self, hook: DeltaHook, context: Context) -> DeltaBatchSink:
+    def _sink(self, hook: DeltaHook, spark_table_uri: str | None, context: Context) -> DeltaBatchSink:
         from airflow_delta.streaming import DeltaBatchSink
 
         return DeltaBatchSink(
@@ -156,7 +159,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
             query_id=self.query_id,
             reads_table=self.reads_table,
             options={key: str(value) for key, value in (self.write_options or {}).items()},
-            spark_table_uri=self.spark_table_uri,
+            spark_table_uri=spark_table_uri,
             isolation_level=self.isolation_level,
             max_restarts=self.max_restarts,
             assume_new_batch=whole_number("assume_new_batch", self.assume_new_batch),

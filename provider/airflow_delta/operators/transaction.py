@@ -11,13 +11,13 @@ from airflow.sdk import BaseOperator, RetryPolicy
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.links.delta import DeltaTableLink
+from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import TaskMetrics
-from airflow_delta.operators.committing import DeltaCommittingOperator
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.expected_stages import check_all_reported, valid_reports
 from airflow_delta.operators.identity import (
     column_names,
-    commit_tags,
     default_transaction_key,
     flatten_reports,
     former_keys,
@@ -157,7 +157,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         return handle.to_dict()
 
 
-class DeltaCommitOperator(DeltaCommittingOperator):
+class DeltaCommitOperator(DeltaOperator):
     """Commit what the stages wrote as one version, or nothing.
 
     Losing the race for a version is retried here, without Spark work; a logical conflict is final for the transaction and is not
@@ -176,11 +176,11 @@ class DeltaCommitOperator(DeltaCommittingOperator):
     :param table: the table that the transaction must be of; default: that of the start task before this one. Needed only where
         the handle comes from elsewhere. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.committing.Committer`.
     """
 
     changes_table: ClassVar[bool] = True
-
+    parts: ClassVar[Parts] = (Committer,)
     template_fields: Sequence[str] = (
         "transaction",
         "staged",
@@ -189,8 +189,10 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         "restart_conn_id",
         "delta_conn_id",
         "table",
-        *DeltaCommittingOperator.template_fields,
+        *templated(parts),
     )
+    operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
+    default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
     def __init__(
@@ -204,10 +206,9 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         restart_conn_id: str | None = None,
         delta_conn_id: str | None = None,
         table: str | None = None,
-        retry_policy: RetryPolicy | None = FINAL_ERRORS,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(**kwargs)
         self.transaction = transaction
         self.staged = staged
         self.allow_skipped = allow_skipped
@@ -216,7 +217,6 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         self.restart_conn_id = restart_conn_id
         self.delta_conn_id = delta_conn_id
         self.table = table
-        self._given: tuple[str, str | None] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the commit's result, after the asset events of the outlets were filled in.
@@ -228,9 +228,8 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         :raises DeltaIllegalArgumentException: there is no way to restart this transaction, or no such choice.
         """
         restart = self._restart(context)
+        committer = self.hold(Committer)
         log, handle = open_transaction(self, context)
-        if handle.given_table is not None:
-            self._given = handle.given_table, handle.delta_conn_id
         staged: list[StagedWrite] = []
         if handle.committed is None:
             staged = valid_reports(context, flatten_reports(self.staged))
@@ -244,31 +243,24 @@ class DeltaCommitOperator(DeltaCommittingOperator):
             handle.table,
             handle.read_version,
         )
-        self._note_reads(handle, staged)
+        self.lineage.note_reads(handle, staged)
         try:
-            result = self._publish(context, log, handle, staged)
+            result = self._publish(committer, context, log, handle, staged)
         except DeltaConcurrentModificationException as conflict:
             if restart is None or not restart.after(conflict, log, handle):
                 raise
-            result = self._publish(context, log, handle, staged)
+            result = self._publish(committer, context, log, handle, staged)
         if restart is not None:
             restart.committed()
-        return self._finish(context, result, staged)
+        return committer.finish(context, result, staged)
 
-    def _publish(self, context: Context, log: DeltaLog, handle: TransactionHandle, staged: Sequence[StagedWrite]) -> CommitResult:
+    def _publish(
+        self, committer: Committer, context: Context, log: DeltaLog, handle: TransactionHandle, staged: Sequence[StagedWrite]
+    ) -> CommitResult:
         from airflow_delta.commands.publish.publish import publish
 
-        with self._watched(context, log):
-            return publish(
-                log,
-                handle,
-                staged,
-                attempt=new_attempt(context["ti"].try_number),
-                policy=self._policy(),
-                tags=commit_tags(context),
-                user_metadata=self.user_metadata,
-                hooks=tuple(self.post_commit_hooks),
-            )
+        with committer.watched(context, log, (handle.given_table, handle.delta_conn_id)):
+            return publish(log, handle, staged, attempt=new_attempt(context["ti"].try_number), **committer.options(context))
 
     def _restart(self, context: Context) -> Restart | None:
         if self.on_conflict not in ON_CONFLICT:
@@ -280,10 +272,8 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         limit = whole_number("max_restarts", self.max_restarts)
         return Restart(context, self, max_restarts=3 if limit is None else limit, conn_id=self.restart_conn_id)
 
-    def _given_table(self) -> tuple[str, str | None] | None:
-        return self._given
-
-    def _table_of_arguments(self) -> str | None:
+    def table_to_write(self) -> str | None:
+        """Return the table of the handle."""
         return table_of_handle(self.transaction)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.committing import Committer
 
 _TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
 
@@ -59,7 +60,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         self.logging_enabled = logging_enabled
         self.max_paths = max_paths
 
-    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
         """Delete the files."""
         from airflow_delta.commands.vacuum.run_vacuum import vacuum
 
@@ -73,9 +74,9 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
             dry_run=self.only_list,
             transaction_timeout_hours=_TRANSACTION_TIMEOUT_HOURS if timeout is None else timeout,
             logging_enabled=self.logging_enabled,
-            policy=self._policy(),
+            policy=committer.policy(),
             tags=commit_tags(context),
-            user_metadata=self.user_metadata,
+            user_metadata=committer.user_metadata,
         )
         if not result.dry_run:
             TaskMetrics(context["ti"]).vacuumed(

@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import exceptions
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.committing import REFUSALS
 from airflow_delta.operators.identity import whole_number
+from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions, commit_report, operation_names
 
 if TYPE_CHECKING:

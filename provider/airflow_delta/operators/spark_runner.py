@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings, properties_file
-from airflow_delta.operators.spark_session import SparkSessionOperator
+from airflow_delta.operators.spark_session import TaskSession
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.log import DeltaLog
     from airflow_delta.staging.report import StageReport, StageRequest
 
+    Source = Callable[[SparkSession], DataFrame | None]
+    Secrets = Callable[[], Mapping[str, str]]
 
-class SparkRequestOperator(SparkSessionOperator):
-    """Base of the tasks whose data work is Spark's.
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SparkRunner(TaskSession):
+    """The part of a task whose data work is Spark's.
 
     :param application: Spark application that does the work: it calls ``airflow_delta.spark.delta_stage(spark).run()``, with a
         source if the operation wants one. Default, where ``spark_submit`` is given: the one that the provider ships. (templated)
@@ -28,27 +35,25 @@ class SparkRequestOperator(SparkSessionOperator):
         submitted to ``spark_conn_id`` instead of done in a session. A stage whose worker was lost before the application ended
         takes over, in its next try, what that has staged. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
 
-    template_fields: Sequence[str] = (*SparkSessionOperator.template_fields, "application", "spark_submit")
-    template_fields_renderers = {"spark_submit": "json", "config_kwargs": "json"}
+    template_fields: ClassVar[tuple[str, ...]] = (*TaskSession.template_fields, "application", "spark_submit")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spark_submit": "json", "config_kwargs": "json"}
 
-    def __init__(self, *, application: str | None = None, spark_submit: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.application = application
-        self.spark_submit = spark_submit
-        mask_settings(spark_submit.get("conf") if isinstance(spark_submit, Mapping) else None)
-        self._submitting: Any = None
-        self._waiting: EarlierTry | None = None
+    application: str | None = None
+    spark_submit: Mapping[str, Any] | None = None
+    _submitting: Any = field(init=False, default=None)
+    _waiting: EarlierTry | None = field(init=False, default=None)
 
-    def source(self, spark: SparkSession) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
-        """Return the rows that the operation works with, beside those of the table."""
-        return None
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        mask_settings(self.spark_submit.get("conf") if isinstance(self.spark_submit, Mapping) else None)
 
-    def secret_properties(self) -> dict[str, str]:
-        """Return Spark properties of a submitted application that nobody may see."""
-        return {}
+    @property
+    def submits(self) -> bool:
+        """Whether the work is done by an application that is submitted, not in a session."""
+        return self.application is not None or self.spark_submit is not None
 
     def on_kill(self) -> None:
         """End the submitted application, or interrupt the jobs of this session."""
@@ -56,21 +61,25 @@ class SparkRequestOperator(SparkSessionOperator):
             self._waiting.kill()
         if self._submitting is not None:
             # The hook waits for the commands that end a driver on the cluster: longer than Airflow waits for this task.
-            within(WAIT, self._submitting.on_kill, what="Ending the submitted application", logger=self.log)
+            within(WAIT, self._submitting.on_kill, what="Ending the submitted application", logger=self.task.log)
         super().on_kill()
 
-    def _work_on_spark(self, log: DeltaLog, request: StageRequest) -> tuple[StageRequest, StageReport]:
+    def work_on(
+        self, log: DeltaLog, request: StageRequest, source: Source | None = None, secrets: Secrets | None = None
+    ) -> tuple[StageRequest, StageReport]:
         """Have Spark work on a request, or take over what an earlier try of this task submitted for the same transaction.
 
+        :param source: gives the rows that the operation works with beside those of the table, in a session.
+        :param secrets: gives Spark properties of a submitted application that nobody may see.
         :return: the request that was worked on, and the report.
         """
-        store = _state_store() if self._submits else None
+        store = _state_store() if self.submits else None
         if store is None:
-            return request, self._run_on_spark(log, request)
+            return request, self.run(log, request, source, secrets)
         given = {"application": self.application, "spark_submit": self.spark_submit, "config_kwargs": self.config_kwargs}
         inputs = inputs_of({**given, "spark_conn_id": self.spark_conn_id})
         directory = noted_directory(store, request.transaction_id, inputs)
-        self._waiting = earlier_try(log, directory, request, self.log) if directory is not None else None
+        self._waiting = earlier_try(log, directory, request, self.task.log) if directory is not None else None
         if self._waiting is not None:
             try:
                 if (found := self._waiting.report()) is not None:
@@ -79,23 +88,26 @@ class SparkRequestOperator(SparkSessionOperator):
             finally:
                 self._waiting = None
         note_request(store, request, inputs)
-        report = self._run_on_spark(log, request)
-        store.delete(REQUEST_KEY)  # from here on, who clears this task wants the work to be done again
+        report = self.run(log, request, source, secrets)
+        store.delete(REQUEST_KEY)  # whoever clears this task from here on wants the work to run again
         return request, report
 
-    @property
-    def _submits(self) -> bool:
-        return self.application is not None or self.spark_submit is not None
-
-    def _run_on_spark(self, log: DeltaLog, request: StageRequest) -> StageReport:
-        if self._submits:
-            return self._submit(log, request)
+    def run(
+        self, log: DeltaLog, request: StageRequest, source: Source | None = None, secrets: Secrets | None = None
+    ) -> StageReport:
+        """Have Spark work on a request; ``source`` and ``secrets`` as for :meth:`work_on`."""
+        if self.submits:
+            return self._submit(log, request, secrets() if secrets is not None else {})
         from airflow_delta.spark.operations import run_operation
 
-        with self._spark_session() as spark, spark_work(self.log, log, request, session=spark):
-            return run_operation(spark, request, self.source(spark))
+        with self.session() as spark, spark_work(self.task.log, log, request, session=spark):
+            return run_operation(spark, request, source(spark) if source is not None else None)
 
-    def _submit(self, log: DeltaLog, request: StageRequest) -> StageReport:
+    def worker(self, log: DeltaLog, stack: ExitStack) -> Callable[[StageRequest], StageReport]:
+        """Return what does the Spark part of requests; one session serves all of them."""
+        return (lambda request: self.run(log, request)) if self.submits else super().worker(log, stack)
+
+    def _submit(self, log: DeltaLog, request: StageRequest, secrets: Mapping[str, str]) -> StageReport:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         from airflow_delta.commands.write.plan_write import put_request, read_report, reported_error
@@ -105,13 +117,15 @@ class SparkRequestOperator(SparkSessionOperator):
         options = dict(self.spark_submit or {})
         conf = {**(self.config_kwargs or {}), **(options.pop("conf", None) or {}), REQUEST_PROPERTY: put_request(log, request)}
         py_files = ",".join(part for part in (options.pop("py_files", None), build_package()) if part)
-        options.setdefault("name", f"{self.dag_id}-{self.task_id}")
-        if self._kill_asked:
-            raise DeltaIllegalStateException(f"The task {self.task_id!r} was told to stop before it submitted its application.")
+        options.setdefault("name", f"{self.task.dag_id}-{self.task.task_id}")
+        if self.task.is_cancelled:
+            raise DeltaIllegalStateException(
+                f"The task {self.task.task_id!r} was told to stop before it submitted its application."
+            )
         try:
             with (
-                properties_file(self.secret_properties(), options.pop("properties_file", None)) as properties,
-                spark_work(self.log, log, request),
+                properties_file(secrets, options.pop("properties_file", None)) as properties,
+                spark_work(self.task.log, log, request),
             ):
                 self._submitting = SparkSubmitHook(
                     conn_id=self.spark_conn_id, conf=conf, py_files=py_files, properties_file=properties, **options
