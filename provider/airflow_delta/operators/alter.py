@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class DeltaAlterTableOperator(DeltaTableOperator):
-    """ALTER TABLE: one change or several, made in their order, in one version.
+    """ALTER TABLE: one or several changes, in order, in one version.
 
-    Spark is only asked where rows have to be looked at: ADD CONSTRAINT, and SET NOT NULL where statistics do not count nulls.
+    Spark starts only if rows have to be checked: for ADD CONSTRAINT, and for SET NOT NULL if statistics do not count nulls.
 
     :param changes: values of :mod:`airflow_delta.staging.changes` (``AddColumns``, ``RenameColumn``, ...) or their JSON form,
         ``{"change": "RenameColumn", "column": "a", "newName": "b"}``. (templated)
@@ -38,14 +38,14 @@ class DeltaAlterTableOperator(DeltaTableOperator):
         self.changes = _as_json(changes)
 
     def plan(self, log: DeltaLog, handle: TransactionHandle, common: Mapping[str, Any]) -> StageRequest | StagedWrite:
-        """Return the staged write, or what Spark has to check before."""
+        """Return the staged write, or what Spark has to check first."""
         from airflow_delta.commands.stage.plan_alter import plan_alter
 
         return plan_alter(log, handle, changes=self.changes, **common)
 
 
 def _as_json(changes: Any) -> Any:
-    """Return changes so that their texts are rendered; what only a run can tell stays as it is."""
+    """Return changes as JSON, so that their texts are rendered; XComs are left as they are."""
     if isinstance(changes, Change):
         return [changes.to_dict()]
     if isinstance(changes, list | tuple):

@@ -22,8 +22,8 @@ PartT = TypeVar("PartT", bound="Part")
 class Part:
     """Parameters that several operators share, and what a running task does with them.
 
-    The constructor's parameters are parameters of every operator that names the part in ``parts``, and attributes by the same
-    names. A task makes its parts with :meth:`DeltaOperator.hold` when it runs: only then are its templates rendered.
+    The parameters of a part are parameters, and attributes, of every operator that lists it in ``parts``. A task makes its parts
+    with :meth:`DeltaOperator.hold` when it runs, since only then its templates are rendered.
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ()
@@ -37,13 +37,13 @@ class Part:
 
     @classmethod
     def of(cls, task: DeltaOperator) -> Self:
-        """Return the part with the parameters as the task has them now."""
+        """Return the part with the task's current parameters."""
         part = cls(**{name: getattr(task, name) for name in cls.parameters()})
         part.task = task
         return part
 
     def on_kill(self) -> None:
-        """End what is at work."""
+        """End running work."""
 
 
 Parts = tuple[type[Part], ...]
@@ -57,7 +57,7 @@ def templated(parts: Parts) -> tuple[str, ...]:
 class DeltaOperator(BaseOperator):
     """Base of the operators that are made of parts.
 
-    :param kwargs: parameters of the parts, and of any Airflow task.
+    :param kwargs: parameters of the parts and of any Airflow task.
     """
 
     parts: ClassVar[Parts] = ()
@@ -80,13 +80,13 @@ class DeltaOperator(BaseOperator):
         self._killed = False
 
     def hold(self, part: type[PartT]) -> PartT:
-        """Return a part of this task as it is rendered; it is told when the task is killed."""
+        """Return a part with the rendered parameters; a kill of the task reaches it."""
         held = part.of(self)
         self._held = (*self._held, held)
         return held
 
     def on_kill(self) -> None:
-        """End what the parts are at; a commit reads :attr:`is_cancelled` right before it puts its log entry."""
+        """End the work of the parts; a commit reads :attr:`is_cancelled` right before it puts its log entry."""
         self._killed = True
         for part in self._held:
             part.on_kill()
@@ -103,11 +103,11 @@ class DeltaOperator(BaseOperator):
         return TaskLineage(self.log)
 
     def table_to_write(self) -> str | None:
-        """Return the table of a task that commits; ``None`` for a stage, and where only a connection could tell."""
+        """Return the table that the task commits to; ``None`` for a stage, or a name that needs its connection."""
         return None
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Return the table that the task is to write, as far as its arguments tell."""
+        """Return the table that the task is about to write, if its arguments name it."""
         return lineage_on_start(self.table_to_write())
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:  # noqa: ARG002 - as it is called
@@ -115,14 +115,14 @@ class DeltaOperator(BaseOperator):
         return lineage_on_complete(self.lineage)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the versions that the task had read, and those that it had committed before it failed."""
+        """Return the versions that the task had read and committed before it failed."""
         return self.get_openlineage_facets_on_complete(task_instance)
 
 
 def _with_shared_parameters(cls: type[DeltaOperator]) -> Callable[..., None]:
-    """Return the constructor of an operator with a signature that names the parameters of its parts as well.
+    """Return the constructor of an operator with a signature that includes the parameters of its parts.
 
-    Airflow reads these signatures: they say which ``default_args`` a task gets, and what ``partial`` and ``expand`` accept.
+    Airflow reads these signatures to apply ``default_args``, and to check the arguments of ``partial`` and ``expand``.
     """
     init: Any = vars(cls).get("__init__")
     if init is None:

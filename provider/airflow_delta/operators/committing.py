@@ -1,4 +1,4 @@
-"""What every task that commits shares: how long it tries, what else it records, and what it tells Airflow afterwards."""
+"""What every task that commits shares: limits, metadata and hooks of the commit, and what Airflow learns about it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Committer(Part):
     """The part of a task that commits.
 
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
-    :param max_commit_attempts: puts of the log entry before giving up a lost race; default: that of ``CommitPolicy``.
-    :param commit_timeout: seconds that the race for a version may take; default: that of ``CommitPolicy``.
-    :param checkpoint: ``inline`` writes a checkpoint after the commit when one is due, ``off`` leaves it to maintenance.
-    :param post_commit_hooks: hooks to run after the commit, beside the table's own (checkpoint, checksum).
-    :param fail_on_hook_error: fail the task when a hook fails. The commit stays either way.
+    :param max_commit_attempts: maximum number of attempts to put the log entry; default: that of ``CommitPolicy``.
+    :param commit_timeout: maximum seconds for the race for a version; default: that of ``CommitPolicy``.
+    :param checkpoint: ``inline`` writes a checkpoint after the commit if one is due, ``off`` leaves it to maintenance.
+    :param post_commit_hooks: hooks to run after the commit, besides the table's own (checkpoint, checksum).
+    :param fail_on_hook_error: fail the task if a hook fails. The commit stays either way.
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ("user_metadata",)
@@ -80,9 +80,9 @@ class Committer(Part):
 
     @contextmanager
     def watched(self, context: Context, log: DeltaLog, named: TableName | None = None) -> Iterator[None]:
-        """Count the conflicts of the commits in the block, log the races that they lose, and note when they begin.
+        """Count the conflicts of the commits in the block, log the races that they lose, and start the clock.
 
-        An error is left in short under :data:`~airflow_delta.links.delta.FAILURE_KEY`.
+        A short form of an error is pushed as XCom :data:`~airflow_delta.links.delta.FAILURE_KEY`.
 
         :param named: the table as the Dag names it.
         """
@@ -96,13 +96,13 @@ class Committer(Part):
             try:
                 context["ti"].xcom_push(key=FAILURE_KEY, value=failure_note(error))
             except Exception:  # the error itself decides about retries and restarts
-                self.task.log.warning("Could not leave the note for the table's page", exc_info=True)
+                self.task.log.warning("Could not push the error for the table's page", exc_info=True)
             raise
 
     def finish(self, context: Context, result: CommitResult, writes: Sequence[StagedWrite] = ()) -> dict[str, Any]:
-        """Log and measure a commit, fill in the asset events of the outlets, and return the result's JSON form.
+        """Log and measure a commit, fill in the asset events of the outlets, and return the result as JSON.
 
-        :param writes: what the commit consists of.
+        :param writes: the staged writes of the commit.
         """
         seconds = None if self.clock is None else self.clock.seconds
         self.note(result, writes, seconds=seconds)
@@ -112,7 +112,7 @@ class Committer(Part):
         return result.to_dict()
 
     def note(self, result: CommitResult, writes: Sequence[StagedWrite] = (), *, seconds: float | None = None) -> None:
-        """Log a commit, and note it for the lineage."""
+        """Log a commit and record it for the lineage."""
         _tell(self.task.log, result, seconds)
         if not result.committed_nothing:
             self.task.lineage.note_commit(self._log, result, writes, named=self._named)
@@ -127,7 +127,7 @@ class Committer(Part):
                 context["outlet_events"][outlet].add(self._asset(result), extra=extra)
 
     def _asset(self, result: CommitResult) -> Asset:
-        """Return the table's asset under the name that the Dag has for it, as a static outlet of the same name would be."""
+        """Return the table's asset by the Dag's name for it, so that it equals a static outlet of that name."""
         if self._named is None or (self._log is not None and self._log.uri != result.table):
             return delta_asset(result.table)
         return delta_asset(*self._named)
@@ -135,11 +135,11 @@ class Committer(Part):
 
 def _tell(logger: Logger | Any, result: CommitResult, seconds: float | None) -> None:
     if result.committed_nothing:
-        logger.info("%s of %s: nothing has changed, nothing is committed.", result.operation, result.table)
+        logger.info("%s of %s: nothing changed, nothing is committed.", result.operation, result.table)
         return
     if result.committed_before:
         logger.info(
-            "Transaction %s: found its commit in version %s of %s; nothing is written again. The same result is returned.",
+            "Transaction %s: its commit is already version %s of %s; nothing is written again, the result is the same.",
             result.transaction_id,
             result.version,
             result.table,
@@ -147,7 +147,7 @@ def _tell(logger: Logger | Any, result: CommitResult, seconds: float | None) -> 
         return
     logger.info(
         "Transaction %s: committed version %s of %s (%s): %s rows and %s bytes in %s files added, %s files removed; read "
-        "version %s, %s attempts, %s versions of others checked%s.",
+        "version %s, %s attempts, %s concurrent versions checked%s.",
         result.transaction_id,
         result.version,
         result.table,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class DeltaDeleteOperator(DeltaTableOperator):
     """Delete rows of a table.
 
-    Without a predicate, or with one that names only partition columns, no Spark is started.
+    Spark starts only if the predicate names columns other than partition columns.
 
     :param predicate: Spark SQL condition of the rows to delete; timestamps without a zone are in UTC. Default: all rows.
         (templated)
@@ -53,11 +53,11 @@ class DeltaDeleteOperator(DeltaTableOperator):
 
 
 class DeltaUpdateOperator(DeltaTableOperator):
-    """Give columns of a table new values.
+    """Update columns of a table.
 
-    :param set: Spark SQL expressions over the old row by the column, or field of one (``a.b``), that gets the value; ``DEFAULT``
-        is the column's default. Timestamps without a zone are in the time zone of the Spark session. (templated)
-    :param predicate: Spark SQL condition of the rows that change; timestamps without a zone are in UTC. Default: all rows.
+    :param set: Spark SQL expressions over the old row, by the column or field (``a.b``) to set; ``DEFAULT`` is the column's
+        default. Timestamps without a zone are in the time zone of the Spark session. (templated)
+    :param predicate: Spark SQL condition of the rows to update; timestamps without a zone are in UTC. Default: all rows.
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
@@ -103,7 +103,7 @@ class DeltaUpdateOperator(DeltaTableOperator):
 
 
 class DeltaTruncateOperator(DeltaTableOperator):
-    """Delete all rows of a table; no Spark is started.
+    """Delete all rows of a table, without Spark.
 
     The parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator`.
     """

@@ -1,4 +1,4 @@
-"""What OpenLineage's provider is told of a task; without that provider nothing is noted."""
+"""What OpenLineage's provider learns about a task; without that provider nothing is recorded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class TaskLineage:
-    """Notes which versions of tables a running task has read and written.
+    """Records which versions of tables a running task has read and written.
 
-    :param logger: of the task.
+    :param logger: the task's logger.
     """
 
     def __init__(self, logger: Logger | Any) -> None:
@@ -29,7 +29,7 @@ class TaskLineage:
         self._logger = logger
 
     def note_reads(self, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
-        """Note the version that stages have read."""
+        """Record the version that stages have read."""
         if wanted():
             self.tables.read_by(handle, writes)
 
@@ -41,29 +41,29 @@ class TaskLineage:
         *,
         named: tuple[str, str | None] | None = None,
     ) -> None:
-        """Note what was committed, with the schema of that version, which the log mostly has in memory.
+        """Record a commit with the schema of its version, which the log usually has in memory.
 
         :param named: the table as the Dag names it, and its connection.
         """
         if not wanted() or (result.committed_before and not result.operation):
-            return  # the log has forgotten that commit: its version is only the latest one, whoever made it
+            return  # that commit has left the log: its version is only the latest one, whoever made it
         from airflow_delta.openlineage.lineage import output_of, with_symlink
 
         schema_string = None
         try:
             if log is not None:
                 snapshot = log.snapshot
-                if snapshot.version != result.version:  # a commit found in the log: others may have come after it
+                if snapshot.version != result.version:  # a commit found in the log: others may have followed
                     snapshot = log.snapshot_at(result.version)
                 schema_string = snapshot.metadata.schema_string
         except Exception:
-            self._logger.debug("The schema of %s is not known for its lineage", result.table, exc_info=True)
+            self._logger.debug("No schema for the lineage of %s", result.table, exc_info=True)
         use = output_of(result, schema_string=schema_string, writes=writes)
         self.tables.wrote(with_symlink(use, *(named or (None, None))))
 
 
 def lineage_on_start(table: str | None) -> OperatorLineage[Any, Any]:
-    """Return the lineage of a task that is to write a table; of none, when that is not known."""
+    """Return the lineage of a task that is about to write a table; empty if the table is not known yet."""
     from airflow_delta.openlineage.facets import operator_lineage
     from airflow_delta.openlineage.lineage import Lineage, TableUse
 
@@ -74,18 +74,18 @@ def lineage_on_start(table: str | None) -> OperatorLineage[Any, Any]:
 
 
 def lineage_on_complete(noted: TaskLineage) -> OperatorLineage[Any, Any]:
-    """Return the lineage of what a task has noted."""
+    """Return the lineage that a task has recorded."""
     from airflow_delta.openlineage.facets import operator_lineage
 
     return operator_lineage(noted.tables)
 
 
 def absolute_table(table: Any) -> str | None:
-    """Return a table that is named by a URI or an absolute path; ``None`` for any other, which only its connection tells."""
+    """Return a table named by a URI or an absolute path; ``None`` for a name that needs its connection."""
     return table if isinstance(table, str) and ("://" in table or table.startswith("/")) else None
 
 
 def table_of_handle(transaction: Any) -> str | None:
-    """Return the table of a handle, before or after it was parsed."""
+    """Return the table of a handle, parsed or not."""
     table = transaction.get("table") if isinstance(transaction, Mapping) else getattr(transaction, "table", None)
     return absolute_table(table)

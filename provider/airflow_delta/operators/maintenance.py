@@ -1,4 +1,4 @@
-"""The nightly round of one or several tables: checkpoint, OPTIMIZE, VACUUM, cleanup of the log."""
+"""Regular maintenance of one or several tables: checkpoint, OPTIMIZE, VACUUM, log cleanup."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ if TYPE_CHECKING:
 
 
 class DeltaMaintenanceOperator(DeltaOperator):
-    """Do what a table needs from time to time, in one task: the steps that are asked for, in their order, table after table.
+    """Maintain tables in one task: the given steps, in their fixed order, table by table.
 
-    ``checkpoint`` writes a checkpoint when enough commits have come since the last one, ``optimize`` compacts small files,
-    ``vacuum`` deletes the files that no version within the retention needs, with the staged files of transactions that were given
-    up, and ``log_cleanup`` deletes the part of the log that is older than ``delta.logRetentionDuration``. Only ``optimize`` needs
-    Spark. A step that fails does not keep the others from being done; the task fails at the end. Run again, it does what is left.
+    ``checkpoint`` writes a checkpoint if enough commits have followed the last one, ``optimize`` compacts small files, ``vacuum``
+    deletes files that no version within the retention needs, including staged files of abandoned transactions, and
+    ``log_cleanup`` deletes the part of the log older than ``delta.logRetentionDuration``. Only ``optimize`` needs Spark. If a
+    step fails, the others still run, and the task fails at the end. A rerun does what is left.
 
-    Returns JSON, also in XCom when the task fails: ``tables`` with ``table``, ``versionBefore``, ``versionAfter`` and ``steps``
-    (``step``, ``status``, ``seconds``, and what was done), and ``numFailedSteps``.
+    Returns JSON, pushed as XCom even if the task fails: ``tables`` with ``table``, ``versionBefore``, ``versionAfter`` and
+    ``steps`` (``step``, ``status``, ``seconds``, and details), and ``numFailedSteps``.
 
     :param tables: one or several: URIs, absolute paths, or names below the connection's base path. (templated)
     :param delta_conn_id: connection of type ``delta``. (templated)
     :param steps: some of ``checkpoint``, ``optimize``, ``vacuum`` and ``log_cleanup``; default: those without Spark. (templated)
-    :param min_commits: commits after the last checkpoint from which on another one is written; default:
-        ``delta.checkpointInterval`` of the table. (templated)
-    :param where: of OPTIMIZE: predicate on partition columns; default: the whole table. (templated)
-    :param z_order_by: of OPTIMIZE: columns to order the rows by (``ZORDER BY``). (templated)
-    :param min_file_size: of OPTIMIZE: bytes; smaller files are compacted. (templated)
-    :param max_file_size: of OPTIMIZE: bytes of the files that are written. (templated)
-    :param batch_size: of OPTIMIZE: bytes of input that are committed at a time. (templated)
-    :param parallel: of OPTIMIZE: bins that Spark writes at a time. (templated)
-    :param retention_hours: of VACUUM: age of the files to delete; default: ``delta.deletedFileRetentionDuration`` of the table.
+    :param min_commits: write a checkpoint after this many commits since the last one; default: the table's
+        ``delta.checkpointInterval``. (templated)
+    :param where: for OPTIMIZE: predicate on partition columns; default: the whole table. (templated)
+    :param z_order_by: for OPTIMIZE: columns to order the rows by (``ZORDER BY``). (templated)
+    :param min_file_size: for OPTIMIZE: smaller files are compacted, in bytes. (templated)
+    :param max_file_size: for OPTIMIZE: size of the new files, in bytes. (templated)
+    :param batch_size: for OPTIMIZE: bytes of input for each commit. (templated)
+    :param parallel: for OPTIMIZE: bins that Spark writes at a time. (templated)
+    :param retention_hours: for VACUUM: minimum age of files to delete; default: the table's
+        ``delta.deletedFileRetentionDuration``. (templated)
+    :param retention_check: for VACUUM: refuse a retention below that property.
+    :param lite: for VACUUM: delete only what commits since the last VACUUM removed; does not list the table, so it does not find
+        abandoned staged files.
+    :param transaction_timeout_hours: for VACUUM: age at which a staged transaction without commit or abort counts as abandoned.
         (templated)
-    :param retention_check: of VACUUM: refuse a retention below that property.
-    :param lite: of VACUUM: delete only what commits since the last VACUUM removed; does not list the table, and so finds no
-        staged files that were given up.
-    :param transaction_timeout_hours: of VACUUM: age at which a staged transaction without commit or abort counts as given up.
-        (templated)
-    :param logging_enabled: of VACUUM: commit VACUUM START and VACUUM END.
-    :param max_paths: how many paths of deleted files a step names in the result.
+    :param logging_enabled: for VACUUM: commit VACUUM START and VACUUM END.
+    :param max_paths: number of deleted paths to list in the result of a step.
 
     The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession` and, for the commits of OPTIMIZE
     and VACUUM, of :class:`~airflow_delta.operators.committing.Committer` (its ``checkpoint`` is not the step).
@@ -135,14 +135,12 @@ class DeltaMaintenanceOperator(DeltaOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was done.
 
-        :raises DeltaIllegalArgumentException: no table or an unknown step is named; nothing was done.
-        :raises ExceptionGroup: several steps failed; a single failure is raised as it is.
+        :raises DeltaIllegalArgumentException: if no table or an unknown step is named; nothing was done.
+        :raises ExceptionGroup: if several steps failed; a single failure is raised unchanged.
         """
         names = column_names(self.tables)
         if not names:
-            raise DeltaIllegalArgumentException(
-                f"The task {self.task_id!r} names no table. Pass tables=<URI>, or a list of them."
-            )
+            raise DeltaIllegalArgumentException(f"The task {self.task_id!r} names no table. Pass tables=<URI> or a list of URIs.")
         steps = ordered_steps(column_names(self.steps))
         committer, session = self.hold(Committer), self.hold(TaskSession)
         vacuum = self._vacuum_options(committer, context)
@@ -171,7 +169,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
         committer: Committer,
         context: Context,
     ) -> TableReport:
-        """Do the steps for one table; what keeps all of them from being done is the failure of the first."""
+        """Run the steps for one table; an error before the first step is reported as its failure."""
         try:
             log = DeltaHook(self.delta_conn_id).get_log(name)
             with committer.watched(context, log):
@@ -186,7 +184,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
                     on_step=lambda table, report: self._tell_step(table, report, context),
                 )
         except Exception as error:
-            self.log.exception("The maintenance of %s did not begin", name)
+            self.log.exception("The maintenance of %s did not start", name)
             return TableReport(table=name, steps=(StepReport(step=steps[0], status=FAILED, error=error),))
 
     def _vacuum_options(self, committer: Committer, context: Context) -> dict[str, Any]:
@@ -232,7 +230,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
         return result
 
     def _tell_step(self, table: str, report: StepReport, context: Context) -> None:
-        """Log a step, and send what it did as metrics."""
+        """Log a step and send its metrics."""
         details = {name: value for name, value in report.details.items() if name != "paths"}
         facts = ", ".join(f"{name}={value}" for name, value in details.items() if value is not None)
         text = f"{report.status}{f' ({facts})' if facts else ''}, {report.seconds:.1f} s"
@@ -256,7 +254,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
             metrics.count("log_cleanup.files", details["numFiles"], table=table)
 
     def table_to_write(self) -> str | None:
-        """Return the table, where there is one and it is to be compacted."""
+        """Return the table if there is exactly one and it is to be compacted."""
         names = column_names(self.tables)
         return absolute_table(names[0]) if len(names) == 1 and OPTIMIZE in column_names(self.steps) else None
 
@@ -264,4 +262,4 @@ class DeltaMaintenanceOperator(DeltaOperator):
 def _one_error(errors: Sequence[Exception], task_id: str) -> Exception:
     if len(errors) == 1:
         return errors[0]
-    return ExceptionGroup(f"{len(errors)} steps of the maintenance task {task_id!r} failed; the others are done", list(errors))
+    return ExceptionGroup(f"{len(errors)} steps of the maintenance task {task_id!r} failed; the others ran", list(errors))

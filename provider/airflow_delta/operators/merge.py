@@ -44,14 +44,14 @@ __all__ = [
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MergeStatement(Part):
-    """The part of a task that merges: what MERGE says beside its source.
+    """The part of a task that merges: the MERGE without its source.
 
     :param condition: Spark SQL over a row of the table and one of the source: whether they match. (templated)
-    :param clauses: made with :func:`when_matched_update`, :func:`when_not_matched_insert`, ...; the first of its kind whose
-        condition is true decides a row. (templated)
+    :param clauses: made with :func:`when_matched_update`, :func:`when_not_matched_insert`, ...; of each kind, the first clause
+        whose condition holds applies to a row. (templated)
     :param source_alias: name of the source in conditions and expressions. (templated)
-    :param target_alias: name of the table in them. (templated)
-    :param merge_schema: columns that only the source has are added to the table, as far as a clause has ``*``.
+    :param target_alias: name of the table in conditions and expressions. (templated)
+    :param merge_schema: add columns that only the source has to the table, if a clause has ``*``.
     :param options: options of Spark's Parquet writer. (templated)
     """
 
@@ -74,7 +74,7 @@ class MergeStatement(Part):
     ) -> StageRequest | StagedWrite:
         """Plan the MERGE.
 
-        :param source: the source, as far as the request names it.
+        :param source: the source if the request names it.
         """
         from airflow_delta.commands.merge.plan_merge import plan_merge
 
@@ -100,9 +100,9 @@ class DeltaMergeOperator(DeltaTableOperator):
 
     Without ``clauses`` it is an upsert: ``[when_matched_update(), when_not_matched_insert()]``.
 
-    :param source: Spark SQL text; a mapping with ``sql``, or with ``format``, ``path``, ``options`` and ``conn_id`` (a connection
-        that brings login, password and the options in ``spark_options`` of its extra, which nobody sees); or a function of
-        ``spark`` that returns a DataFrame (in-process sessions only). (templated, as far as it is text)
+    :param source: Spark SQL; a mapping with ``sql``, or with ``format``, ``path``, ``options`` and ``conn_id`` (a connection that
+        supplies login, password and the ``spark_options`` of its extra, all kept secret); or a function of ``spark`` that returns
+        a DataFrame (in-process sessions only). (templated unless it is a function)
 
     The other parameters are those of :class:`MergeStatement`, :class:`~airflow_delta.operators.table.DeltaTableOperator` and
     :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
@@ -118,7 +118,7 @@ class DeltaMergeOperator(DeltaTableOperator):
         super().__init__(**kwargs)
         check_source(source, whose=f"the task {self.task_id!r}")
         check_writer_options(MergeStatement.of(self).options, whose=f"The task {self.task_id!r}")
-        # Airflow calls what it finds in a template field.
+        # Airflow would call a function in a template field.
         self.merge_source = None if callable(source) else source
         self._source_function = source if callable(source) else None
 
@@ -127,7 +127,7 @@ class DeltaMergeOperator(DeltaTableOperator):
         return MergeStatement.of(self).plan(log, handle, self._named_source(), common)
 
     def source(self, spark: SparkSession) -> DataFrame | None:
-        """Return the source of an in-process session; ``None`` when the request names all of it."""
+        """Return the source for an in-process session; ``None`` if the request names it."""
         if self._source_function is not None:
             return self._source_function(spark)
         named = self._named_source()
@@ -138,7 +138,7 @@ class DeltaMergeOperator(DeltaTableOperator):
         return read_source(spark, named, self._secret_options(named))
 
     def secret_properties(self) -> dict[str, str]:
-        """Return the options of the source's connection, for an application that is submitted."""
+        """Return the options of the source's connection, for a submitted application."""
         from airflow_delta.operators.source_options import secret_property
 
         named = self._named_source()
@@ -158,8 +158,8 @@ class DeltaMergeOperator(DeltaTableOperator):
             return dict(self.merge_source)
         if self._source_function is not None and SparkRunner.of(self).submits:
             raise DeltaIllegalArgumentException(
-                f"The task {self.task_id!r} submits its MERGE, so the source cannot be a Python function. Give it as SQL or as a "
-                "path, or have the application pass it: delta_stage(spark).run(source)."
+                f"The task {self.task_id!r} submits its MERGE, so its source cannot be a Python function. Pass SQL or a path, or "
+                "have the application pass it: delta_stage(spark).run(source)."
             )
         return None
 
@@ -187,8 +187,8 @@ class DeltaMergePySparkOperator(DeltaTableOperator, PythonOperator):
         self._reader: TableReader | None = None
         if source is not None or SparkRunner.of(self).submits:
             raise DeltaIllegalArgumentException(
-                f"The task {self.task_id!r} merges what its function returns: source, spark_submit and application have no place "
-                "there. Use DeltaMergeOperator."
+                f"The task {self.task_id!r} merges what its function returns: it takes no source, spark_submit or application. "
+                "Use DeltaMergeOperator."
             )
 
     def execute(self, context: Context) -> Any:

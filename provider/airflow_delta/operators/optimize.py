@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RewriteWork(Part):
-    """The part of a task that puts the rows of a table into other files.
+    """The part of a task that rewrites rows of a table into other files.
 
-    On its own (no ``transaction``, no ``transaction_key``, no ``app_id``) such a task has no identity in the log: what it has
-    done shows in the files, and it does what is left when it runs again. It then conflicts only with commits that remove files
-    that it has rewritten. With an identity, or as a stage, it is a transaction like any other.
+    Alone (no ``transaction``, no ``transaction_key``, no ``app_id``) such a task has no identity in the log: the files show what
+    it has done, and a rerun does what is left. It then conflicts only with commits that remove files that it has rewritten. With
+    an identity, or as a stage, it is a transaction like any other.
 
     :param where: predicate on partition columns; default: the whole table. (templated)
-    :param max_file_size: bytes of the files that are written; default 1 GiB, or the table's ``delta.targetFileSize``. (templated)
-    :param batch_size: bytes of input that are committed at a time, on its own only; default: all in one commit. (templated)
+    :param max_file_size: size of the new files in bytes; default: the table's ``delta.targetFileSize``, or 1 GiB. (templated)
+    :param batch_size: bytes of input for each commit, if the task runs alone; default: all in one commit. (templated)
     :param parallel: bins that Spark writes at a time. (templated)
     """
 
@@ -54,7 +54,7 @@ class RewriteWork(Part):
     parallel: int | str = 4
 
     def selection(self) -> dict[str, Any]:
-        """Return what selects the files to rewrite."""
+        """Return the options that select the files to rewrite."""
         return {"where": self.where, "max_file_size": whole_number("max_file_size", self.max_file_size)}
 
     def plan_options(self) -> dict[str, Any]:
@@ -63,15 +63,15 @@ class RewriteWork(Part):
 
     @staticmethod
     def is_alone(task: DeltaOperator) -> bool:
-        """Tell whether a task has no identity in the log."""
+        """Return whether a task has no identity in the log."""
         own = OwnTransaction.of(task)
         given = (StageWork.of(task).transaction, own.transaction_key, own.app_id, own.txn_version)
         return all(value is None for value in given)
 
     def execute(self, context: Context, select: Select) -> dict[str, Any]:
-        """Rewrite in as many commits as ``batch_size`` makes of it.
+        """Rewrite in one commit for each ``batch_size``.
 
-        :param select: returns what is to be rewritten at the version that was read.
+        :param select: returns what to rewrite at the version that was read.
         :return: JSON form of :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult`.
         """
         from airflow_delta.commands.optimize.run_optimize import run_rewrite
@@ -100,10 +100,9 @@ REWRITE: Parts = (*SPARK_OPERATION, RewriteWork)
 class DeltaOptimizeOperator(DeltaTableOperator):
     """Compact the small files of a table, and rewrite those with many deleted rows (``OPTIMIZE``).
 
-    :param z_order_by: columns to order the rows by (``ZORDER BY``); all files of the selected partitions are rewritten.
-        (templated)
-    :param min_file_size: bytes; smaller files are compacted; default: 1 GiB, or ``max_file_size`` if that is less. (templated)
-    :param max_deleted_rows_ratio: share of deleted rows above which a file is rewritten whatever its size. (templated)
+    :param z_order_by: columns to order the rows by (``ZORDER BY``); rewrites all files of the selected partitions. (templated)
+    :param min_file_size: smaller files are compacted, in bytes; default: 1 GiB, or ``max_file_size`` if that is less. (templated)
+    :param max_deleted_rows_ratio: a file with a larger share of deleted rows is rewritten whatever its size. (templated)
 
     The other parameters are those of :class:`RewriteWork`, :class:`~airflow_delta.operators.table.DeltaTableOperator` and
     :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
@@ -127,7 +126,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self.max_deleted_rows_ratio = max_deleted_rows_ratio
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write, or what was done: :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult`.
+        """Return the staged write, or the :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult` as JSON.
 
         :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
         """
@@ -168,7 +167,7 @@ class DeltaReorgOperator(DeltaTableOperator):
     template_fields_renderers = SparkRunner.template_fields_renderers
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write, or what was done: :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult`.
+        """Return the staged write, or the :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult` as JSON.
 
         :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
         """
@@ -190,16 +189,15 @@ class DeltaReorgOperator(DeltaTableOperator):
 
 
 class DeltaAutoCompactOperator(DeltaMaintenanceBase):
-    """Compact what a commit has left in many small files: the OPTIMIZE that Delta Spark runs right after such a commit.
+    """Compact the small files that a commit has left: the OPTIMIZE that Delta Spark runs right after such a commit.
 
-    :param committed: output of the task that committed: its ``autoCompaction`` says what to compact, as far as the table asks for
-        it (``delta.autoOptimize.autoCompact``). Default: every partition with enough small files now. (templated)
-    :param min_files: small files of a partition from which on it is compacted; without ``committed``. (templated)
-    :param max_file_size: bytes of the files that are written; those up to half of it are small; without ``committed``.
-        (templated)
+    :param committed: output of the task that committed: its ``autoCompaction`` says what to compact, if the table has
+        ``delta.autoOptimize.autoCompact``. Default: every partition with enough small files now. (templated)
+    :param min_files: without ``committed``: compact a partition if it has this many small files. (templated)
+    :param max_file_size: without ``committed``: size of the new files in bytes; files up to half of it are small. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase` (an identity is not used: run
-    again it compacts what is left) and :class:`~airflow_delta.operators.spark_session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase` and
+    :class:`~airflow_delta.operators.spark_session.TaskSession`. The identity is not used: a rerun compacts what is left.
     """
 
     parts: ClassVar[Parts] = (*DeltaMaintenanceBase.parts, TaskSession)
@@ -221,9 +219,9 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
         self.max_file_size = max_file_size
 
     def execute(self, context: Context) -> dict[str, Any] | None:  # type: ignore[override]
-        """Return what was done, ``None`` when nothing was due.
+        """Return what was done; ``None`` if nothing was due.
 
-        :raises HandleMismatchException: the result is of another table than the Dag file says.
+        :raises HandleMismatchException: if the result names another table than the Dag file.
         """
         if self.committed is not None and OwnTransaction.of(self).table is None:
             table = CommitResult.from_dict(self.committed).table
@@ -232,21 +230,22 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
         return super().execute(context) or None
 
     def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
-        """Compact what is due; an empty result when nothing is.
+        """Compact what is due; returns an empty result if nothing is.
 
-        :raises DeltaIllegalArgumentException: if the commit is one to another table.
+        :raises DeltaIllegalArgumentException: if the commit went to another table.
         """
         from airflow_delta.commands.optimize.auto_compaction import find_request, run_auto_compaction
 
         committed = None if self.committed is None else CommitResult.from_dict(self.committed)
         if committed is not None and committed.table != log.uri:
             raise exceptions.DeltaIllegalArgumentException(
-                f"The task {self.task_id!r} is to compact {log.uri} after a commit to {committed.table}. Leave table= out.",
+                f"The task {self.task_id!r} names the table {log.uri}, but the commit went to {committed.table}. Leave table= "
+                "out.",
                 table=log.uri,
             )
         request = find_request(log, committed, min_files=int(self.min_files), max_file_size=int(self.max_file_size))
         if request is None:
-            self.log.info("Nothing of %s is to be compacted.", log.uri)
+            self.log.info("Nothing to compact in %s.", log.uri)
             return {}
         session = self.hold(TaskSession)
         clock = Stopwatch()
@@ -263,14 +262,14 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
 
 
 def finish_batches(committer: Committer, context: Context, result: OptimizeResult, clock: Stopwatch) -> dict[str, Any]:
-    """Log and measure commits, batch after batch, and return the result's JSON form; the asset event is that of the last."""
+    """Log and measure the commits of all batches, and return the result as JSON; the asset event is that of the last."""
     TaskMetrics(context["ti"]).optimized(result, clock.seconds)
     for commit in result.commits:
         committer.note(commit)
     if result.commits:
         committer.emit(context, result.commits[-1])
     committer.task.log.info(
-        "%s of %s: %s bins in %s partitions, %s commits; %s files became %s, %s stay as they are.",
+        "%s of %s: %s bins in %s partitions, %s commits; %s files became %s, %s are unchanged.",
         result.operation,
         result.table,
         result.num_bins,

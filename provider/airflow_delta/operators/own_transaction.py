@@ -24,11 +24,11 @@ class OwnTransaction(Part):
 
     :param table: URI, absolute path, or name below the connection's base path. (templated)
     :param transaction_key: identity of the operation in the table's log; a run that finds its key committed follows
-        ``rerun_policy``. Default: Dag id, task id, run id, and the value that the instance is mapped to. (templated)
+        ``rerun_policy``. Default: Dag id, task id, run id, and the mapped value. (templated)
     :param app_id: with ``txn_version``, Delta's monotonic scheme (``txnAppId``) instead of ``transaction_key``. (templated)
     :param txn_version: version that grows with each transaction of ``app_id`` (``txnVersion``), 0 or more. (templated)
-    :param rerun_policy: ``skip`` (default), ``append`` (do it again), ``fail``; ``replace`` takes back what the key added
-        before. (templated)
+    :param rerun_policy: ``skip`` (default), ``append`` (run again), ``fail``, or ``replace`` (first undo what the key added
+        before). (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     """
 
@@ -61,7 +61,7 @@ class OwnTransaction(Part):
         return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.table)
 
     def options(self, context: Context) -> dict[str, Any]:
-        """Return the identity as :func:`airflow_delta.commands.begin.begin.begin` takes it."""
+        """Return the identity as arguments of :func:`airflow_delta.commands.begin.begin.begin`."""
         key, app_id = text_of(self.transaction_key), text_of(self.app_id)
         given = key or app_id
         if key is None and app_id is None and self.txn_version is None:

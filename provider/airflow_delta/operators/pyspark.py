@@ -1,4 +1,4 @@
-"""Stage what a PySpark callable returns, in the worker's own Spark session or through Spark Connect."""
+"""Stage the DataFrame that a PySpark callable returns, in the worker's own Spark session or through Spark Connect."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _AUTHORS = "_airflow_delta_function"
 
 
 class TableReader:
-    """Reads the table as the transaction sees it, and remembers what was read for the conflict check of the commit.
+    """Reads the table as the transaction sees it, and records the reads for the conflict check of the commit.
 
-    ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate; partitions are pruned and
-    files skipped in the worker. A narrower predicate means fewer conflicts with concurrent commits.
+    ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate; the worker prunes
+    partitions and skips files. A narrower predicate means fewer conflicts with concurrent commits.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class TableReader:
         self._whole_table = False
 
     def __call__(self, predicate: str | None = None) -> DataFrame:
-        """Return the rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
+        """Return rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
 
         :param predicate: Spark SQL predicate.
-        :raises DeltaTableNotFoundException: the table does not exist yet.
+        :raises DeltaTableNotFoundException: if the table does not exist yet.
         """
         from airflow_delta.commands.write.plan_write import plan_scan
         from airflow_delta.spark.read import read_scan_plan
@@ -72,13 +72,13 @@ class TableReader:
         return read_scan_plan(self._spark, plan)
 
     def changes(self, start: int | datetime, end: int | datetime | None = None) -> DataFrame:
-        """Return the rows that changed from one commit to another, both included (``airflow_delta.spark.changes.read_changes``).
+        """Return the rows that changed between two commits, both inclusive (``airflow_delta.spark.changes.read_changes``).
 
-        What has been committed does not change any more: this is no read that a concurrent commit could conflict with.
+        Committed changes are final, so no concurrent commit conflicts with this read.
 
-        :param start: a version, or a time (naive: UTC): the first commit at this time or later.
-        :param end: a version, or a time: the last commit until then. Default: the version that the transaction reads.
-        :raises DeltaIllegalStateException: the table did not record changes in the whole range.
+        :param start: a version, or a time (naive: UTC): the first commit at or after it.
+        :param end: a version, or a time: the last commit at or before it. Default: the version that the transaction reads.
+        :raises DeltaIllegalStateException: if the table did not record changes throughout the range.
         """
         from airflow_delta.commands.begin.read_snapshot import read_snapshot
         from airflow_delta.commands.changes.plan_changes import plan_changes
@@ -102,7 +102,7 @@ class TableReader:
         return self._handle.read_version >= 0
 
     def add_reads(self, staged: StagedWrite) -> StagedWrite:
-        """Return the staged write with what was read through this reader."""
+        """Return the staged write with the reads of this reader added."""
         if not self._whole_table and not self._predicates:
             return staged
         from airflow_delta.staging.contract import ReadSet
@@ -121,7 +121,7 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
 
     The function may name ``spark`` (the session), ``table`` (a :class:`TableReader`) and ``transaction`` (the handle) among its
     parameters. The session comes from the connection, as for Airflow's ``@task.pyspark``: a Spark Connect URL, a master, or a
-    local session when the default connection does not exist; it is stopped at the end if this task made it.
+    local session if the default connection does not exist. It is stopped at the end if this task made it.
 
     :param python_callable: function that returns a DataFrame.
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
@@ -151,8 +151,8 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
     def execute(self, context: Context) -> Any:
         """Return the staged write.
 
-        :raises DeltaIllegalArgumentException: the function returned something else than a DataFrame.
-        :raises SchemaMismatchException: the DataFrame does not fit the table.
+        :raises DeltaIllegalArgumentException: if the function does not return a DataFrame.
+        :raises SchemaMismatchException: if the DataFrame does not fit the table.
         """
         self._work = self.hold(StageWork)
         self._work.open(context)
@@ -190,14 +190,14 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
 
         if not isinstance(result, DataFrame):
             raise DeltaIllegalArgumentException(
-                f"The stage {self.task_id!r} returned {type(result).__name__}, expected a Spark DataFrame. Return the "
-                "rows to write; the task stages them. To stop without writing, raise AirflowSkipException."
+                f"The stage {self.task_id!r} returned {type(result).__name__}, expected a Spark DataFrame of the rows to write. "
+                "To stop without writing, raise AirflowSkipException."
             )
         return result
 
 
 def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a signature that lacks the injected parameters, so that Airflow binds only the author's own."""
+    """Return the function with a signature without the injected parameters, so that Airflow binds only the author's own."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -206,7 +206,7 @@ def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
 
     own = [parameter for parameter in signature.parameters.values() if parameter.name not in INJECTED]
     visible.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
-    # Not __wrapped__: that leads on, past decorators of the author's. A function that came from here has it already.
+    # Not __wrapped__, which leads past the author's own decorators. A function returned from here has it already.
     visible.__dict__.setdefault(_AUTHORS, function)
     return visible
 
@@ -214,7 +214,7 @@ def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
 def call_injected(
     function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], injected: Mapping[str, Any]
 ) -> Any:
-    """Call what :func:`without_injected` returned, with the injected values in the places where the function names them."""
+    """Call what :func:`without_injected` returned, with the injected values where the function names them."""
     bound = inspect.signature(function).bind(*args, **kwargs).arguments
     original = getattr(function, _AUTHORS, function)
     positional: list[Any] = []

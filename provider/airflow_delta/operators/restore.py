@@ -1,4 +1,4 @@
-"""Make an earlier version of a table the present one."""
+"""RESTORE as a task."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class DeltaRestoreOperator(DeltaMaintenanceBase):
     """Restore a table to an earlier version (RESTORE), in the worker. Returns the result of the commit.
 
-    Runs once for its identity: a retry, or the task cleared, does not restore again what was written since.
+    Runs once for its identity: a retry or clear does not undo what was written since.
 
     :param version: version to restore. (templated)
-    :param timestamp: restore the last version committed at that time or before it: a datetime or ISO 8601 text (naive: UTC).
+    :param timestamp: restore the last version committed at or before this time: a datetime or ISO 8601 text (naive: UTC).
         (templated)
-    :param ignore_missing_files: restore even when files of that version are gone.
+    :param ignore_missing_files: restore even if files of that version are gone.
     :param protocol_downgrade_allowed: restore the protocol as well.
-    :param max_restarts: how often it begins anew when another writer commits meanwhile: what that one wrote is undone, too.
+    :param max_restarts: how often to start over if another writer commits meanwhile; its commit is undone, too.
 
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
     """

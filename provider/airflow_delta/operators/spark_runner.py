@@ -1,4 +1,4 @@
-"""Work that a task gives to Spark as a request: in a session of the task, or in an application that it submits."""
+"""Spark work of a task: in a session of its own, or in an application that it submits."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class SparkRunner(TaskSession):
     """The part of a task whose data work is Spark's.
 
     :param application: Spark application that does the work: it calls ``airflow_delta.spark.delta_stage(spark).run()``, with a
-        source if the operation wants one. Default, where ``spark_submit`` is given: the one that the provider ships. (templated)
-    :param spark_submit: parameters of Airflow's ``SparkSubmitHook`` (``conf``, ``num_executors``, ``packages``, ...): the work is
-        submitted to ``spark_conn_id`` instead of done in a session. A stage whose worker was lost before the application ended
-        takes over, in its next try, what that has staged. (templated)
+        source if the operation needs one. Default with ``spark_submit``: the provider's own application. (templated)
+    :param spark_submit: parameters of Airflow's ``SparkSubmitHook`` (``conf``, ``num_executors``, ``packages``, ...): submit the
+        work to ``spark_conn_id`` instead of using a session. If the worker is lost, the next try of the stage takes over what the
+        application has staged. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
@@ -52,7 +52,7 @@ class SparkRunner(TaskSession):
 
     @property
     def submits(self) -> bool:
-        """Whether the work is done by an application that is submitted, not in a session."""
+        """Whether the work is submitted as an application rather than done in a session."""
         return self.application is not None or self.spark_submit is not None
 
     def on_kill(self) -> None:
@@ -60,7 +60,7 @@ class SparkRunner(TaskSession):
         if self._waiting is not None:
             self._waiting.kill()
         if self._submitting is not None:
-            # The hook waits for the commands that end a driver on the cluster: longer than Airflow waits for this task.
+            # The hook waits for the commands that end a driver on the cluster, longer than Airflow waits for this task.
             within(WAIT, self._submitting.on_kill, what="Ending the submitted application", logger=self.task.log)
         super().on_kill()
 
@@ -69,8 +69,8 @@ class SparkRunner(TaskSession):
     ) -> tuple[StageRequest, StageReport]:
         """Have Spark work on a request, or take over what an earlier try of this task submitted for the same transaction.
 
-        :param source: gives the rows that the operation works with beside those of the table, in a session.
-        :param secrets: gives Spark properties of a submitted application that nobody may see.
+        :param source: returns the rows of the operation's source, in a session.
+        :param secrets: returns secret Spark properties for a submitted application.
         :return: the request that was worked on, and the report.
         """
         store = _state_store() if self.submits else None
@@ -104,7 +104,7 @@ class SparkRunner(TaskSession):
             return run_operation(spark, request, source(spark) if source is not None else None)
 
     def worker(self, log: DeltaLog, stack: ExitStack) -> Callable[[StageRequest], StageReport]:
-        """Return what does the Spark part of requests; one session serves all of them."""
+        """Return a function that runs requests on Spark, in one session or as applications."""
         return (lambda request: self.run(log, request)) if self.submits else super().worker(log, stack)
 
     def _submit(self, log: DeltaLog, request: StageRequest, secrets: Mapping[str, str]) -> StageReport:
@@ -141,7 +141,7 @@ class SparkRunner(TaskSession):
 
 
 def _state_store() -> Any:
-    """Return the running task's state store; ``None`` outside of a task, and where Airflow has none."""
+    """Return the running task's state store; ``None`` outside a task, or if Airflow has none."""
     from airflow.sdk import get_current_context
 
     try:

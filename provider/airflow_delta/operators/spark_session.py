@@ -1,4 +1,4 @@
-"""The Spark session of a task: from a connection, as Airflow's ``@task.pyspark`` finds it, and stopped if the task made it."""
+"""The Spark session of a task, found by its connection as for Airflow's ``@task.pyspark``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_SPARK_CONN_ID = "spark_default"
 class TaskSession(Part):
     """The part of a task that works in a Spark session: a Spark Connect URL, a master, or a local session.
 
-    The local session is what a task gets when the default connection does not exist.
+    A task gets a local session if the default connection does not exist.
 
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``. (templated)
     :param config_kwargs: Spark properties, over those of the connection. (templated)
@@ -53,13 +53,13 @@ class TaskSession(Part):
         mask_settings(self.config_kwargs)
 
     def on_kill(self) -> None:
-        """Interrupt the running Spark jobs of this session; a driver of this process that goes on is killed 3 seconds later."""
+        """Interrupt the session's Spark jobs; a driver of this process that continues is killed 3 seconds later."""
         if self._killer is not None:
             self._killer.kill()
 
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
-        """Give a session for the block; one that the task makes is stopped at its end."""
+        """Yield a session; it is stopped afterwards if the task made it."""
         check_pyspark()
         from pyspark.sql import SparkSession
 
@@ -70,7 +70,7 @@ class TaskSession(Part):
         spark = builder.getOrCreate()
         self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.task.log)
         try:
-            if self.task.is_cancelled:  # while the session was being made, there was nothing to interrupt
+            if self.task.is_cancelled:  # there was nothing to interrupt while the session was being made
                 raise DeltaIllegalStateException(f"The task {self.task.task_id!r} was told to stop before its Spark work began.")
             yield spark
         finally:
@@ -80,9 +80,9 @@ class TaskSession(Part):
                 self._stop(spark)
 
     def worker(self, log: DeltaLog, stack: ExitStack) -> Callable[[StageRequest], StageReport]:
-        """Return what does the Spark part of requests, in one session, which begins with the first of them.
+        """Return a function that runs requests on Spark, in one session that starts with the first of them.
 
-        :param stack: ends the session.
+        :param stack: stops the session.
         """
 
         def work(request: StageRequest) -> StageReport:
@@ -96,7 +96,7 @@ class TaskSession(Part):
         return work
 
     def _stop(self, spark: SparkSession) -> None:
-        """Stop the session that this task made; where its driver was killed, there is nothing left to stop."""
+        """Stop the session that this task made; if its driver was killed, there is nothing left to stop."""
         if not self.task.is_cancelled:
             spark.stop()
             return
@@ -104,10 +104,10 @@ class TaskSession(Part):
             with warnings.catch_warnings(action="ignore"):
                 spark.stop()
         except Exception as error:  # noqa: BLE001 - the error that ended the work says more
-            self.task.log.info("The Spark session of a task that was told to stop did not stop by itself: %s", error)
+            self.task.log.info("The Spark session of the killed task did not stop cleanly: %s", error)
 
     def properties(self) -> dict[str, str]:
-        """Return the session's properties, as ``@task.pyspark`` finds them: connection, its extra, then ``config_kwargs``."""
+        """Return the session's properties as ``@task.pyspark`` does: connection, its extra, then ``config_kwargs``."""
         properties: dict[str, Any] = {"spark.app.name": f"{self.task.dag_id}-{self.task.task_id}"}
         url = "local[*]"
         try:

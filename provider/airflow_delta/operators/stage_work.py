@@ -1,4 +1,4 @@
-"""What every stage does around its own work: find its transaction, the earlier stages that it builds on, and report."""
+"""What every stage does around its own work: find its transaction and the stages that it builds on, and report."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class StageWork(Part):
     """The part of a task that stages something for a transaction. Readers of the table see nothing until the commit.
 
     :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
-    :param after: outputs of earlier stages of the same transaction that this one builds on: it sees the table as they leave it.
-        Without it, stages that touch the same files or partitions are refused by the commit. (templated)
+    :param after: outputs of earlier stages of the same transaction to build on: this stage sees the table as they leave it.
+        Without it, the commit refuses stages that touch the same files or partitions. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
     """
 
@@ -44,14 +44,14 @@ class StageWork(Part):
     identity: dict[str, Any] = field(init=False)
 
     def open(self, context: Context) -> None:
-        """Find the transaction that the task was handed.
+        """Find the transaction that the task got as XCom.
 
-        :raises HandleMismatchException: if it is not the one that the Dag file says.
+        :raises HandleMismatchException: if it is not the one in the Dag file.
         """
         self.open_own(context, *open_transaction(self.task, context))
 
     def open_own(self, context: Context, log: DeltaLog, handle: TransactionHandle) -> None:
-        """Work for a transaction that the task has begun itself."""
+        """Work for a transaction that the task itself has begun."""
         self.log, self.handle = log, handle
         self.identity = stage_identity(context)
         self._context = context
@@ -68,9 +68,9 @@ class StageWork(Part):
         return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)  # the plan refuses them
 
     def report_if_committed(self, mode: str) -> dict[str, Any] | None:
-        """Return the report of a stage with nothing to do: an earlier run committed this transaction key.
+        """Return the report of a stage that has nothing to do because an earlier run committed its transaction key.
 
-        :raises HandleMismatchException: if the handle says so and the log does not.
+        :raises HandleMismatchException: if the handle says so but the log does not.
         """
         from airflow_delta.commands.write.plan_write import skip_stage
 
@@ -81,7 +81,7 @@ class StageWork(Part):
         committed = committed_earlier(self.log, self.handle)
         handle = replace(self.handle, committed=committed)
         self.task.log.info(
-            "Transaction %s: its key %s is already in version %s of %s, nothing is staged (rerun_policy=%s).",
+            "Transaction %s: its key %s is already in version %s of %s: nothing is staged (rerun_policy=%s).",
             handle.transaction_id,
             handle.app_id,
             committed.version,
@@ -94,7 +94,7 @@ class StageWork(Part):
         """Log what Spark is asked to do."""
         files = [*(request.scan.files if request.scan else ()), *(request.rewrite.files if request.rewrite else ())]
         self.task.log.info(
-            "Transaction %s: planned %s of stage %s at version %s: %s files (%s bytes) of the table to read.",
+            "Transaction %s: planned %s of stage %s at version %s: reads %s files (%s bytes) of the table.",
             request.transaction_id,
             request.mode if request.operation == "WRITE" else request.operation,
             request.stage,
@@ -124,7 +124,7 @@ class StageWork(Part):
             staged = replace(staged, after=tuple(f"{write.stage}/{write.attempt}" for write in self.earlier))
         self.task.log.info(
             "Transaction %s: staged %s of stage %s: %s rows in %s files added, %s files removed, %s bytes; attempt %s. "
-            "Nothing is visible before the commit.",
+            "Nothing is visible until the commit.",
             staged.transaction_id,
             staged.mode if staged.operation == "WRITE" else staged.operation,
             staged.stage,
@@ -138,6 +138,6 @@ class StageWork(Part):
         return staged.to_dict()
 
     def measure(self, staged: StagedWrite) -> None:
-        """Send the metrics of what was staged, and note what was read."""
+        """Send the metrics of what was staged, and record what was read."""
         self._metrics.staged(staged, self.handle.table, self._clock.seconds)
         self.task.lineage.note_reads(self.handle, [staged])

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class DeltaComputeStatisticsOperator(DeltaOperator):
-    """Compute the statistics of a table's files anew, out of their footers, and commit those that changed.
+    """Recompute the statistics of a table's files from their footers, and commit those that changed.
 
-    It has no identity in the log: to run it again finds nothing to change. Appends beside it are no conflict.
+    It has no identity in the log: a rerun finds nothing to change. Concurrent appends do not conflict.
 
     :param table: URI, absolute path, or name below the connection's base path. (templated)
-    :param predicate: only files of partitions for which it holds. (templated)
-    :param only_missing: only add what the statistics do not tell; files that lack nothing are not opened.
-    :param max_restarts: how often to begin anew when another commit removed one of the files.
+    :param predicate: only files of partitions that satisfy it. (templated)
+    :param only_missing: only add missing statistics; files with complete ones are not opened.
+    :param max_restarts: how often to start over if another commit removes one of the files.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.committing.Committer`.
@@ -54,10 +54,10 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
         self.delta_conn_id = delta_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the result of the commit; ``attempts`` is 0 when nothing had changed.
+        """Return the result of the commit; ``attempts`` is 0 if nothing had changed.
 
-        :raises PredicateException: the predicate is on other than partition columns.
-        :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+        :raises PredicateException: if the predicate names columns other than partition columns.
+        :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         """
         from airflow_delta.commands.compute_statistics import compute_statistics
 

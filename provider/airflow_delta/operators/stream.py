@@ -1,4 +1,4 @@
-"""Run a streaming query over what has arrived since the last run, and commit each of its batches exactly once."""
+"""Run a streaming query over the data that has arrived since the last run, and commit each batch exactly once."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 class DeltaStreamOperator(DeltaOperator, PythonOperator):
     """Call a function with a Spark session, write the streaming DataFrame that it returns to a Delta table, and end.
 
-    The query takes all that is available when it starts (trigger ``availableNow``), in as many batches as its source makes of it,
-    and goes on in the next run where its checkpoint says. A run that is killed and tried again commits no batch twice. Returns
-    JSON: ``table``, ``queryId``, ``version`` (of the last batch, ``null`` without one) and ``batches`` with ``batchId``,
-    ``version``, ``numFiles``, ``numRecords`` and ``numBytes`` of what this run committed.
+    The query processes all data that is available when it starts (trigger ``availableNow``), in as many batches as its source
+    gives, and the next run continues from its checkpoint. A run that is killed and retried commits no batch twice. Returns JSON:
+    ``table``, ``queryId``, ``version`` (of the last batch, ``null`` without one) and ``batches``, the commits of this run, with
+    ``batchId``, ``version``, ``numFiles``, ``numRecords`` and ``numBytes``.
 
     :param python_callable: function that returns a streaming DataFrame; may name ``spark`` among its parameters.
     :param table: URI, absolute path, or name below the base path of the connection; the first batch creates it. (templated)
     :param checkpoint_location: directory of the query's checkpoint, as Spark reaches it. One query, one checkpoint. (templated)
-    :param mode: ``append``, or ``complete``: a batch is the whole result and replaces the table's rows. (templated)
-    :param merge_schema: columns that the table does not have are added to it.
-    :param overwrite_schema: a batch of a ``complete`` query replaces the table's schema.
-    :param partition_by: partition columns of a table that is created. (templated)
-    :param query_id: ``appId`` of the commits; needed on Spark Connect, see
+    :param mode: ``append``, or ``complete``: each batch is the whole result and replaces the table's rows. (templated)
+    :param merge_schema: add columns that the table does not have.
+    :param overwrite_schema: let a batch of a ``complete`` query replace the table's schema.
+    :param partition_by: partition columns of a new table. (templated)
+    :param query_id: ``appId`` of the commits; required on Spark Connect, see
         :class:`~airflow_delta.streaming.sink.DeltaBatchSink`. (templated)
-    :param reads_table: the query reads the same table: a commit that changed it since is a conflict.
+    :param reads_table: the query reads the same table, so a concurrent change to it is a conflict.
     :param write_options: options of Spark's Parquet writer. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
-    :param max_restarts: how often a batch is begun anew on the newest version after a conflict.
-    :param assume_new_batch: id of a batch that is known not to be in the table, where the query has stood still for so long that
-        the table cannot tell any more. (templated)
+    :param max_restarts: how often a batch starts over on the newest version after a conflict.
+    :param assume_new_batch: id of a batch that is known not to be in the table, if the query has paused for so long that the
+        table no longer shows it. (templated)
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
     :param delta_conn_id: connection to the table. (templated)
 
@@ -97,8 +97,8 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         named = inspect.signature(inspect.unwrap(python_callable)).parameters
         if unknown := [name for name in INJECTED if name in named and name != "spark"]:
             raise DeltaIllegalArgumentException(
-                f"The function of a streaming query gets spark only, not {', '.join(unknown)}: there is no transaction before "
-                "its batches run. Give the parameter another name."
+                f"The function of a streaming query gets only spark, not {', '.join(unknown)}: there is no transaction before "
+                "its batches run. Rename the parameter."
             )
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
@@ -119,10 +119,10 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         self._query: StreamingQuery | None = None
 
     def execute_callable(self) -> Any:
-        """Run the query to its end and return what it has committed.
+        """Run the query until it ends, and return what it has committed.
 
-        :raises DeltaIllegalArgumentException: the function returned something else than a streaming DataFrame.
-        :raises DeltaError: a batch could not be committed; the batches before it are.
+        :raises DeltaIllegalArgumentException: if the function does not return a streaming DataFrame.
+        :raises DeltaError: if a batch could not be committed; earlier batches stay committed.
         """
         from airflow.sdk import get_current_context
 
@@ -141,9 +141,9 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         return self._report(context, log.uri, query_id, committed_batches(log, query_id, since=since))
 
     def on_kill(self) -> None:
-        """Stop the query; a batch that has been committed stays."""
+        """Stop the query; committed batches stay."""
         if self._query is not None:
-            within(1.0, self._query.stop, what="Stopping the query", logger=self.log)  # the base class ends what is left
+            within(1.0, self._query.stop, what="Stopping the query", logger=self.log)  # the base class ends the rest
         super().on_kill()
 
     def _sink(self, hook: DeltaHook, spark_table_uri: str | None, context: Context) -> DeltaBatchSink:
@@ -171,19 +171,19 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         if not getattr(result, "isStreaming", False):
             raise DeltaIllegalArgumentException(
                 f"The task {self.task_id!r} returned {type(result).__name__}, expected a streaming DataFrame (spark.readStream). "
-                "For a DataFrame that is not streaming, use @task.delta_stage."
+                "For a batch DataFrame, use @task.delta_stage."
             )
         streaming: DataFrame = result
         return streaming
 
     def _run(self, df: DataFrame, sink: DeltaBatchSink) -> str:
-        """Run the query until it has taken all that is available, and return its id."""
+        """Run the query until it has processed all available data, and return its id."""
         writer = df.writeStream.foreachBatch(sink).outputMode(self.mode).trigger(availableNow=True)
         self._query = query = writer.option("checkpointLocation", self.checkpoint_location).start()
         try:
             query.awaitTermination()
         except Exception as failure:
-            if isinstance(sink.failure, DeltaError):  # Spark tells of it in text only
+            if isinstance(sink.failure, DeltaError):  # Spark reports it as text only
                 raise sink.failure from failure
             raise
         finally:
@@ -199,7 +199,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
             len(batches),
             table,
             sum(batch.num_records or 0 for batch in batches),
-            "nothing had arrived" if last is None else f"the last one is version {last.version}",
+            "no new data" if last is None else f"the last one is version {last.version}",
         )
         if last is not None:
             self._emit(context, batches)
@@ -220,7 +220,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         }
 
     def _emit(self, context: Context, batches: Sequence[CommitResult]) -> None:
-        """Say in the events of the outlets which versions the batches made: an event has room for one run, not for each batch."""
+        """Put the versions of all batches into the events of the outlets: a run emits one event, not one for each batch."""
         extra = events_extra(batches)
         for outlet in self.outlets:
             if isinstance(outlet, Asset):

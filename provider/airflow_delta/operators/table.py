@@ -1,4 +1,4 @@
-"""Bases of the tasks that do one operation on a table: in a transaction of several tasks, or in one of their own."""
+"""Bases of the tasks that run one operation on a table: in a transaction of several tasks, or in one of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 OPERATION: Parts = (StageWork, OwnTransaction, Committer)
-"""Parts of an operation that the worker does alone."""
+"""Parts of an operation without Spark."""
 
 SPARK_OPERATION: Parts = (*OPERATION, SparkRunner)
 """Parts of an operation whose data work is Spark's."""
@@ -38,14 +38,14 @@ class DeltaTableOperator(DeltaOperator):
     """Base of the operations that a transaction may hold.
 
     With ``transaction`` (or inside a ``delta_transaction`` group) the task stages the operation, and the commit task publishes it
-    together with the other stages. Without, the task begins, stages and commits: one version, exactly once for its identity.
+    together with the other stages. Otherwise the task begins, stages and commits: one version, exactly once for its identity.
 
-    :param max_restarts: how often the operation starts over on the newest version after a conflict with another commit, when it
-        is a transaction of its own.
+    :param max_restarts: how often the operation starts over on the newest version after a conflict, if it is a transaction of
+        its own.
 
     The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
     :class:`~airflow_delta.operators.own_transaction.OwnTransaction` and :class:`~airflow_delta.operators.committing.Committer`.
-    Operations whose data work is Spark's have those of :class:`~airflow_delta.operators.spark_runner.SparkRunner` as well.
+    Operations that work on Spark also have those of :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = OPERATION
@@ -66,17 +66,17 @@ class DeltaTableOperator(DeltaOperator):
     def plan(self, log: DeltaLog, handle: TransactionHandle, common: Mapping[str, Any]) -> StageRequest | StagedWrite:
         """Plan the operation.
 
-        :param common: what every plan takes: ``task_id``, ``map_index``, ``attempt`` and ``after``, and ``spark_table_uri`` of an
-            operation on Spark.
-        :return: what Spark is asked to do, or the staged write when nothing is left for Spark.
+        :param common: arguments of every plan: ``task_id``, ``map_index``, ``attempt`` and ``after``, and on Spark also
+            ``spark_table_uri``.
+        :return: a request for Spark, or the staged write if nothing is left for Spark.
         """
 
     def source(self, spark: SparkSession) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
-        """Return the rows that the operation works with, beside those of the table."""
+        """Return the rows of the operation's source; ``None`` if it has none, or the request names it."""
         return None
 
     def secret_properties(self) -> dict[str, str]:
-        """Return Spark properties of a submitted application that nobody may see."""
+        """Return secret Spark properties for a submitted application."""
         return {}
 
     def execute(self, context: Context) -> Any:
@@ -144,7 +144,7 @@ class DeltaTableOperator(DeltaOperator):
         return work.collected(lambda: collect_operation(work.log, work.handle, asked, report))
 
     def table_to_write(self) -> str | None:
-        """Return the table of a transaction of its own; what a stage writes is visible only after the commit task."""
+        """Return the table of a transaction of its own; a stage writes nothing visible."""
         return absolute_table(OwnTransaction.of(self).table) if StageWork.of(self).transaction is None else None
 
     def _check_same_table(self, work: StageWork) -> None:
@@ -159,7 +159,7 @@ class DeltaTableOperator(DeltaOperator):
 
 
 class DeltaMaintenanceBase(DeltaOperator):
-    """Base of the operations that are always transactions of their own: they replace the table, or delete files of it.
+    """Base of the operations that are always transactions of their own: they replace the table, or delete its files.
 
     :param delta_conn_id: connection of type ``delta``. (templated)
 
@@ -179,7 +179,7 @@ class DeltaMaintenanceBase(DeltaOperator):
 
     @abstractmethod
     def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
-        """Do the operation and return what travels in XCom."""
+        """Run the operation and return the XCom value."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was done."""
@@ -189,7 +189,7 @@ class DeltaMaintenanceBase(DeltaOperator):
             return self.run(log, committer, context)
 
     def commit_options(self, committer: Committer, context: Context) -> dict[str, Any]:
-        """Return identity and options of the commit, as ``run_transaction`` and its like take them."""
+        """Return the identity and the options of the commit, as ``run_transaction`` takes them."""
         attempt = new_attempt(context["ti"].try_number)
         return {"attempt": attempt, **OwnTransaction.of(self).options(context), **committer.options(context)}
 

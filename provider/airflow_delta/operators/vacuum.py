@@ -1,4 +1,4 @@
-"""Delete the files that a table no longer needs."""
+"""VACUUM as a task."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
 
     Files of a transaction that may still be published are never deleted, whatever the retention. Returns JSON: ``table``,
     ``version``, ``mode``, ``dryRun``, ``numFiles``, ``numDirectories``, ``numBytes``, ``numLiveTransactions`` and ``paths``.
-    It may run as often as you like, so it has no identity in the log: the parameters of the transaction's identity do nothing.
+    Every run deletes what is due, so it has no identity in the log: the parameters of the identity have no effect.
 
-    :param retention_hours: age of the files to delete; default: ``delta.deletedFileRetentionDuration`` of the table. (templated)
+    :param retention_hours: minimum age of the files to delete; default: the table's ``delta.deletedFileRetentionDuration``.
+        (templated)
     :param retention_check: refuse a retention below that property.
     :param lite: delete only what commits since the last VACUUM removed; does not list the table.
-    :param dry_run: only say what would be deleted.
-    :param transaction_timeout_hours: age at which a staged transaction without commit or abort counts as given up. (templated)
+    :param dry_run: only return what would be deleted.
+    :param transaction_timeout_hours: age at which a staged transaction without commit or abort counts as abandoned. (templated)
     :param logging_enabled: commit VACUUM START and VACUUM END.
-    :param max_paths: how many paths the result names.
+    :param max_paths: number of paths to list in the result.
 
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
     """
@@ -101,7 +102,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
 def hours(value: float | str | None, name: str = "retention_hours") -> float | None:
     """Return a number of hours that a template may have turned into text.
 
-    :raises DeltaIllegalArgumentException: it is no number.
+    :raises DeltaIllegalArgumentException: if it is not a number.
     """
     if value is None or value == "":
         return None

@@ -16,18 +16,18 @@ class WriteOptions(Part):
     """The part of a task that stages rows: how they go into the table.
 
     :param mode: ``append``, ``overwrite`` or ``dynamic`` (overwrite the partitions that the rows are in). (templated)
-    :param replace_where: Spark SQL predicate of an ``overwrite``: only rows that satisfy it are replaced, and every new row has
-        to satisfy it. (templated)
+    :param replace_where: Spark SQL predicate for an ``overwrite``: it replaces only rows that satisfy it, and every new row must
+        satisfy it. (templated)
     :param merge_schema: add columns that the table does not have.
     :param overwrite_schema: let an ``overwrite`` replace the table's schema and partitioning.
     :param partition_by: partition columns; default: the transaction's. (templated)
-    :param optimize_write: shuffle the rows before they are written, into files near the target size; default: as the table's
-        property ``delta.autoOptimize.optimizeWrite`` says.
-    :param data_change: false: the rows are those that the table has, which only get other files (Delta's ``dataChange``).
-    :param replace_on: condition between rows ``t`` of the table and rows ``s`` to write: an ``overwrite`` replaces the rows of
-        the table that match any of these. (templated)
-    :param replace_using: columns: the same, for rows that are equal in all of them. (templated)
-    :param create: make the table of the rows: ``create`` (CREATE TABLE AS SELECT), ``create_or_replace`` or ``replace``.
+    :param optimize_write: shuffle the rows into files near the target size before writing; default: the table's property
+        ``delta.autoOptimize.optimizeWrite``.
+    :param data_change: false if the rows are those of the table, only in other files (Delta's ``dataChange``).
+    :param replace_on: condition between rows ``t`` of the table and new rows ``s``: an ``overwrite`` replaces the rows of the
+        table that match any new row. (templated)
+    :param replace_using: columns; the same for rows that are equal in all of them. (templated)
+    :param create: create the table from the rows: ``create`` (CREATE TABLE AS SELECT), ``create_or_replace`` or ``replace``.
         (templated)
     :param cluster_by: with ``create``: columns to cluster the table by. (templated)
     :param properties: with ``create``: table properties. (templated)
