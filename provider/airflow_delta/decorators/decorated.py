@@ -1,4 +1,4 @@
-"""What the decorators share: a function some of whose parameters the task fills in."""
+"""What the decorators share: a function with parameters that the task fills in."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from airflow_delta.operators.pyspark import without_injected
 def decorated_arguments(
     python_callable: Callable[..., Any], op_args: Collection[Any] | None, op_kwargs: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the arguments of Airflow's ``DecoratedOperator``, which sees the function without what the task fills in.
+    """Return the arguments for Airflow's ``DecoratedOperator``, which sees the function without the injected parameters.
 
-    A decorated class names the ``template_fields`` of its operator, each once: ``DecoratedOperator`` has fields of the operator,
-    too, and what an XCom or a template gave would be rendered as a template itself the second time.
+    A decorated class lists the ``template_fields`` of its operator, each once: ``DecoratedOperator`` repeats some of them, and
+    the second time the result of an XCom or a template would itself be rendered as a template.
     """
     arguments = {"python_callable": without_injected(python_callable), "op_args": op_args, "op_kwargs": op_kwargs}
     return {**arguments, "kwargs_to_upstream": arguments}

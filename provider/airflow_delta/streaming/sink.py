@@ -64,7 +64,7 @@ class DeltaBatchSink:
     :ivar results: the last 1000 commits of this object, by batch, as far as it ran in this process. Queries that run at the
         same time need a sink each.
     :ivar failure: the error that ended the query, as far as it ran in this process.
-    :raises DeltaIllegalArgumentException: the arguments contradict each other.
+    :raises DeltaIllegalArgumentException: if the arguments contradict each other.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class DeltaBatchSink:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Commit a micro-batch, unless the log holds it.
 
-        :raises DeltaAnalysisException: a column has the type ``void``.
-        :raises DeltaConcurrentModificationException: another commit conflicts; the restarted query runs the batch again.
+        :raises DeltaAnalysisException: if a column has the type ``void``.
+        :raises DeltaConcurrentModificationException: if another commit conflicts; the restarted query runs the batch again.
         """
         try:
             self.results[batch_id] = self.commit(df, batch_id)
@@ -210,7 +210,7 @@ def _query_id(df: DataFrame, table: str) -> str:
 def _check_types(df: DataFrame, table: str) -> None:
     """Check that no column has the type ``void``: a stream cannot know which type later batches will have.
 
-    :raises DeltaAnalysisException: one has (Delta: DELTA_NULL_SCHEMA_IN_STREAMING_WRITE).
+    :raises DeltaAnalysisException: if one has (Delta: DELTA_NULL_SCHEMA_IN_STREAMING_WRITE).
     """
 
     def is_void(data_type: Any) -> bool:
