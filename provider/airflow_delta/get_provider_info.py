@@ -1,4 +1,4 @@
-"""What Airflow learns about this provider without importing it (entry point ``apache_airflow_provider``)."""
+"""The provider's description for Airflow (entry point ``apache_airflow_provider``)."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def get_provider_info() -> dict[str, Any]:
                     "hidden-fields": ["port", "schema"],
                     "relabeling": {"host": "Base path", "login": "Access key", "password": "Secret key"},
                     "placeholders": {
-                        "host": "s3://lake (tables may then be named relative to it)",
-                        "login": "leave empty to use the credentials of the worker",
+                        "host": "s3://lake (table names may be relative to it)",
+                        "login": "leave empty to use the worker's credentials",
                         "extra": '{"storage_options": {"AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "https://minio:9000"}}',
                     },
                 },
                 "conn-fields": {
                     "base_path": {
                         "label": "Base path (instead of the field above)",
-                        "description": "URI or local directory that relative table names start from.",
+                        "description": "URI or local directory of relative table names.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "storage_options": {

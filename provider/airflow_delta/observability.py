@@ -1,8 +1,7 @@
-"""Metrics through Airflow's Stats: what transactions, stages and the maintenance of tables do, and what they cost.
+"""Metrics of transactions, stages and maintenance, sent through Airflow's Stats.
 
-Names begin with ``delta.``; ``docs/observability.md`` lists them. The tags are those of the task instance (Dag and task id,
-team), ``table``, and ``operation`` where it matters. Nothing here fails a task. A deployment without metrics pays for a few calls
-that do nothing.
+Their names start with ``delta.``; ``docs/observability.md`` lists them. Tags are those of the task instance (Dag and task id,
+team), ``table``, and ``operation`` if it matters. Nothing here fails a task, and without metrics the calls do nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class TaskMetrics:
         self._tags = {str(key): str(value) for key, value in tags.items() if value is not None}
 
     def count(self, name: str, value: int | None = 1, **tags: str | None) -> None:
-        """Add to the counter ``delta.<name>``; nothing for ``None``, a number that is not known."""
+        """Add to the counter ``delta.<name>``; ``None``, an unknown number, is ignored."""
         if value is not None:
             self._send("incr", name, value, tags)
 
@@ -52,12 +51,12 @@ class TaskMetrics:
             more = {key: tag_value(text) for key, text in tags.items() if text}
             getattr(stats, how)(f"delta.{name}", value, tags={**self._tags, **more})
         except Exception:
-            logger.debug("The metric delta.%s could not be sent", name, exc_info=True)
+            logger.debug("Could not send the metric delta.%s", name, exc_info=True)
 
-    # -- what the tasks tell ----------------------------------------------------------------------------------------------------
+    # -- what the tasks report --------------------------------------------------------------------------------------------------
 
     def started(self, handle: TransactionHandle) -> None:
-        """Count a transaction that begins, or finds its key committed."""
+        """Count a transaction that begins, and one that finds its key committed."""
         self.count("start", 1, table=handle.table)
         if handle.committed is not None:
             self.count("start.found", 1, table=handle.table)
@@ -65,7 +64,7 @@ class TaskMetrics:
     def staged(self, staged: StagedWrite, table: str, seconds: float | None) -> None:
         """Send what a stage has written.
 
-        :param seconds: what the stage took, Spark and footers included.
+        :param seconds: duration of the stage, including Spark and footers.
         """
         tags = {"table": table, "operation": staged.operation, "mode": staged.mode}
         self.timing("stage.duration", seconds, **tags)
@@ -75,9 +74,9 @@ class TaskMetrics:
         self.count("stage.bytes", staged.num_bytes, **tags)
 
     def committed(self, result: CommitResult, seconds: float | None = None) -> None:
-        """Send what a commit was and cost; one that was found in the log is only counted as such.
+        """Send the metrics of a commit; a commit found in the log is only counted as such.
 
-        :param seconds: what the commit took, from the look at the staged files to the durable entry.
+        :param seconds: duration of the commit, from the check of the staged files to the durable entry.
         """
         tags = {"table": result.table, "operation": result.operation}
         if result.committed_before:
@@ -101,7 +100,7 @@ class TaskMetrics:
         self.count("abort.files", result.num_deleted_files, table=result.table, outcome=result.outcome)
 
     def optimized(self, result: OptimizeResult, seconds: float) -> None:
-        """Send what an OPTIMIZE or a REORG of its own has done, and each of its commits."""
+        """Send what an OPTIMIZE or REORG outside a transaction has done, and each of its commits."""
         tags = {"table": result.table, "operation": result.operation}
         self.timing("optimize.duration", seconds, **tags)
         self.count("optimize.bins", result.num_bins, **tags)
@@ -125,15 +124,15 @@ class Stopwatch:
         self._began = time.monotonic()
 
     def restart(self) -> None:
-        """Begin at zero again."""
+        """Start at zero again."""
         self._began = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Seconds that have passed."""
+        """Elapsed seconds."""
         return time.monotonic() - self._began
 
 
 def tag_value(text: str) -> str:
-    """Return a text as every metrics system takes it for the value of a tag: ``s3://lake/t`` becomes ``s3/lake/t``."""
+    """Return a text as a tag value that every metrics system accepts: ``s3://lake/t`` becomes ``s3/lake/t``."""
     return _NO_TAG_CHARACTERS.sub("_", text.replace("://", "/"))

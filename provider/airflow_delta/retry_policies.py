@@ -1,4 +1,4 @@
-"""Which errors Airflow should retry: a retry policy for tasks that work with Delta tables, those of this provider and your own.
+"""Retry policy for tasks that work with Delta tables, those of this provider and your own.
 
 ::
 
@@ -42,38 +42,38 @@ _REFUSED: tuple[type[BaseException], ...] = (
 _FAIL, _RETRY = "fail", "retry"
 
 _REASONS = {
-    "conflict fails": "The same transaction would conflict again: clear the start task, which begins a new one.",
+    "conflict fails": "The same transaction would conflict again. Clear the start task to begin a new one.",
     "conflict": "A conflict: the retry begins a new transaction on the newest version.",
-    "lost race": "The race for a version was lost too often; nothing conflicts. The retry goes on where this try stopped.",
-    "unknown": "It is not known whether the commit was written. The retry looks into the log, and commits only if it was not.",
-    "audit": "The same staged rows would fail again: clear the start task, which begins a new transaction.",
-    "refused": "What the task asks for is not possible on this table, a retry would change nothing.",
-    "storage": "The storage or the way to it failed.",
+    "lost race": "The race for a version was lost too often, without a conflict. The retry continues where this try stopped.",
+    "unknown": "It is unknown whether the commit was written. The retry checks the log, and commits only if it was not.",
+    "audit": "The same staged rows would fail again. Clear the start task to begin a new transaction.",
+    "refused": "The operation is not possible on this table; a retry would change nothing.",
+    "storage": "The storage or the connection to it failed.",
 }
 
 
 class DeltaRetryPolicy(RetryPolicy):
-    """Decide by the kind of the error whether a retry can change anything.
+    """Decide by the kind of an error whether a retry can help.
 
-    - a conflict (``DeltaConcurrentModificationException``): as ``on_conflict`` says;
+    - a conflict (``DeltaConcurrentModificationException``): see ``on_conflict``;
     - a lost race (``MaxCommitRetriesExceededException``): retry;
     - ``CommitStateUnknownException``: retry, the commit recognises itself in the log;
-    - a failed audit, schema, predicate, constraint, protocol, a version that the log does not hold any more, a bad argument, what
-      a stage handed over: fail;
-    - storage and network (``OSError``, which ``ConnectionError`` and ``TimeoutError`` are): retry;
-    - any other: what Airflow does without a policy.
+    - a failed audit, schema, predicate, constraint, protocol, a version that has left the log, a bad argument, an invalid staged
+      write: fail;
+    - storage and network (``OSError``, including ``ConnectionError`` and ``TimeoutError``): retry;
+    - any other: Airflow's default.
 
-    *Retry* means: while the task has retries left. An error that was raised from one of these is taken for it.
+    *Retry* means: while the task has retries left. An error raised from one of these is treated like it.
 
     :param on_conflict: ``fail`` for tasks of a transaction that another task began (a retry would conflict again), ``retry`` for
-        tasks that begin their transaction themselves.
-    :param delay: pause before a retry; it doubles with every try since the task was last cleared. Default: the task's
+        tasks that begin their own transaction.
+    :param delay: pause before a retry, doubled with every try since the task was last cleared. Default: the task's
         ``retry_delay``.
-    :param max_delay: bound of the pause.
-    :param jitter: the pause is drawn from this part around it (0.5: half to one and a half), so that tasks that conflicted with
-        each other do not meet again.
-    :param rules: rules that are asked first, for errors of your own.
-    :raises DeltaIllegalArgumentException: an argument is none of these.
+    :param max_delay: maximum pause.
+    :param jitter: share of the pause by which it varies at random (0.5: from half to one and a half), so that conflicting tasks
+        do not meet again.
+    :param rules: rules for your own errors, applied first.
+    :raises DeltaIllegalArgumentException: if an argument is not valid.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class DeltaRetryPolicy(RetryPolicy):
         rules: Sequence[RetryRule] = (),
     ) -> None:
         if on_conflict not in (_FAIL, _RETRY):
-            raise DeltaIllegalArgumentException(f"on_conflict of a retry policy must be fail or retry, got {on_conflict!r}.")
+            raise DeltaIllegalArgumentException(f"on_conflict of a retry policy must be 'fail' or 'retry', got {on_conflict!r}.")
         if not 0 <= jitter <= 1:
-            raise DeltaIllegalArgumentException(f"jitter of a retry policy must be from 0 to 1, got {jitter!r}.")
+            raise DeltaIllegalArgumentException(f"jitter of a retry policy must be between 0 and 1, got {jitter!r}.")
         self.on_conflict = on_conflict
         self.delay = delay
         self.max_delay = max_delay
@@ -133,7 +133,7 @@ class DeltaRetryPolicy(RetryPolicy):
             return RetryAction.FAIL, "audit"
         if isinstance(error, _REFUSED):
             return RetryAction.FAIL, "refused"
-        if isinstance(error, OSError):  # ConnectionError and TimeoutError are such
+        if isinstance(error, OSError):  # includes ConnectionError and TimeoutError
             return RetryAction.RETRY, "storage"
         return None
 
@@ -141,7 +141,7 @@ class DeltaRetryPolicy(RetryPolicy):
         if self.delay is None:
             return None
         pause = min(self.delay * 2.0 ** min(max(try_number - 1, 0), 20), self.max_delay)
-        return pause * random.uniform(1 - self.jitter, 1 + self.jitter)  # noqa: S311 - no secret
+        return pause * random.uniform(1 - self.jitter, 1 + self.jitter)  # noqa: S311 - not a secret
 
     def serialize(self) -> dict[str, Any]:
         """Return the policy as JSON."""
@@ -156,7 +156,7 @@ class DeltaRetryPolicy(RetryPolicy):
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> DeltaRetryPolicy:
-        """Return the policy of what :meth:`serialize` gave."""
+        """Return the policy from its serialized form."""
         return cls(
             on_conflict=data["on_conflict"],
             delay=None if data["delay"] is None else timedelta(seconds=data["delay"]),
@@ -167,7 +167,7 @@ class DeltaRetryPolicy(RetryPolicy):
 
 
 def _since_clear(try_number: int, max_tries: int, context: Context | None) -> int:
-    """Return the number of a try, counted anew after a clear: that leaves the number, and adds it to the tries there may be."""
+    """Return the number of a try since the last clear, which keeps the number and adds to the maximum."""
     retries = getattr((context or {}).get("task"), "retries", None)
     return try_number - max(max_tries - retries, 0) if isinstance(retries, int) else try_number
 
@@ -183,10 +183,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 FINAL_ERRORS = DeltaRetryPolicy(on_conflict=_FAIL)
-"""Retry policy of start and commit: what a retry cannot change fails at once; lost races and store errors are retried."""
+"""Retry policy of start and commit: errors that a retry cannot change fail at once; lost races and store errors are retried."""
 
 REFUSALS = DeltaRetryPolicy(on_conflict=_RETRY, delay=timedelta(seconds=30))
-"""Retry policy of an operation that may be a transaction of its own: after a conflict, a retry begins a new one."""
+"""Retry policy of operations that may be transactions of their own: after a conflict, a retry begins a new one."""
 
 AUDIT_ERRORS = FINAL_ERRORS
-"""Retry policy of an audit: a verdict is final, and so is what a retry cannot change; lost connections are retried."""
+"""Retry policy of audits: a verdict is final, like other errors that a retry cannot change; lost connections are retried."""

@@ -19,8 +19,8 @@ from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitO
 class DeltaTransactionGroup(TaskGroup):
     """Task group of one transaction; made by :func:`delta_transaction`.
 
-    ``start`` begins before everything in the group, ``commit`` comes after all of it and publishes the stages, ``abort`` is the
-    teardown. Stages inside get the handle by themselves; ``transaction`` is for tasks that want it explicitly.
+    ``start`` runs before everything in the group, ``commit`` runs last and publishes the stages, ``abort`` is the teardown.
+    Stages inside get the handle automatically; ``transaction`` is for other tasks that need it.
     """
 
     start_kwargs: dict[str, Any] = attrs.field(factory=dict)
@@ -33,7 +33,7 @@ class DeltaTransactionGroup(TaskGroup):
 
     @property
     def transaction(self) -> XComArg:
-        """The handle: output of the start task."""
+        """The handle, the output of the start task."""
         return XComArg(self.start)
 
     @property
@@ -46,7 +46,7 @@ class DeltaTransactionGroup(TaskGroup):
             check_group(str(self.group_id), expanded, self.start_kwargs)
         super().__enter__()
         self.start = DeltaStartTransactionOperator(task_id="start", **self.start_kwargs)
-        # Not for start, commit and abort: a trigger rule of the stages would let the commit publish what an audit refused.
+        # Not for start, commit and abort: with a trigger rule of the stages, the commit would publish what an audit refused.
         self._common_args = self.default_args
         self.default_args = {**self._common_args, **self.stage_kwargs}
         return self
@@ -63,8 +63,8 @@ class DeltaTransactionGroup(TaskGroup):
         stages: list[Any] = [task for task in self.iter_tasks() if self._takes_part(task, "stage")]
         if not stages:
             raise DeltaIllegalArgumentException(
-                f"The transaction {self.group_id!r} holds no stage. Write a @task.delta_stage function (and call it), or a task "
-                "that stages, such as DeltaMergeOperator or DeltaStageSparkSubmitOperator, inside the with block."
+                f"The transaction {self.group_id!r} has no stages. Inside the with block, define and call a @task.delta_stage "
+                "function, or create a task that stages, such as DeltaMergeOperator or DeltaStageSparkSubmitOperator."
             )
         audits = [task for task in self.iter_tasks() if self._takes_part(task, "audit")]
         for audit in audits:
@@ -79,11 +79,11 @@ class DeltaTransactionGroup(TaskGroup):
         for leaf in leaves:
             leaf.set_downstream(self.commit)
         self.abort = DeltaAbortOperator(task_id="abort", transaction=self.transaction).as_teardown()
-        # Every stage, not only the commit: the commit fails with the first stage while others may still write.
+        # Every stage, not only the commit: the commit fails with the first stage, while others may still write.
         self.abort.set_upstream([self.commit, *stages, *audits])
 
     def _takes_part(self, task: Any, role: str) -> bool:
-        """Say whether a task of a role is one of this transaction, after the handle was given to one that has none yet."""
+        """Return whether a task has a role in this transaction; a task without a handle gets it."""
         if getattr(getattr(task, "operator_class", None) or type(task), "transaction_role", None) != role:
             return False
         given = _argument(task, "transaction")
@@ -93,7 +93,7 @@ class DeltaTransactionGroup(TaskGroup):
         return any(source is self.start for source, _ in XComArg.iter_xcom_references(given))
 
     def _give_stages(self, audit: Any, stages: list[Any]) -> None:
-        """Let an audit that does not say what it audits audit every stage that does not come after it."""
+        """Give an audit without ``staged`` every stage that is not downstream of it."""
         if _argument(audit, "staged") is None and not _maps_over(audit, "staged"):
             later = audit.get_flat_relative_ids(upstream=False)
             self._give(audit, "staged", [XComArg(stage) for stage in stages if stage.task_id not in later])
@@ -142,20 +142,20 @@ def delta_transaction(
 ) -> DeltaTransactionGroup:
     """Open a task group that is one Delta transaction: one version of the table, or nothing.
 
-    Whatever stands inside runs between start and commit: stages, checks on what they staged, approvals, sensors. All of it has to
-    succeed before anything becomes visible.
+    Everything inside runs between start and commit: stages, checks, approvals, sensors. All of it must succeed before anything
+    becomes visible.
 
-    :param group_id: name of the group, prefix of its task ids and part of the default transaction key.
+    :param group_id: id of the group, prefix of its task ids and part of the default transaction key.
     :param table: URI, absolute path, or name below the connection's base path. (templated)
-    :param on_conflict: ``fail`` (default), or ``restart``: after a conflict with another commit, everything from the start task
-        on runs again. (templated)
-    :param max_restarts: how often, until the commit succeeds. (templated)
-    :param restart_conn_id: connection to Airflow's REST API, needed by ``restart`` where the Dag has tasks that do not come after
-        the start task. (templated)
-    :param outlets: assets that the commit emits; default: the table's own, unless its name (or the connection that it
-        is below) is templated.
-    :param stage_kwargs: defaults for what stands inside the block, such as ``{"mode": "overwrite", "spark_conn_id": "cluster"}``;
-        not for start, commit and abort.
+    :param on_conflict: ``fail`` (default), or ``restart``: after a conflict with another commit, run everything from the start
+        task on again. (templated)
+    :param max_restarts: maximum number of restarts. (templated)
+    :param restart_conn_id: connection to Airflow's REST API, needed for ``restart`` if the Dag has tasks that are not downstream
+        of the start task. (templated)
+    :param outlets: assets that the commit emits; default: the table's own, unless its name, or the connection of a relative name,
+        is templated.
+    :param stage_kwargs: default arguments for the tasks in the block, such as ``{"mode": "overwrite", "spark_conn_id":
+        "cluster"}``; not for start, commit and abort.
     :param commit_kwargs: parameters of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`, such as
         ``{"retries": 3, "max_commit_attempts": 20}``.
     :param default_args: defaults for every task inside.
@@ -163,8 +163,8 @@ def delta_transaction(
 
     The other parameters are those of :class:`~airflow_delta.operators.transaction.DeltaStartTransactionOperator`.
 
-    :raises DeltaIllegalArgumentException: at the end of the block, when nothing inside stages rows; at its beginning, inside an
-        expanded group, when its instances would have one key, or a key that cannot be made of the mapped values.
+    :raises DeltaIllegalArgumentException: at the end of the block, if no task inside is a stage; at its start, inside a mapped
+        group, if all instances would have the same key, or none can be made from the mapped values.
     """
     start_kwargs = {
         "table": table,
@@ -201,6 +201,6 @@ def _outlets(table: Any, delta_conn_id: Any) -> list[Asset]:
         return []
     if not isinstance(delta_conn_id, str) or "{" in delta_conn_id:
         asset = delta_asset(table)
-        # The name of a table below a connection is known only together with the connection.
+        # The asset of a name below a connection needs the connection.
         return [] if asset.uri.startswith("delta://connection/") else [asset]
     return [delta_asset(table, delta_conn_id)]

@@ -95,7 +95,7 @@ def test_what_names_no_table_is_refused(uri):
 
 @pytest.mark.parametrize("uri", ["s3://lake/flights", "flights", "x-delta://lake/t"])
 def test_the_way_back_is_from_our_uris_only(uri):
-    with pytest.raises(DeltaIllegalArgumentException, match="no asset URI of a Delta table"):
+    with pytest.raises(DeltaIllegalArgumentException, match="not the asset URI of a Delta table"):
         table_of_asset_uri(uri)
 
 

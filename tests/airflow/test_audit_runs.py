@@ -205,7 +205,7 @@ def test_the_group_gives_an_audit_its_transaction_and_its_stages(dag):
 
 
 def test_an_audit_is_no_stage(dag):
-    with pytest.raises(DeltaIllegalArgumentException, match="holds no stage"), delta_transaction("t", table="/lake/t"):
+    with pytest.raises(DeltaIllegalArgumentException, match="has no stages"), delta_transaction("t", table="/lake/t"):
         DeltaAuditOperator(task_id="audit", min_rows=1)
 
 

@@ -30,6 +30,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.operators import earlier_try
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.earlier_try import REQUEST_KEY
+from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 
 SPARK_SUBMIT = """#!{python}
@@ -294,7 +295,7 @@ def test_a_submission_without_properties(world, monkeypatch):
     monkeypatch.setattr(SparkSubmitHook, "submit", submit)
     operator = DeltaDeleteOperator(task_id="delete", spark_submit={"conf": None, "py_files": None}, spark_conn_id="spark_default")
     with pytest.raises(ChildProcessError, match=r"spark\.airflow_delta\.request"):
-        operator._submit(world.log, new_request(world))
+        operator.hold(SparkRunner).run(world.log, new_request(world))
 
 
 class TestOfATableOperator:
@@ -302,12 +303,13 @@ class TestOfATableOperator:
 
     @pytest.fixture
     def deletes(self, world, monkeypatch):
-        monkeypatch.setattr("airflow_delta.operators.spark_request._state_store", lambda: world.store)
+        monkeypatch.setattr("airflow_delta.operators.spark_runner._state_store", lambda: world.store)
 
         def attempt(work, **kwargs):
             operator = DeltaDeleteOperator(task_id="delete", spark_submit={}, **kwargs)
-            operator._run_on_spark = lambda _log, request: work(request)
-            return operator._work_on_spark(world.log, new_request(world))
+            runner = operator.hold(SparkRunner)
+            runner.run = lambda _log, request, *_given: work(request)
+            return runner.work_on(world.log, new_request(world))
 
         return attempt
 

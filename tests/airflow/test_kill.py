@@ -16,9 +16,11 @@ import pytest
 
 from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.operators import kill
+from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.kill import SessionKiller, within
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
-from airflow_delta.operators.spark_request import SparkRequestOperator
+from airflow_delta.operators.spark_runner import SparkRunner
+from airflow_delta.operators.spark_session import TaskSession
 
 GRACE = 5.0
 
@@ -100,14 +102,15 @@ class TestSession:
 
 def test_a_submitted_application_is_ended_within_the_grace_time():
     # SparkSubmitHook waits without a bound for the command that ends a driver on the cluster.
-    operator = SparkRequestOperator(task_id="task", spark_submit={})
+    operator = DeltaDeleteOperator(task_id="task", spark_submit={})
+    runner = operator.hold(SparkRunner)
     asked = threading.Event()
 
     def hangs():
         asked.set()
         threading.Event().wait()
 
-    operator._submitting = SimpleNamespace(on_kill=hangs)
+    runner._submitting = SimpleNamespace(on_kill=hangs)
     began = time.monotonic()
     operator.on_kill()
     assert asked.is_set()
@@ -148,10 +151,11 @@ class TestWithSpark:
             import signal
             import time
             from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
+            from airflow_delta.operators.spark_session import TaskSession
 
             operator = DeltaStagePySparkOperator(task_id="stage", python_callable=lambda: None)
             signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
-            with operator._spark_session() as spark:
+            with operator.hold(TaskSession).session() as spark:
                 print("jvm", spark.sparkContext._gateway.proc.pid, flush=True)
                 spark.range(4).repartition(4).rdd.foreach(lambda row: time.sleep(300))
         """
@@ -173,5 +177,5 @@ class TestWithSpark:
     def test_told_to_stop_before_the_session_was_there(self):
         operator = DeltaStagePySparkOperator(task_id="stage", python_callable=lambda: None)
         operator.on_kill()
-        with pytest.raises(DeltaIllegalStateException, match="told to stop"), operator._spark_session():
+        with pytest.raises(DeltaIllegalStateException, match="told to stop"), operator.hold(TaskSession).session():
             pytest.fail("the work began")

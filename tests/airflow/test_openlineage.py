@@ -149,7 +149,7 @@ def test_a_commit_that_the_log_has_forgotten_is_no_output(uri):
         table=uri, version=0, read_version=-1, transaction_id="", operation="", committed_before=True, num_files=0, num_bytes=0
     )
     operator = commit({}, [])
-    operator._note_commit(DeltaLog.for_table(uri), result)
+    operator.lineage.note_commit(DeltaLog.for_table(uri), result)
     assert completed(operator) == ([], [])
 
 

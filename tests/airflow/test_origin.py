@@ -238,6 +238,18 @@ def test_a_handle_that_another_task_hands_on(world, tmp_path):
     assert world.run(named, transaction=handle)["outcome"] == "deleted"
 
 
+def test_a_mapped_task_takes_the_transaction_that_it_is_mapped_over(world, tmp_path):
+    """Not any other one that was begun upstream of it."""
+    with world.dag:
+        other = DeltaStartTransactionOperator(task_id="other", table=str(tmp_path / "other"))
+        mapped = DeltaAbortOperator.partial(task_id="mapped").expand(transaction=[world.start.output])
+        other >> mapped
+    running = DeltaAbortOperator(task_id="mapped", transaction=None)
+    with pytest.raises(HandleMismatchException):
+        world.run(running, map_index=0, transaction=world.run(other))
+    assert world.run(running, map_index=0, transaction=world.begin())["outcome"] == "deleted"
+
+
 def test_a_result_of_another_table_is_not_compacted(world, tmp_path):
     """The task that compacts after a commit takes its table from the Dag file, too."""
     with world.dag:
@@ -250,7 +262,7 @@ def test_a_result_of_another_table_is_not_compacted(world, tmp_path):
     _, theirs = World(str(tmp_path / "victim")).publish()
     for definition in (compact, after_operation):
         assert world.run(definition, committed=result) is None  # nothing is due
-        with pytest.raises(HandleMismatchException, match=r"victim.*table of what it comes from"):
+        with pytest.raises(HandleMismatchException, match=r"victim.*tasks that it comes from commit to"):
             world.run(definition, committed=theirs)
     with world.dag:
         unknown = DeltaAutoCompactOperator(task_id="unknown", committed="{{ params.result }}")

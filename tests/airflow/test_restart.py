@@ -291,7 +291,7 @@ class TestScope:
         with DAG("d", schedule=None) as dag:
             starts = DeltaStartTransactionOperator.partial(task_id="start").expand(table=["/a", "/b"])
             commit = DeltaCommitOperator(task_id="commit", transaction=starts.output, staged=[])
-        with pytest.raises(exceptions.DeltaIllegalArgumentException, match="expanded by itself"):
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match="mapped on its own"):
             self.of(dag, commit)
 
     def test_more_than_the_run_needs_a_connection(self, world):
@@ -411,7 +411,7 @@ class TestRestApi:
 
     def test_a_server_that_is_not_there(self, api):
         api.connection(host="http://127.0.0.1:9", password="a token")
-        with pytest.raises(OSError, match="did not do POST"):
+        with pytest.raises(OSError, match="REST API failed: POST"):
             self.clear()
 
     def test_an_answer_without_the_task(self, api):

@@ -194,11 +194,11 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "what"),
         [
-            ({"version": 1, "after_version": 1}, "whatever it did"),
-            ({"version": "1", "operation": "WRITE"}, "whatever it did"),
-            ({"version": 1, "partitions": "part = 'x'"}, "whatever it did"),
+            ({"version": 1, "after_version": 1}, "cannot be combined with"),
+            ({"version": "1", "operation": "WRITE"}, "cannot be combined with"),
+            ({"version": 1, "partitions": "part = 'x'"}, "cannot be combined with"),
             ({"version": -1}, "0 or more"),
-            ({"after_version": "-2"}, "-1 or more"),
+            ({"after_version": "-2"}, "at least -1"),
             ({"after_version": "latest"}, "whole number"),
         ],
     )

@@ -14,6 +14,7 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator, call_injected, without_injected
+from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
@@ -88,7 +89,7 @@ def test_spark_properties(monkeypatch, connection, config, properties):
     if connection:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     stage = DeltaStagePySparkOperator(task_id="stage", python_callable=only_spark, config_kwargs=config)
-    found = stage._spark_properties()
+    found = stage.hold(TaskSession).properties()
     assert found.pop("spark.app.name").endswith("-stage")
     assert found == properties
 
@@ -98,7 +99,7 @@ def test_a_named_spark_connection_must_exist():
 
     stage = DeltaStagePySparkOperator(task_id="stage", python_callable=only_spark, spark_conn_id="no_such_connection")
     with pytest.raises(AirflowNotFoundException):
-        stage._spark_properties()
+        stage.hold(TaskSession).properties()
 
 
 @pytest.mark.parametrize(

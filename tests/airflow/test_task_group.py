@@ -103,7 +103,7 @@ def test_a_stage_of_another_transaction_stays_with_it(dag):
 
 
 def test_a_group_without_a_stage_is_refused(dag):
-    with pytest.raises(DeltaIllegalArgumentException, match="'t' holds no stage"), delta_transaction("t", table="/lake/t"):
+    with pytest.raises(DeltaIllegalArgumentException, match="'t' has no stages"), delta_transaction("t", table="/lake/t"):
         pass
 
 
@@ -244,11 +244,11 @@ class TestKeyOfAnExpandedGroup:
         ],
     )
     def test_one_key_for_all_instances(self, kwargs):
-        with pytest.raises(DeltaIllegalArgumentException, match=r"Each instance .* would be the same transaction"):
+        with pytest.raises(DeltaIllegalArgumentException, match=r"All instances .* would have the same transaction key"):
             self.expand([1, 2], **kwargs)
 
     def test_values_that_have_no_text(self):
-        with pytest.raises(DeltaIllegalArgumentException, match=r"no text that stays the same .*Pass transaction_key"):
+        with pytest.raises(DeltaIllegalArgumentException, match=r"no stable text form .*Pass transaction_key"):
             self.expand([object(), object()])
 
     @pytest.mark.parametrize(

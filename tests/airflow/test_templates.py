@@ -18,6 +18,7 @@ from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.decorators.delta_stage import delta_stage_task
 from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.log import DeltaLog
+from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from support.watching import context
@@ -39,9 +40,10 @@ CLASSES = task_classes()
 
 
 def documented(kind: type[BaseOperator]) -> dict[str, bool]:
-    """Parameters that the docstrings of a task and its bases describe, and whether these call them templated."""
+    """Parameters that the docstrings of a task, its parts and its bases describe, and whether these call them templated."""
     found: dict[str, bool] = {}
-    for base in kind.__mro__:
+    parts = [base for part in getattr(kind, "parts", ()) for base in part.__mro__]
+    for base in (kind, *parts, *kind.__mro__):
         if base.__module__.startswith("airflow_delta"):
             text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
             for name, said in re.findall(r":param (\w+):(.*?)(?=\n:|\n\n|\Z)", text, re.DOTALL):
@@ -98,4 +100,5 @@ def test_the_timeout_of_transactions_as_text(tmp_path):
     deltalake.write_deltalake(str(tmp_path), pa.table({"id": [1]}))
     operator = DeltaVacuumOperator(task_id="t", table=str(tmp_path), transaction_timeout_hours="{{ params.hours }}")
     operator.render_template_fields({"params": {"hours": 48}})
-    assert operator.run(DeltaLog.for_table(str(tmp_path)), context(operator))["numLiveTransactions"] == 0
+    result = operator.run(DeltaLog.for_table(str(tmp_path)), operator.hold(Committer), context(operator))
+    assert result["numLiveTransactions"] == 0

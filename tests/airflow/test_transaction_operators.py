@@ -14,6 +14,7 @@ from airflow.sdk import RetryAction
 
 from airflow_delta import exceptions
 from airflow_delta.commands.stage.load import check_reported
+from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.expected_stages import expected_stages
 from airflow_delta.operators.identity import flatten_reports, parse_handle, try_chain
 from airflow_delta.operators.run_age import possible_since
@@ -24,6 +25,7 @@ from airflow_delta.operators.transaction import (
     DeltaCommitOperator,
     DeltaStartTransactionOperator,
 )
+from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.transaction import PostCommitHook
 
 
@@ -162,12 +164,12 @@ class TestOfNothing:
     def test_an_overwrite_that_would_replace_all_of_the_table(self, kwargs):
         operator = DeltaStageSparkSubmitOperator(task_id="stage", transaction={}, mode="overwrite", **kwargs)
         with pytest.raises(exceptions.DeltaIllegalArgumentException, match="is empty"):
-            operator._write_options()
+            operator.hold(WriteOptions).options()
 
     @pytest.mark.parametrize("kwargs", [{}, {"replace_on": None, "replace_using": None}, {"replace_using": "id"}])
     def test_an_overwrite_that_means_it(self, kwargs):
         operator = DeltaStageSparkSubmitOperator(task_id="stage", transaction={}, mode="overwrite", **kwargs)
-        assert operator._write_options().get("replace_using") == (("id",) if kwargs.get("replace_using") else None)
+        assert operator.hold(WriteOptions).options().get("replace_using") == (("id",) if kwargs.get("replace_using") else None)
 
 
 class TestCommit:
@@ -205,7 +207,8 @@ class TestCommit:
             operator.execute(context(operator))
 
     def test_limits_and_options_reach_the_commit(self):
-        policy = commit({}, [], max_commit_attempts=3, commit_timeout=7.5, checkpoint="off", fail_on_hook_error=True)._policy()
+        operator = commit({}, [], max_commit_attempts=3, commit_timeout=7.5, checkpoint="off", fail_on_hook_error=True)
+        policy = operator.hold(Committer).policy()
         assert (policy.max_attempts, policy.total_timeout, policy.checkpoint, policy.fail_on_hook_error) == (3, 7.5, "off", True)
 
     def test_user_metadata_and_own_hooks(self, uri):

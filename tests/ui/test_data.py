@@ -281,7 +281,7 @@ def test_a_commit_that_is_not_there(table):
     with pytest.raises(VersionNotFoundException) as raised:
         data.commit_detail(log_of(table), 9)
     problem = of_error(raised.value, str(table))
-    assert (problem.status, problem.title) == (404, "The log does not hold this commit")
+    assert (problem.status, problem.title) == (404, "This commit is not in the log")
 
 
 def test_open_transactions_and_their_staged_bytes(table):

@@ -1,8 +1,8 @@
-"""The asset that stands for a Delta table, what its events say, and what a consumer makes of them.
+"""The asset of a Delta table, the contents of its events, and how a consumer reads them.
 
 The URI is ``delta://<storage>/<location>``: ``delta://s3/bucket/path``, ``delta://abfs/container@account.dfs.core.windows.net/path``,
-``delta://file/absolute/path``, and ``delta://connection/<conn id>/<name>`` for a name below the base path of a connection. The
-storage is the authority, not the bucket: Airflow takes what stands before an ``@`` there for credentials.
+``delta://file/absolute/path``, or ``delta://connection/<conn id>/<name>`` for a name below the base path of a connection. The
+storage is the authority, not the bucket, since Airflow takes text before an ``@`` in the authority for credentials.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _WAYS = "delta://s3/bucket/path, delta://file/absolute/path or delta://connectio
 
 
 def delta_asset_uri(table: str, delta_conn_id: str | None = None) -> str:
-    """Return the asset URI of a table; the same for every spelling of its location that can be told to be the same.
+    """Return the asset URI of a table; equivalent spellings of a location give the same URI.
 
-    A name below a connection's base path stays a name: no connection is looked up while a Dag file is parsed. Refer to one table
-    in one way.
+    A name below a connection's base path stays a name, since no connection is looked up while a Dag file is parsed. Always refer
+    to a table in the same way.
 
     :param table: URI, absolute path, or a name below the connection's base path.
     :param delta_conn_id: connection that a relative name belongs to.
-    :raises DeltaIllegalArgumentException: the table is empty, or has credentials in its location.
+    :raises DeltaIllegalArgumentException: if the table is empty or its location contains credentials.
     """
     if has_user_info(table):
         raise DeltaIllegalArgumentException(
-            f"The table {masked(table)} has credentials in its location, and the URI of an asset is stored and shown. "
-            "Give them in the connection."
+            f"The location of the table {masked(table)} contains credentials, but the URI of an asset is stored and shown. "
+            "Put them into the connection."
         )
     head, separator, tail = table.strip().partition("://")
     scheme = head.lower() if separator else ""
@@ -67,18 +67,18 @@ def delta_asset_uri(table: str, delta_conn_id: str | None = None) -> str:
     if os.path.isabs(table):
         return f"{SCHEME}://{_FILE}{_local(table)}"
     if not table.strip("/ "):
-        raise DeltaIllegalArgumentException("The table of an asset is empty. Give a URI, an absolute path or a name.")
+        raise DeltaIllegalArgumentException("The table of an asset is empty. Pass a URI, an absolute path or a name.")
     return f"{SCHEME}://{_CONNECTION}/{quote(delta_conn_id or _DEFAULT_CONN_ID, safe=_SAFE)}/{_quoted(table.strip('/'))}"
 
 
 def table_of_asset_uri(uri: str) -> tuple[str, str | None]:
-    """Return the table that an asset URI stands for: its location (or name), and the connection when it is a name.
+    """Return the table of an asset URI: its location, or its name and connection.
 
-    :raises DeltaIllegalArgumentException: it is no URI of a Delta table.
+    :raises DeltaIllegalArgumentException: if it is not the URI of a Delta table.
     """
     parts = urlsplit(uri)
     if parts.scheme.lower() != SCHEME:
-        raise DeltaIllegalArgumentException(f"{uri!r} is no asset URI of a Delta table. It looks like {_WAYS}.")
+        raise DeltaIllegalArgumentException(f"{uri!r} is not the asset URI of a Delta table, such as {_WAYS}.")
     parts = _normalised(parts)
     storage, location = parts.netloc, unquote(parts.path)
     if storage == _FILE:
@@ -90,9 +90,9 @@ def table_of_asset_uri(uri: str) -> tuple[str, str | None]:
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Normalise an asset URI of the scheme ``delta``; Airflow calls it for each asset (provider info, ``asset-uris``).
+    """Normalise an asset URI with the scheme ``delta``; Airflow calls this for each asset (provider info, ``asset-uris``).
 
-    :raises DeltaIllegalArgumentException: a ``ValueError``: the URI does not name a table.
+    :raises DeltaIllegalArgumentException: if the URI does not name a table; it is a ``ValueError``.
     """
     return _normalised(uri)
 
@@ -100,8 +100,8 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 def _normalised(uri: SplitResult) -> SplitResult:
     if uri.query or uri.fragment:
         raise DeltaIllegalArgumentException(
-            f"The asset URI {uri.geturl()!r} has a query or a fragment. An asset is the table, not a version or a part of it; a "
-            "question mark or a hash in its location is written %3F or %23."
+            f"The asset URI {uri.geturl()!r} has a query or a fragment. An asset is the whole table, not a version or a part of "
+            "it. Write a question mark or a hash in its location as %3F or %23."
         )
     storage = _ALIASES.get(uri.netloc.lower(), uri.netloc.lower())
     path = uri.path.rstrip("/")
@@ -109,14 +109,14 @@ def _normalised(uri: SplitResult) -> SplitResult:
         return SplitResult(SCHEME, storage, _local(unquote(path)), "", "")
     first, _, rest = path[1:].partition("/")
     if not storage or not first or (storage == _CONNECTION and not rest.strip("/")):
-        raise DeltaIllegalArgumentException(f"The asset URI {uri.geturl()!r} does not name a Delta table. It looks like {_WAYS}.")
-    # A slash that is written %2F is part of a name (of a connection), not a separator.
+        raise DeltaIllegalArgumentException(f"The asset URI {uri.geturl()!r} does not name a Delta table, such as {_WAYS}.")
+    # A slash written as %2F is part of a connection's name, not a separator.
     segments = "/".join(quote(unquote(segment), safe=_SAFE) for segment in path[1:].split("/"))
     return SplitResult(SCHEME, storage, f"/{_object_location(storage, segments)}", "", "")
 
 
 def _object_location(scheme: str, location: str) -> str:
-    """Return a location on an object store as it is, but for the host of an Azure account: upper case means nothing there."""
+    """Return a location on an object store unchanged, except that the host of an Azure account is lowered."""
     authority, slash, path = location.partition("/")
     if scheme in ("abfs", "abfss"):
         container, at, host = authority.rpartition("@")
@@ -140,15 +140,15 @@ def _text(uri: SplitResult) -> str:
 
 
 def delta_asset(table: str, delta_conn_id: str | None = None) -> Asset:
-    """Return the asset that a commit to this table emits, for ``schedule=[delta_asset(...)]`` of the Dags that read it.
+    """Return the asset that a commit to this table emits, for ``schedule=[delta_asset(...)]`` of Dags that read it.
 
-    :param table: as it was given to the transaction; not templated.
-    :param delta_conn_id: connection of the transaction, needed for relative names.
+    :param table: the table as passed to the transaction; not templated.
+    :param delta_conn_id: the transaction's connection; required for relative names.
     """
     uri = delta_asset_uri(table, delta_conn_id)
     asset = Asset(name=uri, uri=_NO_URI)
-    # The URI is in its normal form. To find that out, Airflow would load the description of every installed provider, some 0.15 s
-    # in each process that parses a Dag file.
+    # The URI is normalised already. To do that, Airflow would load the description of every installed provider: some 0.15 s in
+    # each process that parses a Dag file.
     object.__setattr__(asset, "uri", uri)
     return asset
 
@@ -159,9 +159,9 @@ def create_asset(*, table: str, delta_conn_id: str | None = None, extra: dict[st
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: LineageContext) -> OpenLineageDataset | None:  # noqa: ARG001
-    """Return the dataset of a table, named as OpenLineage names one by its location (provider info, ``asset-uris``).
+    """Return the dataset of a table by OpenLineage's naming rules (provider info, ``asset-uris``).
 
-    :return: ``None`` when the table is a name below a connection that cannot be looked up here.
+    :return: ``None`` for a name below a connection that cannot be looked up here.
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
@@ -183,22 +183,21 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: LineageContext) 
 
 
 def dedupe_key(table_id: str | None, version: int) -> str:
-    """Return what makes two events be about the same commit: the table's id (not its location) and the version."""
+    """Return the key that events of the same commit share: the table's id (not its location) and the version."""
     return f"{table_id}/{version}"
 
 
 def _names_its_commit(result: CommitResult) -> bool:
-    """Tell whether the version of a result is that of its commit, not one that was read or that contains it."""
+    """Return whether the version of a result is that of its own commit."""
     if result.committed_before:
         return bool(result.operation or result.transaction_id)
     return not result.committed_nothing
 
 
 def event_extra(result: CommitResult) -> dict[str, Any]:
-    """Return the ``extra`` of the asset event of a commit. At most 100 partitions are listed.
+    """Return the ``extra`` of a commit's asset event, with at most 100 partitions.
 
-    ``dedupe_key`` is ``None`` where the version is that of no commit of this task: nothing had changed, or the log does not
-    hold the commit any more.
+    ``dedupe_key`` is ``None`` if the version is not a commit of this task: nothing had changed, or its commit has left the log.
     """
     return {
         "version": result.version,
@@ -226,23 +225,23 @@ def event_extra(result: CommitResult) -> dict[str, Any]:
 
 
 def events_extra(results: Sequence[CommitResult]) -> dict[str, Any]:
-    """Return the ``extra`` of the asset event of a task that made several commits of one table.
+    """Return the ``extra`` of the asset event of a task that made several commits to one table.
 
-    The keys of :func:`event_extra` are about the last one; ``commits`` has all of them, oldest first. Where they touched very
-    many partitions together, only their number is told of each.
+    The keys of :func:`event_extra` describe the last one; ``commits`` has all of them, oldest first. If they touched very many
+    partitions in total, only the number is given for each.
 
-    :param results: one commit or more, in the order of the versions.
+    :param results: one or more commits, in the order of their versions.
     """
     return _of_several([event_extra(result) for result in results])
 
 
 def watched_extras(matches: Sequence[Match]) -> dict[str, Any]:
-    """Return what the event of a watcher says about the commits of one look, in the way of :func:`events_extra`.
+    """Return the payload of a watcher's event for the commits of one poll, in the form of :func:`events_extra`.
 
-    One event for all of them: Airflow gives a run the events up to the moment when the first one asked for it, so that of
-    several at one moment the later ones would wait for the next commit.
+    One event for all of them: Airflow gives a run the events up to the one that triggered it, so later ones of the same poll
+    would wait for the next commit.
 
-    :param matches: one or more, in the order of the versions.
+    :param matches: one or more, in the order of their versions.
     """
     return _of_several([watched_extra(match) for match in matches])
 
@@ -258,7 +257,7 @@ def _of_several(commits: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def watched_extra(match: Match) -> dict[str, Any]:
-    """Return what the event of a watcher says about a commit, whoever made it. At most 100 partitions are listed."""
+    """Return the payload of a watcher's event for one commit, with at most 100 partitions."""
     summary = match.summary
     return {
         "version": summary.version,
@@ -281,11 +280,10 @@ def watched_extra(match: Match) -> dict[str, Any]:
 
 
 def commits_of_events(events: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return what asset events say about commits: each commit once, in the order of the versions.
+    """Return the commits in asset events: each once, in the order of their versions.
 
-    Takes events of tasks that committed, once or often, and of watchers alike, in any order, and leaves out those that say
-    nothing about a commit (made by hand, or by a task that found nothing to change). What an earlier run of the consumer has
-    seen is not known here: compare ``dedupe_key``.
+    Takes events of tasks and of watchers, in any order, and skips those without a commit (created by hand, or by a task that
+    found nothing to change). To skip commits that an earlier run of the consumer has seen, compare ``dedupe_key``.
 
     :param events: for example ``triggering_asset_events[asset]``.
     """

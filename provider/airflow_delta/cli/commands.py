@@ -1,4 +1,4 @@
-"""What the commands of ``airflow delta`` do."""
+"""The implementation of the ``airflow delta`` commands."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _MAX_PATHS = 20
 
 
 def _command(*, audited: bool = False) -> Callable[[_Command], _Command]:
-    """Make a function a command of Airflow: quiet but for its output unless ``-v`` is given, one line for an error.
+    """Make a function an Airflow command: without ``-v`` it prints only its output, and one line for an error.
 
-    :param audited: note it in Airflow's audit log, where there is a metadata database.
+    :param audited: record it in Airflow's audit log if there is a metadata database.
     """
 
     def decorate(function: _Command) -> _Command:
@@ -42,7 +42,7 @@ def _command(*, audited: bool = False) -> Callable[[_Command], _Command]:
 
         @functools.wraps(function)
         def command(args: Namespace) -> None:
-            # As Airflow's own commands for connections do: else the Task SDK would not look into the metadata database.
+            # As Airflow's own commands for connections do: otherwise the Task SDK does not look into the metadata database.
             os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
             try:
                 run(args)
@@ -58,15 +58,15 @@ def _command(*, audited: bool = False) -> Callable[[_Command], _Command]:
 
 def _readable(error: Exception) -> str:
     if isinstance(error, VacuumRetentionPeriodTooShortException):
-        return f"{error} On the command line that is --no-retention-check."
+        return f"{error} On the command line, pass --no-retention-check."
     if isinstance(error, DeltaError):
         return str(error)
     if isinstance(error, AirflowNotFoundException):
         return (
-            f"{error}. Add it ('airflow connections add', a variable AIRFLOW_CONN_<ID>, a secrets backend), or name another one "
+            f"{error}. Add it ('airflow connections add', a variable AIRFLOW_CONN_<ID>, a secrets backend), or pass another one "
             "with --conn-id."
         )
-    return f"{type(error).__name__}: {error} (-v shows where it came from)"
+    return f"{type(error).__name__}: {error} (-v shows the traceback)"
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def _commit_row(commit: CommitSummary) -> dict[str, Any]:
 
 @_command()
 def delta_describe(args: Namespace) -> None:
-    """Show what a table is."""
+    """Show schema, partitioning, features, properties and size of a table."""
     from airflow_delta.commands.inspect.describe import describe
 
     detail = describe(_log(args))
@@ -157,7 +157,7 @@ def _transaction_row(transaction: TransactionState, now: int) -> dict[str, Any]:
 
 @_command(audited=True)
 def delta_abort(args: Namespace) -> None:
-    """Give up a transaction and delete its staged files."""
+    """Abort a transaction and delete its staged files."""
     from airflow_delta.commands.outcome.open_transactions import transaction_state
     from airflow_delta.commands.publish.abort import abort_transaction
 
@@ -166,8 +166,8 @@ def delta_abort(args: Namespace) -> None:
     goes = found is not None and found.state != "committed" and (args.force or found.state != "open")
     if found is not None and goes and not args.yes:
         _confirm(
-            f"Transaction {found.transaction_id} of {log.uri} is {found.state}: {found.reason} Delete what it has "
-            f"staged ({found.num_files} files, {size(found.num_bytes)})?"
+            f"Transaction {found.transaction_id} of {log.uri} is {found.state}: {found.reason} Delete its staged files "
+            f"({found.num_files} files, {size(found.num_bytes)})?"
         )
     result = abort_transaction(log, args.transaction_id, force=args.force)
     data = asdict(result)
@@ -181,7 +181,7 @@ def delta_abort(args: Namespace) -> None:
 
 @_command(audited=True)
 def delta_vacuum(args: Namespace) -> None:
-    """Delete files that no version within the retention needs, or say which."""
+    """Delete files that no version within the retention needs, or list them."""
     from airflow_delta.commands.vacuum.run_vacuum import vacuum
 
     result = vacuum(
@@ -191,7 +191,7 @@ def delta_vacuum(args: Namespace) -> None:
         lite=args.lite,
         dry_run=args.dry_run,
     )
-    # A name that is no UTF-8 cannot be printed everywhere.
+    # A name that is not UTF-8 cannot be printed everywhere.
     data = {**asdict(result), "paths": [path.encode(errors="backslashreplace").decode() for path in result.paths]}
     if print_data(data, args.output):
         return
@@ -207,7 +207,7 @@ def delta_vacuum(args: Namespace) -> None:
     for path in data["paths"][:_MAX_PATHS]:
         print_line(path)
     if len(data["paths"]) > _MAX_PATHS:
-        print_line(f"... and {len(data['paths']) - _MAX_PATHS} more; -o json names all of them.")
+        print_line(f"... and {len(data['paths']) - _MAX_PATHS} more; -o json lists all of them.")
     if result.dry_run and data["paths"]:
         print_line("Nothing was deleted. --no-dry-run deletes them.")
 
@@ -231,7 +231,7 @@ def delta_checkpoint(args: Namespace) -> None:
 
 
 def _log(args: Namespace) -> DeltaLog:
-    """Return the log of the table that the arguments name."""
+    """Return the log of the table in the arguments."""
     from airflow_delta.hooks.delta import DeltaHook
 
     table, conn_id = args.table, args.conn_id
@@ -244,7 +244,7 @@ def _log(args: Namespace) -> DeltaLog:
 
 
 def _table(args: Namespace) -> DeltaLog:
-    """Return the log of a table that is there."""
+    """Return the log of an existing table."""
     log = _log(args)
     _refuse_missing(log)
     return log
@@ -258,10 +258,10 @@ def _refuse_missing(log: DeltaLog) -> None:
 
 
 def _confirm(question: str) -> None:
-    """Ask on stderr, so that the output can be piped, and leave unless the answer is yes."""
+    """Ask on stderr, so that the output can be piped, and exit unless the answer is yes."""
     try:
         answer = AirflowConsole(stderr=True).input(f"{printable(question)} (y/N) ", markup=False, emoji=False)
     except EOFError:
-        raise SystemExit("Cancelled: nobody answered. Pass --yes where no one can.") from None
+        raise SystemExit("Cancelled: no answer. Pass --yes to run without a prompt.") from None
     if answer.strip().lower() not in ("y", "yes"):
         raise SystemExit("Cancelled")

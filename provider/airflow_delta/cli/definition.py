@@ -1,4 +1,4 @@
-"""The commands of ``airflow delta``: names and arguments only. What they do is loaded when one of them is run.
+"""The commands of ``airflow delta``: only names and arguments. Their implementation is loaded when one of them runs.
 
 Airflow imports this module at the start of every ``airflow`` command (provider info, ``cli``), so it imports nothing else.
 """
@@ -38,29 +38,29 @@ ARG_TABLE = _argument(
 )
 ARG_CONN_ID = _argument(
     "--conn-id",
-    help="Connection of type Delta Lake to reach the table with (default: that of the asset URI, else delta_default)",
+    help="Connection of type Delta Lake (default: that of the asset URI, or delta_default)",
 )
-ARG_LIMIT = _argument("--limit", type=_whole_number(allow_zero=False), default=20, help="Show so many versions (default: 20)")
+ARG_LIMIT = _argument("--limit", type=_whole_number(allow_zero=False), default=20, help="Versions to show (default: 20)")
 ARG_BEFORE = _argument("--before", type=_whole_number(allow_zero=True), help="Show only versions below this one")
 ARG_STATE = _argument(
     "--state",
     choices=("open", "committed", "aborted", "abandoned"),
     action="append",
-    help="Show only transactions in this state; may be given several times",
+    help="Show only transactions in this state; may be repeated",
 )
 ARG_TRANSACTION_ID = _argument(
-    "transaction_id", metavar="TRANSACTION_ID", help="Id of the transaction, as 'airflow delta transactions' shows it"
+    "transaction_id", metavar="TRANSACTION_ID", help="Id of the transaction, from 'airflow delta transactions'"
 )
 ARG_FORCE = _argument(
-    "--force", action="store_true", help="Also abort a transaction that may still be at work; its commit is refused then"
+    "--force", action="store_true", help="Also abort a transaction that may still be running; its commit will be refused"
 )
 ARG_DRY_RUN = _argument(
-    "--dry-run", action=BooleanOptionalAction, default=True, help="Only say what would be deleted, which is the default"
+    "--dry-run", action=BooleanOptionalAction, default=True, help="Only list what would be deleted (the default)"
 )
 ARG_RETENTION_HOURS = _argument(
     "--retention-hours",
     type=float,
-    help="Age in hours of the files to delete (default: the property delta.deletedFileRetentionDuration of the table)",
+    help="Minimum age in hours of the files to delete (default: the table's delta.deletedFileRetentionDuration)",
 )
 ARG_RETENTION_CHECK = _argument(
     "--retention-check", action=BooleanOptionalAction, default=True, help="Refuse a retention below that property"
@@ -80,7 +80,7 @@ DELTA_COMMANDS = (
     ),
     ActionCommand(
         name="describe",
-        help="Show what a table is: schema, partitioning, features, properties, size",
+        help="Show schema, partitioning, features, properties and size of a table",
         func=lazy_load_command(f"{_COMMANDS}.delta_describe"),
         args=(ARG_TABLE, *_COMMON),
     ),
@@ -92,17 +92,17 @@ DELTA_COMMANDS = (
     ),
     ActionCommand(
         name="abort",
-        help="Give up a transaction and delete its staged files",
+        help="Abort a transaction and delete its staged files",
         description=(
-            "Give up a transaction and delete its staged files. Files that the log references are never deleted, and a "
-            "transaction that may still be at work is only aborted with --force."
+            "Abort a transaction and delete its staged files. Files that the log references are never deleted, and a "
+            "transaction that may still be running is aborted only with --force."
         ),
         func=lazy_load_command(f"{_COMMANDS}.delta_abort"),
         args=(ARG_TABLE, ARG_TRANSACTION_ID, ARG_FORCE, ARG_YES, *_COMMON),
     ),
     ActionCommand(
         name="vacuum",
-        help="Delete files that no version within the retention needs; only says which unless --no-dry-run is given",
+        help="Delete files that no version within the retention needs; only lists them without --no-dry-run",
         func=lazy_load_command(f"{_COMMANDS}.delta_vacuum"),
         args=(ARG_TABLE, ARG_DRY_RUN, ARG_RETENTION_HOURS, ARG_RETENTION_CHECK, ARG_LITE, *_COMMON),
     ),
@@ -120,7 +120,7 @@ def get_delta_cli_commands() -> list[CLICommand]:
     return [
         GroupCommand(
             name="delta",
-            help="Look at Delta tables and their transactions, and maintain them",
+            help="Inspect and maintain Delta tables and their transactions",
             subcommands=DELTA_COMMANDS,
         )
     ]

@@ -1,4 +1,4 @@
-"""What the commands print: tables that fit a terminal, or everything there is as JSON or YAML."""
+"""Output of the commands: tables that fit a terminal, or all data as JSON or YAML."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _WIDE = 120
 
 
 def print_data(data: Any, output: str) -> bool:
-    """Print plain JSON data when that is what was asked for; return whether it was.
+    """Print data as JSON or YAML if ``output`` says so; return whether it did.
 
-    Numbers stay numbers, which ``AirflowConsole.print_as`` would turn into text.
+    Numbers stay numbers; ``AirflowConsole.print_as`` would turn them into text.
 
     :param output: ``json``, ``yaml``, ``table`` or ``plain``.
     """
@@ -31,21 +31,21 @@ def print_data(data: Any, output: str) -> bool:
 def print_rows(
     rows: Iterable[Mapping[str, Any]], output: str, *, fold: Collection[str] = (), only_wide: Collection[str] = ()
 ) -> None:
-    """Print rows for people; an id or a time that is broken into two lines is of no use to them.
+    """Print rows for people, without breaking ids and times into two lines.
 
     :param rows: all with the same columns.
     :param output: ``table`` or ``plain``.
-    :param fold: columns whose texts may take several lines of a table.
+    :param fold: columns whose values may take several lines of a table.
     :param only_wide: columns that a table in a narrow terminal leaves out.
     """
-    console = AirflowConsole(markup=False, emoji=False)  # square brackets in an error or a predicate are themselves
+    console = AirflowConsole(markup=False, emoji=False)  # errors and predicates may contain square brackets
     hidden = only_wide if output == "table" and console.width < _WIDE else ()
     texts: Any = [{name: text(value) for name, value in row.items() if name not in hidden} for row in rows]
     if output == "plain":
         console.print_as_plain_table(texts)
         return
     if not texts:
-        console.print_as_table([])  # says so in Airflow's words
+        console.print_as_table([])  # prints Airflow's message for no data
         return
     new_table: Any = SimpleTable
     table = new_table(show_header=True)
@@ -57,17 +57,17 @@ def print_rows(
 
 
 def print_line(line: str = "") -> None:
-    """Print a line beside the tables."""
+    """Print a line of text."""
     AirflowConsole(markup=False, emoji=False).print(printable(line), highlight=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:
-    """Return a text whose control characters are written out: any writer of a table may have put them there for the terminal."""
+    """Return a text with control characters escaped: any writer of a table may have put them there for the terminal."""
     return "".join(ascii(c)[1:-1] if category(c).startswith("C") and c not in "\n\t" else c for c in text)
 
 
 def text(value: Any) -> str:
-    """Return a value as a cell shows it."""
+    """Return a value as text for a cell."""
     return printable(_text(value))
 
 
@@ -84,7 +84,7 @@ def _text(value: Any) -> str:
 
 
 def size(num_bytes: int | None) -> str:
-    """Return a number of bytes in the unit that reads best: ``1.5 MiB``."""
+    """Return a number of bytes in a readable unit: ``1.5 MiB``."""
     if num_bytes is None:
         return ""
     value, unit = float(num_bytes), 0

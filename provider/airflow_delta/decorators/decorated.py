@@ -1,35 +1,20 @@
-"""What the decorators share: a function some of whose parameters the task fills in."""
+"""What the decorators share: a function with parameters that the task fills in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from airflow.sdk.bases.decorator import DecoratedOperator
-
 from airflow_delta.operators.pyspark import without_injected
 
 
-class InjectedDecoratedOperator(DecoratedOperator):
-    """Base of the decorated tasks: Airflow sees the function without the parameters that the task fills in.
+def decorated_arguments(
+    python_callable: Callable[..., Any], op_args: Collection[Any] | None, op_kwargs: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the arguments for Airflow's ``DecoratedOperator``, which sees the function without the injected parameters.
 
-    A class of this base names the ``template_fields`` of its operator, each once: ``DecoratedOperator`` has fields of the
-    operator, too, and what an XCom or a template has given would be rendered as a template itself the second time.
+    A decorated class lists the ``template_fields`` of its operator, each once: ``DecoratedOperator`` repeats some of them, and
+    the second time the result of an XCom or a template would itself be rendered as a template.
     """
-
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        visible = without_injected(python_callable)
-        super().__init__(
-            kwargs_to_upstream={"python_callable": visible, "op_args": op_args, "op_kwargs": op_kwargs},
-            python_callable=visible,
-            op_args=op_args,
-            op_kwargs=op_kwargs,
-            **kwargs,
-        )
+    arguments = {"python_callable": without_injected(python_callable), "op_args": op_args, "op_kwargs": op_kwargs}
+    return {**arguments, "kwargs_to_upstream": arguments}

@@ -1,4 +1,4 @@
-"""The connection of type ``delta``: where tables live and how their storage is reached."""
+"""The connection of type ``delta``: where tables are and how their storage is reached."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ def scheme_of(uri: str) -> str:
 class DeltaHook(BaseHook):
     """Reach Delta tables through an Airflow connection.
 
-    The connection's host (or ``base_path`` in its extra) is the directory that relative table names start from;
-    ``storage_options`` in its extra go to the object store as they are; login and password become the store's key pair unless
-    the options name one.
-    A missing connection is accepted under the default id only: local paths and the credentials of the worker's environment then
-    need no connection at all.
+    The connection's host (or ``base_path`` in its extra) is the directory that relative table names start from. The
+    ``storage_options`` in its extra are passed to the object store unchanged; login and password become the store's key pair
+    unless the options contain one. Only the default connection may be missing: local paths, and credentials in the worker's
+    environment, need none.
 
     :param delta_conn_id: id of a connection of type ``delta``.
     """
@@ -59,9 +58,9 @@ class DeltaHook(BaseHook):
 
     @cached_property
     def connection(self) -> Connection | None:
-        """The connection, ``None`` when it is the default one and does not exist.
+        """The connection; ``None`` if it is the default one and does not exist.
 
-        :raises AirflowNotFoundException: another connection than the default one does not exist.
+        :raises AirflowNotFoundException: if a connection other than the default one does not exist.
         """
         try:
             return self.get_connection(self.delta_conn_id)
@@ -80,45 +79,45 @@ class DeltaHook(BaseHook):
     def base_path(self) -> str | None:
         """Directory that relative table names start from, without a trailing slash.
 
-        :raises DeltaIllegalArgumentException: it has credentials in it.
+        :raises DeltaIllegalArgumentException: if it contains credentials.
         """
         path = self._extra.get("base_path") or (self.connection.host if self.connection else None)
         if path and has_user_info(str(path)):
             mask_secret(list(user_info_of(str(path))))
             raise DeltaIllegalArgumentException(
-                f"The base path of the connection {self.delta_conn_id!r} has credentials in it ({masked(str(path))}). "
-                "Locations are stored and shown as they are: give the credentials as login and password, or as storage_options."
+                f"The base path of the connection {self.delta_conn_id!r} contains credentials ({masked(str(path))}), but "
+                "locations are stored and shown unmasked. Put the credentials into login and password, or into storage_options."
             )
         return str(path).rstrip("/") or "/" if path else None
 
     def table_uri(self, table: str) -> str:
-        """Return the URI of a table: ``table`` as it is when it is absolute, else below the base path.
+        """Return the URI of a table: ``table`` itself if it is absolute, otherwise below the base path.
 
-        :raises DeltaIllegalArgumentException: the name is empty, has credentials in it, or is relative and there is no base path.
+        :raises DeltaIllegalArgumentException: if the name is empty, contains credentials, or is relative without a base path.
         """
         if not table or not table.strip():
-            raise DeltaIllegalArgumentException("The table is empty. Give a URI, an absolute path, or a name below a base path.")
+            raise DeltaIllegalArgumentException("The table is empty. Pass a URI, an absolute path, or a name below a base path.")
         if has_user_info(table):
             raise DeltaIllegalArgumentException(
-                f"The table {masked(table)} has credentials in its location. Locations are stored and shown as they are: "
-                "give the credentials as login and password of the connection, or as its storage_options."
+                f"The location of the table {masked(table)} contains credentials, but locations are stored and shown unmasked. "
+                "Put the credentials into login and password of the connection, or into its storage_options."
             )
         if "://" in table or os.path.isabs(table):
             return table.rstrip("/") or "/"
         if self.base_path is None:
             raise DeltaIllegalArgumentException(
-                f"The table {table!r} is relative, and the connection {self.delta_conn_id!r} has no base path. "
-                "Give the table's full URI, or set the host of the connection.",
+                f"The table {table!r} is relative, but the connection {self.delta_conn_id!r} has no base path. "
+                "Pass the table's full URI, or set the host of the connection.",
                 table=table,
             )
         return f"{self.base_path.rstrip('/')}/{table.strip('/')}"
 
     def storage_options(self, uri: str) -> dict[str, str]:
-        """Return the options of the object store that holds ``uri``; in task logs they are masked from here on.
+        """Return the options of the object store that holds ``uri``, and mask them in task logs from here on.
 
-        Masked is what is not known to be harmless, and the credentials of a URL.
+        Masks every value that is not known to be harmless, and credentials in URLs.
 
-        :raises DeltaIllegalArgumentException: ``storage_options`` of the connection is not an object of plain values.
+        :raises DeltaIllegalArgumentException: if the connection's ``storage_options`` are not an object of plain values.
         """
         options = _parse_options(self._extra.get("storage_options"), self.delta_conn_id)
         names = _CREDENTIALS.get(scheme_of(uri))
@@ -144,37 +143,37 @@ class DeltaHook(BaseHook):
     def get_conn(self) -> Any:
         """Return the store of the base path (:class:`airflow_delta.log.storage.base.LogStore`).
 
-        :raises DeltaIllegalArgumentException: the connection has no base path.
+        :raises DeltaIllegalArgumentException: if the connection has no base path.
         """
         from airflow_delta.log.storage.factory import store_for
 
         if self.base_path is None:
             raise DeltaIllegalArgumentException(
-                f"The connection {self.delta_conn_id!r} has no base path, so there is no one place to connect to. "
-                "Set its host, or use get_log(table) with a full URI."
+                f"The connection {self.delta_conn_id!r} has no base path to connect to. Set its host, or use get_log(table) with "
+                "a full URI."
             )
         return store_for(self.base_path, self.storage_options(self.base_path) or None)
 
     def test_connection(self) -> tuple[bool, str]:
-        """List the base path; without one, check that the options can be understood."""
+        """List the base path; without one, check that the options can be parsed."""
         try:
             if self.base_path is None:
                 names = sorted(_parse_options(self._extra.get("storage_options"), self.delta_conn_id))
-                return True, f"No base path to list; tables are given by full URI. Storage options: {', '.join(names) or 'none'}."
+                return True, f"No base path to list; tables need a full URI. Storage options: {', '.join(names) or 'none'}."
             if scheme_of(self.base_path) == "file":
                 directory = self.base_path.removeprefix("file://")
-                return True, f"{self.base_path} holds {len(os.listdir(directory))} entries."
+                return True, f"{self.base_path} has {len(os.listdir(directory))} entries."
             found = self.get_conn().list_from("", "")
-            return True, f"{self.base_path} can be listed; {len(found)} objects lie directly below it."
-        except Exception as error:  # noqa: BLE001 - whatever the store raises is the answer to the test
+            return True, f"{self.base_path} can be listed; {len(found)} objects are directly below it."
+        except Exception as error:  # noqa: BLE001 - any error of the store is the result of the test
             return False, masked(f"{type(error).__name__}: {error}", self._secrets())
 
     def _secrets(self) -> tuple[str, ...]:
-        """Return what must not be seen of this connection."""
+        """Return the secret values of this connection."""
         try:
             password = self.connection.password if self.connection else None
             return (*([str(password)] if password else []), *secret_values(self.storage_options(self.base_path or "")))
-        except Exception:  # noqa: BLE001 - what cannot be read is not shown either
+        except Exception:  # noqa: BLE001 - values that cannot be read are not shown either
             return ()
 
 

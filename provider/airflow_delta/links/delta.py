@@ -1,7 +1,7 @@
-"""Links from a task to the plugin's pages about the table that it wrote, and about its commit.
+"""Links from a task to the plugin's pages of the table that it wrote, and of its commit.
 
-Airflow asks for them on the worker when the task has ended, also when it failed, and keeps the answer as XCom. They read what
-the task returned and what its templates became: no storage, no log.
+Airflow asks for them on the worker when the task has ended, even if it failed, and keeps the answer as XCom. They read only the
+task's return value and its rendered templates.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _RETURN_VALUE = "return_value"
 _MAX_MESSAGE = 500
 
 FAILURE_KEY = "delta_commit_failure"
-"""XCom of a commit task that failed: the error in short, for the page of the table."""
+"""XCom of a failed commit task: a short form of the error, for the table's page."""
 
 
 def failure_note(error: BaseException) -> dict[str, Any]:
-    """Return what a failed commit leaves under :data:`FAILURE_KEY`: its error, and the version that it lost against."""
-    # An XCom is kept and shown as it is; only task logs are masked on the way.
+    """Return the XCom :data:`FAILURE_KEY` of a failed commit: its error, and the version that it conflicts with."""
+    # XComs are stored and shown unmasked, unlike task logs.
     return {
         "exception": type(error).__name__,
         "message": masked(str(error).partition("\n")[0])[:_MAX_MESSAGE],
@@ -42,30 +42,30 @@ def failure_note(error: BaseException) -> dict[str, Any]:
 
 
 def masked(text: str) -> str:
-    """Return a text without the secrets that Airflow knows of, and without the credentials of URLs."""
+    """Return a text with the secrets that Airflow knows, and credentials in URLs, masked."""
     from airflow.sdk._shared.secrets_masker import redact
 
     return masking.masked(str(redact(text)))
 
 
 class DeltaTableLink(BaseOperatorLink):
-    """The history of the table; there also when the task failed, since its template fields name the table."""
+    """The table's history; also works for a failed task, whose template fields name the table."""
 
     name = "Delta table"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL of the table's page, empty when no table is known."""
+        """Return the URL of the table's page; empty if no table is known."""
         table = _result(ti_key).get("table") or _table_of(operator)
         return page_url("table", table=table) if table else ""
 
 
 class DeltaCommitLink(BaseOperatorLink):
-    """The commit that the task made; empty when it made none."""
+    """The commit that the task made; empty if it made none."""
 
     name = "Delta commit"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - the result says it all
-        """Return the URL of the commit's page, empty when the task committed nothing."""
+        """Return the URL of the commit's page; empty if the task committed nothing."""
         result = _result(ti_key)
         table, version = result.get("table"), result.get("version")
         if not table or not isinstance(version, int) or isinstance(version, bool) or version < 0:
@@ -74,16 +74,16 @@ class DeltaCommitLink(BaseOperatorLink):
 
 
 def page_url(page: str, **parameters: str) -> str:
-    """Return the URL of a page inside Airflow's UI: with the host when ``[api] base_url`` is set, else from the root."""
+    """Return the URL of a page inside Airflow's UI: with the host if ``[api] base_url`` is set, otherwise from the root."""
     from airflow.sdk.configuration import conf
 
     base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
-    # The UI shows what comes after its own route in the frame: the path of the page as the browser would ask for it.
+    # The UI shows in its frame what follows its own route: the path of the page as the browser requests it.
     return f"{base}/plugin/{URL_ROUTE}{urlsplit(base).path}{URL_PREFIX}/{page}?{urlencode(parameters)}"
 
 
 def _result(ti_key: TaskInstanceKey) -> Mapping[str, Any]:
-    """Return what the task returned; empty when it returned nothing that describes a commit."""
+    """Return the task's return value if it is a mapping, otherwise an empty one."""
     from airflow.sdk.execution_time.xcom import XCom
 
     value = XCom.get_value(ti_key=ti_key, key=_RETURN_VALUE)
@@ -91,7 +91,7 @@ def _result(ti_key: TaskInstanceKey) -> Mapping[str, Any]:
 
 
 def _table_of(operator: BaseOperator) -> str | None:
-    """Return the table that the rendered fields name as URI or absolute path: the handle's, or the operator's own."""
+    """Return the table in the rendered fields: the handle's, or the operator's own."""
     handle = getattr(operator, "transaction", None)
     table = handle.get("table") if isinstance(handle, Mapping) else getattr(operator, "table", None)
     if not isinstance(table, str) or not table:

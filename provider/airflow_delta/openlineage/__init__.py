@@ -1,4 +1,4 @@
-"""Lineage of tables as OpenLineage has it. Only ``facets`` imports OpenLineage, and only a task that is asked imports that."""
+"""Lineage of tables for OpenLineage. Only ``facets`` imports OpenLineage, and only when a task is asked for its lineage."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _PROVIDER = "airflow.providers.openlineage"
 
 
 def wanted() -> bool:
-    """Tell whether anybody may ask for lineage: OpenLineage's provider is loaded before a task begins, or not at all."""
+    """Return whether lineage may be asked for: OpenLineage's provider is loaded before a task starts, or not at all."""
     return _PROVIDER in sys.modules

@@ -1,4 +1,4 @@
-"""Datasets and facets of OpenLineage for tables. Needs ``apache-airflow-providers-openlineage`` (extra ``openlineage``)."""
+"""OpenLineage datasets and facets of tables. Needs ``apache-airflow-providers-openlineage`` (extra ``openlineage``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_delta.openlineage.naming import dataset_name
 
 
 def operator_lineage(lineage: Lineage) -> OperatorLineage[Any, Any]:
-    """Return the lineage of a task as Airflow's extractors take it."""
+    """Return the lineage of a task in the form of Airflow's extractors."""
     return OperatorLineage(
         inputs=[input_dataset(use) for use in lineage.inputs.values()],
         outputs=[output_dataset(use) for use in lineage.outputs.values()],
@@ -34,7 +34,7 @@ def operator_lineage(lineage: Lineage) -> OperatorLineage[Any, Any]:
 
 
 def input_dataset(use: TableUse) -> InputDataset:
-    """Return a table that was read."""
+    """Return the dataset of a table that was read."""
     namespace, name = dataset_name(use.uri)
     facets: dict[str, InputDatasetFacet] = {}
     if _is_counted(use):
@@ -45,7 +45,7 @@ def input_dataset(use: TableUse) -> InputDataset:
 
 
 def output_dataset(use: TableUse) -> OutputDataset:
-    """Return a table that was written; its statistics are those of the commit, not of the table."""
+    """Return the dataset of a table that was written; its statistics are those of the commit, not of the table."""
     namespace, name = dataset_name(use.uri)
     facets: dict[str, OutputDatasetFacet] = {}
     if _is_counted(use):
@@ -56,7 +56,7 @@ def output_dataset(use: TableUse) -> OutputDataset:
 
 
 def dataset_facets(use: TableUse) -> dict[str, DatasetFacet]:
-    """Return what is known of a table at the version that was read or written."""
+    """Return the facets of a table at the version that was read or written."""
     facets: dict[str, DatasetFacet] = {"storage": storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")}
     if use.version is not None:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=str(use.version))
@@ -74,7 +74,7 @@ def dataset_facets(use: TableUse) -> dict[str, DatasetFacet]:
 
 
 def schema_fields(struct: Mapping[str, Any]) -> list[schema_dataset.SchemaDatasetFacetFields]:
-    """Return the fields of a struct, from Spark's JSON form of it."""
+    """Return the fields of a struct in Spark's JSON form."""
     return [_field(column, number) for number, column in enumerate(struct["fields"], start=1)]
 
 
@@ -84,7 +84,7 @@ def _field(column: Mapping[str, Any], number: int) -> schema_dataset.SchemaDatas
 
 
 def _named(name: str, data_type: Any, **more: Any) -> schema_dataset.SchemaDatasetFacetFields:
-    """Return a field; elements of lists and entries of maps are fields as well, by the names that OpenLineage has for them."""
+    """Return a field; elements of arrays and entries of maps are fields, too, with OpenLineage's names."""
     text, nested = _type(data_type)
     return schema_dataset.SchemaDatasetFacetFields(name=name, type=text, fields=list(nested), **more)
 

@@ -1,7 +1,7 @@
-"""What a task has read and written of tables, kept as plain values until somebody asks for its lineage.
+"""The tables that a task has read and written, as plain values until Airflow asks for its lineage.
 
-Airflow asks in a child process after the task is done, where neither connections nor storage may be used any more. So everything
-is noted while the task runs, and only where OpenLineage's provider is loaded.
+Airflow asks in a child process after the task, where neither connections nor storage can be used. So everything is recorded
+while the task runs, and only if OpenLineage's provider is loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ALTERS = (
     "UPGRADE PROTOCOL",
     "DROP FEATURE",
 )
-"""Operations of Delta that OpenLineage has a word for."""
+"""Delta's operations with a lifecycle state in OpenLineage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,10 @@ class TableUse:
     """A table that a task has read or written.
 
     :param uri: URI of the table, or an absolute path.
-    :param version: that was read or written; ``None``: not yet known.
-    :param schema_string: Spark's JSON form of its schema.
-    :param symlink: connection and name, where the task names the table below a connection's base path.
-    :param lifecycle: ``CREATE``, ``OVERWRITE``, ``TRUNCATE``, ``ALTER``, or ``None``: rows came or went.
+    :param version: the version that was read or written; ``None`` if not known yet.
+    :param schema_string: its schema in Spark's JSON form.
+    :param symlink: connection and name, if the task names the table below a connection's base path.
+    :param lifecycle: ``CREATE``, ``OVERWRITE``, ``TRUNCATE``, ``ALTER``, or ``None`` if only rows changed.
     """
 
     uri: str
@@ -64,34 +64,34 @@ class TableUse:
 
 @dataclass(slots=True)
 class Lineage:
-    """The tables of one task. A table that is noted again under the same version counts once."""
+    """The tables of one task; a version that is recorded twice counts once."""
 
     inputs: dict[tuple[str, int | None], TableUse] = field(default_factory=dict)
     outputs: dict[tuple[str, int | None], TableUse] = field(default_factory=dict)
 
     def read(self, use: TableUse) -> None:
-        """Note a table that was read."""
+        """Record a table that was read."""
         self.inputs[use.uri, use.version] = use
 
     def wrote(self, use: TableUse) -> None:
-        """Note a version that was written."""
+        """Record a version that was written."""
         self.outputs[use.uri, use.version] = use
 
     def read_by(self, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
-        """Note the version that a transaction has read, when one of its stages has looked at the table."""
+        """Record the version that a transaction has read, if one of its stages has read the table."""
         if handle.read_version >= 0 and any(looked_at_table(write) for write in writes):
             self.read(TableUse(uri=handle.table, version=handle.read_version, schema_string=handle.schema_string))
 
 
 def looked_at_table(write: StagedWrite) -> bool:
-    """Tell whether what a stage has written depends on rows of the table."""
+    """Return whether a stage's write depends on rows of the table."""
     return bool(write.reads.predicates or write.reads.files or write.reads.whole_table)
 
 
 def output_of(result: CommitResult, *, schema_string: str | None = None, writes: Sequence[StagedWrite] = ()) -> TableUse:
     """Return the version that a commit has written.
 
-    :param writes: what it consists of; tells an overwrite of the whole table from one of a part.
+    :param writes: its staged writes; needed to tell an overwrite of the whole table from one of a part.
     """
     return TableUse(
         uri=result.table,
@@ -105,7 +105,7 @@ def output_of(result: CommitResult, *, schema_string: str | None = None, writes:
 
 
 def lifecycle(result: CommitResult, writes: Sequence[StagedWrite] = ()) -> str | None:
-    """Return what a commit did to the table as a whole, in OpenLineage's words; ``None``: nothing, only rows came or went."""
+    """Return OpenLineage's lifecycle state for a commit; ``None`` if only rows changed."""
     operation = result.operation
     if operation in CREATES or result.version == 0:
         return "CREATE"
@@ -124,7 +124,7 @@ def _overwrites_all(write: StagedWrite) -> bool:
 
 
 def with_symlink(use: TableUse, table: Any, delta_conn_id: str | None) -> TableUse:
-    """Return the use with the name that the task has for the table, where that is one below a connection's base path."""
+    """Return the use with the task's name for the table as symlink, if that is below a connection's base path."""
     if not isinstance(table, str) or not table.strip("/") or "://" in table or table.startswith("/"):
         return use
     return replace(use, symlink=(delta_conn_id or "delta_default", table.strip("/")))

@@ -1,4 +1,4 @@
-"""Names of tables by OpenLineage's naming rules: those that its Spark integration gives to the location of a table."""
+"""Names of tables by OpenLineage's rules, as its Spark integration names the location of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one call to Airflow's REST API that a task of this provider makes: clear a task with everything after it."""
+"""The one call that this provider's tasks make to Airflow's REST API: clear a task and everything after it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _PAUSE = 2.0
 
 
 def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, task: Any) -> list[str]:
-    """Clear a task of a run, and what depends on it; return the ids of the tasks that were cleared.
+    """Clear a task of a run and its downstream tasks; return the ids of the cleared tasks.
 
-    Works as the button in the UI does, with the permissions of the connection's user: edit task instances of this Dag.
+    Does what the button in the UI does. The connection's user needs permission to edit task instances of this Dag.
 
     :param conn_id: connection whose host is the URL of the API server; ``login`` and ``password`` of a user, or a token as
         ``password``. Extra ``verify``: as ``httpx`` takes it, ``false`` or a file of certificates.
     :param task: a task id, or a pair of task id and map index.
-    :raises DeltaIllegalArgumentException: the connection lacks something.
-    :raises OSError: the API did not answer, or refused.
+    :raises DeltaIllegalArgumentException: if the connection has no host or no password.
+    :raises OSError: if the API did not answer or refused.
     """
     import httpx
 
@@ -56,7 +56,7 @@ def _base_url(conn: Any, conn_id: str) -> str:
             f"The connection {conn_id!r} has no host. Set it to the URL of Airflow's API server, such as https://airflow.example.com."
         )
     if "://" not in host:
-        # A connection that is written as https://user:password@host has the scheme as its type.
+        # A connection written as https://user:password@host has the scheme as its type.
         host = f"{conn.schema or ('https' if conn.conn_type == 'https' else 'http')}://{host}"
     parts = urlsplit(host)
     if conn.port and parts.port is None:  # http://user:password@https%3A%2F%2Fhost:8080 has its port apart
@@ -65,7 +65,7 @@ def _base_url(conn: Any, conn_id: str) -> str:
 
 
 def _verify(conn: Any) -> Any:
-    """Return what the connection says of certificates; texts, since an extra in the query of a URI knows nothing else."""
+    """Return what the connection says about certificates; an extra in the query of a URI is always text."""
     given = conn.extra_dejson.get("verify", True)
     if not isinstance(given, str):
         return given
@@ -79,8 +79,8 @@ def _verify(conn: Any) -> Any:
 def _token(client: Any, conn: Any, conn_id: str) -> str:
     if not conn.password:
         raise DeltaIllegalArgumentException(
-            f"The connection {conn_id!r} has no password. Give it the login and the password of an Airflow user, or a token of "
-            "Airflow's REST API as the password alone."
+            f"The connection {conn_id!r} has no password. Set login and password of an Airflow user, or only a password: a token "
+            "of Airflow's REST API."
         )
     if not conn.login:
         return str(conn.password)
@@ -88,7 +88,7 @@ def _token(client: Any, conn: Any, conn_id: str) -> str:
 
 
 def _post(client: Any, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-    """Post JSON, again when the server is busy or away; both requests may be made twice."""
+    """Post JSON, and again if the server is busy or away: both requests may be sent twice."""
     import httpx
 
     for attempt in range(1, _ATTEMPTS + 1):
@@ -105,4 +105,4 @@ def _post(client: Any, path: str, body: dict[str, Any], headers: dict[str, str])
         if not again or attempt == _ATTEMPTS:
             break
         time.sleep(_PAUSE * attempt)
-    raise OSError(f"Airflow's REST API did not do POST {path}: {said}")
+    raise OSError(f"Airflow's REST API failed: POST {path}: {said}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.operators.table import DeltaSparkTableOperator
+from airflow_delta.operators.base import Parts, templated
+from airflow_delta.operators.spark_runner import SparkRunner
+from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.staging.changes import Change
 from airflow_delta.staging.contract import StagedWrite
 
@@ -13,39 +15,36 @@ if TYPE_CHECKING:
     from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 
 
-class DeltaAlterTableOperator(DeltaSparkTableOperator):
-    """ALTER TABLE: one change or several, made in their order, in one version.
+class DeltaAlterTableOperator(DeltaTableOperator):
+    """ALTER TABLE: one or several changes, in order, in one version.
 
-    Spark is only asked where rows have to be looked at: ADD CONSTRAINT, and SET NOT NULL where statistics do not count nulls.
+    Spark starts only if rows have to be checked: for ADD CONSTRAINT, and for SET NOT NULL if statistics do not count nulls.
 
     :param changes: values of :mod:`airflow_delta.staging.changes` (``AddColumns``, ``RenameColumn``, ...) or their JSON form,
         ``{"change": "RenameColumn", "column": "a", "newName": "b"}``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator` and of
+    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
-    template_fields: Sequence[str] = (*DeltaSparkTableOperator.template_fields, "changes")
-    template_fields_renderers = {**DeltaSparkTableOperator.template_fields_renderers, "changes": "json"}
+    parts: ClassVar[Parts] = SPARK_OPERATION
+    template_fields: Sequence[str] = (*templated(parts), "changes")
+    template_fields_renderers = {**SparkRunner.template_fields_renderers, "changes": "json"}
+    staged_mode = "alter"
 
     def __init__(self, *, changes: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.changes = _as_json(changes)
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
-        """Return the staged write, or what Spark has to check before."""
+        """Return the staged write, or what Spark has to check first."""
         from airflow_delta.commands.stage.plan_alter import plan_alter
 
-        return plan_alter(
-            stage,
-            changes=self.changes,
-        )
-
-    def _mode(self) -> str:
-        return "alter"
+        return plan_alter(stage, changes=self.changes)
 
 
 def _as_json(changes: Any) -> Any:
-    """Return changes so that their texts are rendered; what only a run can tell stays as it is."""
+    """Return changes as JSON, so that their texts are rendered; XComs are left as they are."""
     if isinstance(changes, Change):
         return [changes.to_dict()]
     if isinstance(changes, list | tuple):

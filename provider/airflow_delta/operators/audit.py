@@ -1,4 +1,4 @@
-"""An audit between the stages and the commit of a transaction: what does not pass it is not published."""
+"""An audit between the stages and the commit of a transaction: nothing is published unless it passes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import RetryPolicy
 from airflow.sdk.bases.xcom import BaseXCom
 
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.expected_stages import valid_reports
-from airflow_delta.operators.identity import flatten_reports
+from airflow_delta.operators.identity import flatten_reports, stage_identity
 from airflow_delta.operators.origin import open_transaction
-from airflow_delta.operators.spark_request import SparkRequestOperator
+from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.retry_policies import AUDIT_ERRORS
-from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,37 +27,38 @@ if TYPE_CHECKING:
 __all__ = ["AUDIT_ERRORS", "DeltaAuditOperator"]
 
 
-class DeltaAuditOperator(SparkRequestOperator):
-    """Check what a transaction has staged, before its commit publishes it. A failed audit publishes nothing.
+class DeltaAuditOperator(DeltaOperator):
+    """Check what a transaction has staged before its commit publishes it. If the audit fails, nothing is published.
 
-    Stands between stages and commit: inside a ``delta_transaction`` group the commit waits for it by itself. All checks run; each
-    gets a line in the log. Without ``checks`` no Spark is started: all others go by totals and statistics.
+    Place it between stages and commit; inside a ``delta_transaction`` group the commit waits for it automatically. All checks
+    run, and each is logged. Spark starts only for ``checks``: the others use totals and statistics.
 
     :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
-    :param staged: outputs of the stages: one, several, mapped. Default, inside a ``delta_transaction`` group: of all its stages
+    :param staged: outputs of the stages: one, several, or mapped. Default inside a ``delta_transaction`` group: all its stages
         that do not come after this task. (templated)
-    :param checks: Spark SQL queries by name, each with one row whose first column is a boolean; a null has failed. They may name
-        the views ``staged`` (rows that the stages bring), ``result`` (the table as the commit would leave it) and ``before`` (the
-        table at the version that the transaction reads). Or by name a mapping with ``sql`` and ``on_failure``. (templated)
-    :param min_rows: rows that are staged, at least. (templated)
-    :param max_rows: rows that are staged, at most. (templated)
-    :param rows_change: ``{"min_ratio": ..., "max_ratio": ...}``: rows of the table after the commit, divided by those before it.
-        A table that had none passes. (templated)
-    :param max_null_fraction: fraction of staged rows that may lack a value, from 0 to 1, by column. (templated)
-    :param value_range: ``{"min": ..., "max": ...}`` of the staged values, both included, by column. (templated)
+    :param checks: Spark SQL queries by name. Each returns one row whose first column is a boolean; null fails. They may name the
+        views ``staged`` (the staged rows), ``result`` (the table as the commit would leave it) and ``before`` (the table at the
+        version that the transaction reads). Instead of a query: a mapping with ``sql`` and ``on_failure``. (templated)
+    :param min_rows: minimum number of staged rows. (templated)
+    :param max_rows: maximum number of staged rows. (templated)
+    :param rows_change: ``{"min_ratio": ..., "max_ratio": ...}``: rows of the table after the commit divided by rows before it.
+        A table without rows passes. (templated)
+    :param max_null_fraction: by column, the fraction of staged rows, from 0 to 1, that may be null. (templated)
+    :param value_range: by column, ``{"min": ..., "max": ...}`` of the staged values, both inclusive. (templated)
     :param freshness: ``{"column": ..., "max_age": ..., "now": ...}``: how old the newest staged value may be, as ``timedelta`` or
-        in seconds; ``now`` is the time of the check by default. (templated)
-    :param partitions: predicate on partition columns: the commit adds files to, and removes files from, no other partition.
+        in seconds; ``now`` defaults to the time of the check. (templated)
+    :param partitions: predicate on partition columns: the commit adds and removes files only in partitions that satisfy it.
         (templated)
-    :param on_failure: ``fail`` (default) or ``warn``: what checks mean that do not say it themselves. (templated)
-    :param on_undecidable: ``fail`` (default) or ``warn``: what it means that statistics do not decide a check. (templated)
+    :param on_failure: ``fail`` (default) or ``warn``, for checks that do not set it. (templated)
+    :param on_undecidable: ``fail`` (default) or ``warn``, if statistics cannot decide a check. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.spark_request.SparkRequestOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
     transaction_role: ClassVar[str] = "audit"
     changes_table: ClassVar[bool] = False
+    parts: ClassVar[Parts] = (SparkRunner,)
     template_fields: Sequence[str] = (
         "transaction",
         "staged",
@@ -73,9 +73,10 @@ class DeltaAuditOperator(SparkRequestOperator):
         "on_failure",
         "on_undecidable",
         "delta_conn_id",
-        *SparkRequestOperator.template_fields,
+        *templated(parts),
     )
-    template_fields_renderers = {**SparkRequestOperator.template_fields_renderers, "checks": "json"}
+    template_fields_renderers = {**SparkRunner.template_fields_renderers, "checks": "json"}
+    default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 
     def __init__(
@@ -94,10 +95,9 @@ class DeltaAuditOperator(SparkRequestOperator):
         on_failure: str = "fail",
         on_undecidable: str = "fail",
         delta_conn_id: str | None = None,
-        retry_policy: RetryPolicy | None = AUDIT_ERRORS,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(**kwargs)
         self.transaction = transaction
         self.staged = staged
         self.checks = checks
@@ -113,14 +113,14 @@ class DeltaAuditOperator(SparkRequestOperator):
         self.delta_conn_id = delta_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the report of the audit; it is in XCom as well when the audit fails.
+        """Return the report of the audit; it is pushed as XCom even if the audit fails.
 
-        :raises HandleMismatchException: the transaction is not the one that the Dag file says.
-        :raises DeltaAuditFailedException: a check did not pass, or could not be decided.
-        :raises DeltaIllegalArgumentException: a check is none, or there is no check.
-        :raises MissingStageException: no stage has reported.
-        :raises StageConflictException: the commit would refuse the stages.
-        :raises TransactionAlreadyCommittedException: another execution committed the key, and its policy is ``fail``.
+        :raises HandleMismatchException: if the transaction is not the one in the Dag file.
+        :raises DeltaAuditFailedException: if a check failed or could not be decided.
+        :raises DeltaIllegalArgumentException: if a check is not valid, or there is none.
+        :raises MissingStageException: if no stage has reported.
+        :raises StageConflictException: if the commit would refuse the stages.
+        :raises TransactionAlreadyCommittedException: if another execution committed the key and its policy is ``fail``.
         """
         log, handle = open_transaction(self, context)
         report = self._audit(log, handle, context)
@@ -132,9 +132,9 @@ class DeltaAuditOperator(SparkRequestOperator):
         if self.do_xcom_push:
             context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=value)
         raise DeltaAuditFailedException(
-            f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) did not pass its "
-            f"audit: {'; '.join(f'{check.name}: {check.message}' for check in report.failed)}. Nothing is published. Clear the "
-            "start task to stage again in a new transaction.",
+            f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) failed its audit: "
+            f"{'; '.join(f'{check.name}: {check.message}' for check in report.failed)}. Nothing is published. Clear the start "
+            "task to stage again in a new transaction.",
             failed=tuple(check.name for check in report.failed),
             table=handle.table,
             version=handle.read_version,
@@ -160,14 +160,14 @@ class DeltaAuditOperator(SparkRequestOperator):
         )
         if not queries and not statistics.checks:
             raise DeltaIllegalArgumentException(
-                f"The audit {self.task_id!r} has no check. Give it checks=, or one of min_rows, max_rows, rows_change, "
+                f"The audit {self.task_id!r} has no checks. Pass checks=, or one of min_rows, max_rows, rows_change, "
                 "max_null_fraction, value_range, freshness and partitions."
             )
-        # As the commit asks it: a verdict on what is public already, or on what will not be, would keep back nothing.
+        # As the commit asks: there is nothing to hold back if the rows are public already, or never will be.
         committed = committed_before(log, handle) if handle.committed is None else committed_earlier(log, handle)
         if committed is not None:
             self.log.info(
-                "Transaction %s: its key %s is in version %s of %s already: the commit will publish nothing, nothing is checked.",
+                "Transaction %s: its key %s is already in version %s of %s: nothing will be published, so nothing is checked.",
                 handle.transaction_id,
                 handle.app_id,
                 committed.version,
@@ -176,7 +176,7 @@ class DeltaAuditOperator(SparkRequestOperator):
             return audit_report(handle, (), already_committed=True)
         table = AuditedTable(log, handle, valid_reports(context, flatten_reports(self.staged)))
         self.log.info(
-            "Transaction %s: audit of %s rows of %s stages, staged for %s; version %s was read.",
+            "Transaction %s: auditing %s rows of %s stages for %s; version %s was read.",
             handle.transaction_id,
             table.rows_staged,
             len(table.writes),
@@ -191,23 +191,16 @@ class DeltaAuditOperator(SparkRequestOperator):
     def _ask(self, log: DeltaLog, table: AuditedTable, queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
         from airflow_delta.commands.audit.audit import judge_answers, plan_sql_checks
 
-        ti = context["ti"]
-        request = plan_sql_checks(
-            table,
-            queries,
-            task_id=ti.task_id,
-            map_index=-1 if ti.map_index is None else ti.map_index,
-            attempt=new_attempt(ti.try_number),
-            spark_table_uri=self.spark_table_uri,
-        )
+        runner = self.hold(SparkRunner)
+        request = plan_sql_checks(table, queries, **stage_identity(context), spark_table_uri=runner.spark_table_uri)
         try:
-            return judge_answers(queries, self._run_on_spark(log, request))
+            return judge_answers(queries, runner.run(log, request))
         finally:
-            if self.application is not None or self.spark_submit is not None:
+            if runner.submits:
                 self._clean_up(log, request.directory)
 
     def _clean_up(self, log: DeltaLog, directory: str) -> None:
-        """Delete the request and the report of a submitted audit: no commit knows of them."""
+        """Delete the request and the report of a submitted audit: no commit references them."""
         try:
             log.store.delete_tree(directory)
         except Exception as error:  # noqa: BLE001 - the verdict stands; maintenance deletes leftovers
@@ -219,7 +212,7 @@ class DeltaAuditOperator(SparkRequestOperator):
         if check.passed:
             level, verdict = logging.INFO, "passed"
         elif check.severity == WARN:
-            level, verdict = logging.WARNING, "did not pass, which is a warning"
+            level, verdict = logging.WARNING, "failed (warning only)"
         else:
             level, verdict = logging.ERROR, "FAILED"
         self.log.log(level, "Transaction %s: check %s %s: %s", handle.transaction_id, check.name, verdict, check.message)

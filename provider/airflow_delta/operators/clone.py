@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.committing import Committer
 
 
 class DeltaCloneOperator(DeltaMaintenanceBase):
-    """Make a table a shallow clone of another one: it begins as a version of it, and points to its files where they are.
+    """Create a shallow clone of a table: a table that starts as one of its versions and references its files in place.
 
     :param table: location of the clone. (templated)
     :param source: table to clone: URI, absolute path, or name below the source connection's base path. (templated)
     :param version: version of the source; default: the latest. (templated)
-    :param timestamp: instead of a version: ISO 8601 (without a zone: UTC), the last version committed until then. (templated)
-    :param properties: table properties that go over those of the source. (templated)
-    :param replace: make an empty table that is there the clone (``CREATE OR REPLACE``).
+    :param timestamp: instead of a version, the last version committed by this time: ISO 8601, UTC without a zone. (templated)
+    :param properties: table properties that override those of the source. (templated)
+    :param replace: replace an existing empty table (``CREATE OR REPLACE``).
     :param source_conn_id: connection to the source; default: ``delta_conn_id``. (templated)
-    :param source_uri: URI of the source as readers of the clone reach it, where that is another one (``s3a://``). (templated)
+    :param source_uri: URI of the source for readers of the clone, if it differs (``s3a://``). (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
     """
@@ -64,10 +65,10 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
         self.source_conn_id = source_conn_id
         self.source_uri = source_uri
 
-    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
         """Clone, commit and return the result.
 
-        :raises DeltaIllegalStateException: a table is there, or has rows.
+        :raises DeltaIllegalStateException: if the table exists, or with ``replace`` is not empty.
         """
         from airflow_delta.commands.clone import clone_table
 
@@ -79,9 +80,9 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
             properties=self.properties,
             replace=self.replace,
             source_uri=self.source_uri,
-            **self._commit_options(context),
+            **self.commit_options(committer, context),
         )
-        return self._finish(context, result)
+        return committer.finish(context, result)
 
 
 def _moment(value: str | datetime | None) -> datetime | None:
@@ -92,4 +93,4 @@ def _moment(value: str | datetime | None) -> datetime | None:
     try:
         return datetime.fromisoformat(value)
     except ValueError:
-        raise DeltaIllegalArgumentException(f"timestamp must be a time in ISO 8601, got {value!r}") from None
+        raise DeltaIllegalArgumentException(f"timestamp must be an ISO 8601 time, got {value!r}") from None

@@ -1,165 +1,163 @@
-"""What every task that commits shares: how long it tries, what else it records, and what it tells Airflow afterwards."""
+"""What every task that commits shares: limits, metadata and hooks of the commit, and what Airflow learns about it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, AssetAlias
 
 from airflow_delta import exceptions
 from airflow_delta.assets.delta import delta_asset, event_extra
-from airflow_delta.links.delta import FAILURE_KEY, DeltaCommitLink, DeltaTableLink, failure_note
+from airflow_delta.links.delta import FAILURE_KEY, failure_note
 from airflow_delta.observability import Stopwatch, TaskMetrics
-from airflow_delta.operators.lineage import DeltaLineageOperator
+from airflow_delta.operators.base import Part
+from airflow_delta.operators.identity import commit_tags
 from airflow_delta.operators.observing import watched_commit
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
     from airflow_delta.staging.contract import CommitResult, StagedWrite
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
-__all__ = ["FINAL_ERRORS", "REFUSALS", "DeltaCommittingOperator"]
+__all__ = ["FINAL_ERRORS", "REFUSALS", "Committer"]
+
+TableName = tuple[Any, str | None]
+"""A table as a Dag names it, and its connection."""
 
 
-class DeltaCommittingOperator(DeltaLineageOperator):
-    """Base of the tasks that commit.
+@dataclass(kw_only=True, eq=False, repr=False)
+class Committer(Part):
+    """The part of a task that commits.
 
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
-    :param max_commit_attempts: puts of the log entry before giving up a lost race; default: that of ``CommitPolicy``.
-    :param commit_timeout: seconds that the race for a version may take; default: that of ``CommitPolicy``.
-    :param checkpoint: ``inline`` writes a checkpoint after the commit when one is due, ``off`` leaves it to maintenance.
-    :param post_commit_hooks: hooks to run after the commit, beside the table's own (checkpoint, checksum).
-    :param fail_on_hook_error: fail the task when a hook fails. The commit stays either way.
+    :param max_commit_attempts: maximum number of attempts to put the log entry; default: that of ``CommitPolicy``.
+    :param commit_timeout: maximum seconds for the race for a version; default: that of ``CommitPolicy``.
+    :param checkpoint: ``inline`` writes a checkpoint after the commit if one is due, ``off`` leaves it to maintenance.
+    :param post_commit_hooks: hooks to run after the commit, besides the table's own (checkpoint, checksum).
+    :param fail_on_hook_error: fail the task if a hook fails. The commit stays either way.
     """
 
-    template_fields: Sequence[str] = ("user_metadata",)
-    operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
+    template_fields: ClassVar[tuple[str, ...]] = ("user_metadata",)
 
-    def __init__(
-        self,
-        *,
-        user_metadata: str | None = None,
-        max_commit_attempts: int | None = None,
-        commit_timeout: float | None = None,
-        checkpoint: str = "inline",
-        post_commit_hooks: Sequence[PostCommitHook] = (),
-        fail_on_hook_error: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.user_metadata = user_metadata
-        self.max_commit_attempts = max_commit_attempts
-        self.commit_timeout = commit_timeout
-        self.checkpoint = checkpoint
-        self.post_commit_hooks = post_commit_hooks
-        self.fail_on_hook_error = fail_on_hook_error
-        self._cancelled = False
-        self._commit_clock: Stopwatch | None = None
-        self._delta_log: DeltaLog | None = None
+    user_metadata: str | None = None
+    max_commit_attempts: int | None = None
+    commit_timeout: float | None = None
+    checkpoint: str = "inline"
+    post_commit_hooks: Sequence[PostCommitHook] = ()
+    fail_on_hook_error: bool = False
+    clock: Stopwatch | None = field(init=False, default=None)
+    _log: DeltaLog | None = field(init=False, default=None)
+    _named: TableName | None = field(init=False, default=None)
 
-    def on_kill(self) -> None:
-        """Keep a commit that has not put its log entry yet from doing so; it reads this flag right before the put."""
-        self._cancelled = True
-        super().on_kill()
+    def options(self, context: Context) -> dict[str, Any]:
+        """Return ``policy``, ``tags``, ``user_metadata`` and ``hooks`` of the commit."""
+        return {
+            "policy": self.policy(),
+            "tags": commit_tags(context),
+            "user_metadata": self.user_metadata,
+            "hooks": tuple(self.post_commit_hooks),
+        }
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the task was told to stop."""
-        return self._cancelled
-
-    def _policy(self) -> CommitPolicy:
+    def policy(self) -> CommitPolicy:
+        """Return the limits of the commit."""
         from airflow_delta.transaction import CommitPolicy
 
         limits: dict[str, Any] = {"max_attempts": self.max_commit_attempts, "total_timeout": self.commit_timeout}
         return CommitPolicy(
-            cancelled=lambda: self._cancelled,
+            cancelled=lambda: self.task.is_cancelled,
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
             fail_on_hook_error=self.fail_on_hook_error,
             **{name: value for name, value in limits.items() if value is not None},
         )
 
     @contextmanager
-    def _watched(self, context: Context, log: DeltaLog) -> Iterator[None]:
-        """Count the conflicts of the commits in the block, log the races that they lose, and note when they begin.
+    def watched(self, context: Context, log: DeltaLog, named: TableName | None = None) -> Iterator[None]:
+        """Count the conflicts of the commits in the block, log the races that they lose, and start the clock.
 
-        An error is left in short under :data:`~airflow_delta.links.delta.FAILURE_KEY`.
+        A short form of an error is pushed as XCom :data:`~airflow_delta.links.delta.FAILURE_KEY`.
+
+        :param named: the table as the Dag names it.
         """
-        self._delta_log = log
-        self._commit_clock = Stopwatch()
+        self._log = log
+        self._named = named if named is not None and isinstance(named[0], str) and named[0].strip() else None
+        self.clock = Stopwatch()
         try:
-            with watched_commit(TaskMetrics(context["ti"]), self.log, log.uri):
+            with watched_commit(TaskMetrics(context["ti"]), self.task.log, log.uri):
                 yield
         except exceptions.DeltaError as error:
             try:
                 context["ti"].xcom_push(key=FAILURE_KEY, value=failure_note(error))
             except Exception:  # the error itself decides about retries and restarts
-                self.log.warning("The note for the table's page could not be left", exc_info=True)
+                self.task.log.warning("Could not push the error for the table's page", exc_info=True)
             raise
 
-    def _finish(
-        self, context: Context, result: CommitResult, writes: Sequence[StagedWrite] = (), *, measured: bool = False
-    ) -> dict[str, Any]:
-        """Log what was committed, fill in the asset events of the outlets, and return the result's JSON form.
+    def finish(self, context: Context, result: CommitResult, writes: Sequence[StagedWrite] = ()) -> dict[str, Any]:
+        """Log and measure a commit, fill in the asset events of the outlets, and return the result as JSON.
 
-        :param writes: what the commit consists of.
-        :param measured: the metrics of this commit have been sent.
+        :param writes: the staged writes of the commit.
         """
-        seconds = None if self._commit_clock is None else self._commit_clock.seconds
-        self._tell_committed(result, seconds)
+        seconds = None if self.clock is None else self.clock.seconds
+        self.note(result, writes, seconds=seconds)
         if not result.committed_nothing:
-            if not measured:
-                TaskMetrics(context["ti"]).committed(result, seconds)
-            self._note_commit(self._delta_log, result, writes)
+            TaskMetrics(context["ti"]).committed(result, seconds)
+        self.emit(context, result)
+        return result.to_dict()
+
+    def note(self, result: CommitResult, writes: Sequence[StagedWrite] = (), *, seconds: float | None = None) -> None:
+        """Log a commit and record it for the lineage."""
+        _tell(self.task.log, result, seconds)
+        if not result.committed_nothing:
+            self.task.lineage.note_commit(self._log, result, writes, named=self._named)
+
+    def emit(self, context: Context, result: CommitResult) -> None:
+        """Fill in the asset events of the outlets."""
         extra = event_extra(result)
-        for outlet in self.outlets:
+        for outlet in self.task.outlets:
             if isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra.update(extra)
             elif isinstance(outlet, AssetAlias):
                 context["outlet_events"][outlet].add(self._asset(result), extra=extra)
-        return result.to_dict()
 
     def _asset(self, result: CommitResult) -> Asset:
-        """Return the table's asset under the name that the Dag gave it, as a static outlet of the same name would be."""
-        given = self._given_table()
-        if given is None or (self._delta_log is not None and self._delta_log.uri != result.table):
+        """Return the table's asset by the Dag's name for it, so that it equals a static outlet of that name."""
+        if self._named is None or (self._log is not None and self._log.uri != result.table):
             return delta_asset(result.table)
-        return delta_asset(*given)
+        return delta_asset(*self._named)
 
-    def _given_table(self) -> tuple[str, str | None] | None:
-        """Return the table as it was given to the task, and its connection."""
-        table = getattr(self, "table", None)
-        return (table, getattr(self, "delta_conn_id", None)) if isinstance(table, str) and table.strip() else None
 
-    def _tell_committed(self, result: CommitResult, seconds: float | None) -> None:
-        if result.committed_nothing:
-            self.log.info("%s of %s: nothing has changed, nothing is committed.", result.operation, result.table)
-            return
-        if result.committed_before:
-            self.log.info(
-                "Transaction %s: found its commit in version %s of %s; nothing is written again. The same result is returned.",
-                result.transaction_id,
-                result.version,
-                result.table,
-            )
-            return
-        self.log.info(
-            "Transaction %s: committed version %s of %s (%s): %s rows and %s bytes in %s files added, %s files removed; read "
-            "version %s, %s attempts, %s versions of others checked%s.",
+def _tell(logger: Logger | Any, result: CommitResult, seconds: float | None) -> None:
+    if result.committed_nothing:
+        logger.info("%s of %s: nothing changed, nothing is committed.", result.operation, result.table)
+        return
+    if result.committed_before:
+        logger.info(
+            "Transaction %s: its commit is already version %s of %s; nothing is written again, the result is the same.",
             result.transaction_id,
             result.version,
             result.table,
-            result.operation,
-            result.num_records,
-            result.num_bytes,
-            result.num_files,
-            result.num_removed_files,
-            result.read_version,
-            result.attempts,
-            result.versions_checked,
-            "" if seconds is None else f", {seconds:.1f} s",
         )
+        return
+    logger.info(
+        "Transaction %s: committed version %s of %s (%s): %s rows and %s bytes in %s files added, %s files removed; read "
+        "version %s, %s attempts, %s concurrent versions checked%s.",
+        result.transaction_id,
+        result.version,
+        result.table,
+        result.operation,
+        result.num_records,
+        result.num_bytes,
+        result.num_files,
+        result.num_removed_files,
+        result.read_version,
+        result.attempts,
+        result.versions_checked,
+        "" if seconds is None else f", {seconds:.1f} s",
+    )

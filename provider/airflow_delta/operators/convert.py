@@ -11,17 +11,18 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.committing import Committer
 
 
 class DeltaConvertOperator(DeltaMaintenanceBase):
-    """Make a directory of Parquet files a Delta table where it is. Only footers are read, and only the log is written.
+    """Convert a directory of Parquet files to a Delta table in place. Only footers are read, and only the log is written.
 
-    :param table: the directory. Where it is a table already, nothing happens. (templated)
-    :param partition_schema: columns of its partition directories, in their order: ``p STRING, q DATE``, or SQL types by name.
-        Needed when there are such directories. (templated)
+    :param table: the directory. If it is a table already, nothing happens. (templated)
+    :param partition_schema: columns of the partition directories, in order: ``p STRING, q DATE``, or SQL types by name. Required
+        if there are such directories. (templated)
     :param collect_stats: collect statistics of every file.
     :param properties: properties of the table. (templated)
-    :param time_zone: time zone of timestamps in directory names that name none. (templated)
+    :param time_zone: time zone of timestamps in directory names without one. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
     """
@@ -44,11 +45,11 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
         self.properties = properties
         self.time_zone = time_zone
 
-    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
         """Convert, commit and return the result.
 
-        :raises DeltaAnalysisException: a file is no Parquet file, or the directories do not fit the partition schema.
-        :raises SchemaMismatchException: files disagree on the type of a column.
+        :raises DeltaAnalysisException: if a file is not Parquet, or the directories do not match the partition schema.
+        :raises SchemaMismatchException: if files disagree on the type of a column.
         """
         from airflow_delta.commands.convert.run_convert import convert_to_delta
 
@@ -58,6 +59,6 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
             collect_stats=self.collect_stats,
             properties=self.properties,
             time_zone=self.time_zone,
-            **self._commit_options(context),
+            **self.commit_options(committer, context),
         )
-        return self._finish(context, result)
+        return committer.finish(context, result)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.operators.identity import column_names
+from airflow_delta.operators.own_transaction import OwnTransaction
+from airflow_delta.operators.stage_work import StageWork
 from airflow_delta.operators.table import DeltaTableOperator
 
 if TYPE_CHECKING:
@@ -16,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class DeltaCreateTableOperator(DeltaTableOperator):
-    """Create a Delta table, or put another one into its place. Needs no Spark.
+    """Create or replace a Delta table. Needs no Spark.
 
-    In a transaction, other stages write into the new table when they get ``after=<output of this task>``; it appears with their
-    rows, as one version. For a table that a DataFrame makes (CREATE TABLE AS SELECT), give ``create=`` to the stage of its rows.
+    In a transaction, later stages with ``after=<output of this task>`` write into the new table; it appears with their rows, as
+    one version. To create a table from a DataFrame (CREATE TABLE AS SELECT), pass ``create=`` to the stage of its rows.
 
-    :param schema: columns as SQL words them (``id BIGINT GENERATED ALWAYS AS IDENTITY, day DATE NOT NULL``), or Spark's JSON form
-        of a schema. (templated)
-    :param mode: ``create`` (a table that exists is an error), ``create_if_not_exists``, ``create_or_replace``, ``replace``.
+    :param schema: columns as in SQL (``id BIGINT GENERATED ALWAYS AS IDENTITY, day DATE NOT NULL``), or Spark's JSON form of a
+        schema. (templated)
+    :param mode: ``create`` (fails if the table exists), ``create_if_not_exists``, ``create_or_replace`` or ``replace``.
         (templated)
     :param partition_by: partition columns. (templated)
     :param cluster_by: clustering columns, up to four, instead of partition columns. (templated)
@@ -42,6 +44,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         "properties",
         "description",
     )
+    creates_table = True
 
     def __init__(
         self,
@@ -62,10 +65,6 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         self.properties = properties
         self.description = description
 
-    def begin_options(self) -> dict[str, Any]:
-        """Return that there need not be a table."""
-        return {"create": True}
-
     def plan(self, stage: StageView) -> StagedWrite:
         """Stage the new table."""
         from airflow_delta.commands.stage.plan_create import plan_create
@@ -81,21 +80,23 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         )
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write, or the result of the commit; a table that is to be left alone is not committed to.
+        """Return the staged write or the result of the commit; ``create_if_not_exists`` does not commit to an existing table.
 
-        :raises DeltaTableAlreadyExistsException: the table exists and is not to be replaced.
-        :raises DeltaTableNotFoundException: there is no table to replace.
+        :raises DeltaTableAlreadyExistsException: if the table exists and is not to be replaced.
+        :raises DeltaTableNotFoundException: if there is no table to replace.
         """
-        if self.transaction is None and self.mode == "create_if_not_exists" and (found := self._existing()) is not None:
+        alone = StageWork.of(self).transaction is None
+        if alone and self.mode == "create_if_not_exists" and (found := self._existing()) is not None:
             return found
         return super().execute(context)
 
     def _existing(self) -> dict[str, Any] | None:
-        """Return the table that is there, in the form of the commit that would have created it."""
+        """Return the existing table in the form of a commit result; ``None`` if there is none."""
         from airflow_delta.commands.outcome.commit_result import result_of_existing
 
-        snapshot = (log := self._log_of_table(self.delta_conn_id)).update()
+        log = OwnTransaction.of(self).log(StageWork.of(self).delta_conn_id)
+        snapshot = log.update()
         if snapshot.version < 0:
             return None
-        self.log.info("Table %s exists, version %s: left as it is.", log.uri, snapshot.version)
+        self.log.info("Table %s exists (version %s) and is left unchanged.", log.uri, snapshot.version)
         return result_of_existing(snapshot).to_dict()

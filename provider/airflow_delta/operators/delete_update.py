@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.operators.table import DeltaSparkTableOperator, DeltaTableOperator
+from airflow_delta.operators.base import Parts, templated
+from airflow_delta.operators.spark_runner import SparkRunner
+from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.staging.contract import StagedWrite
 from airflow_delta.staging.options import check_writer_options
 
@@ -13,20 +15,22 @@ if TYPE_CHECKING:
     from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 
 
-class DeltaDeleteOperator(DeltaSparkTableOperator):
+class DeltaDeleteOperator(DeltaTableOperator):
     """Delete rows of a table.
 
-    Without a predicate, or with one that names only partition columns, no Spark is started.
+    Spark starts only if the predicate names columns other than partition columns.
 
     :param predicate: Spark SQL condition of the rows to delete; timestamps without a zone are in UTC. Default: all rows.
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator` and of
+    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
-    template_fields: Sequence[str] = (*DeltaSparkTableOperator.template_fields, "predicate", "write_options")
-    template_fields_renderers = {**DeltaSparkTableOperator.template_fields_renderers, "predicate": "sql", "write_options": "json"}
+    parts: ClassVar[Parts] = SPARK_OPERATION
+    template_fields: Sequence[str] = (*templated(parts), "predicate", "write_options")
+    template_fields_renderers = {**SparkRunner.template_fields_renderers, "predicate": "sql", "write_options": "json"}
 
     def __init__(self, *, predicate: str | None = None, write_options: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -45,21 +49,23 @@ class DeltaDeleteOperator(DeltaSparkTableOperator):
         )
 
 
-class DeltaUpdateOperator(DeltaSparkTableOperator):
-    """Give columns of a table new values.
+class DeltaUpdateOperator(DeltaTableOperator):
+    """Update columns of a table.
 
-    :param set: Spark SQL expressions over the old row by the column, or field of one (``a.b``), that gets the value; ``DEFAULT``
-        is the column's default. Timestamps without a zone are in the time zone of the Spark session. (templated)
-    :param predicate: Spark SQL condition of the rows that change; timestamps without a zone are in UTC. Default: all rows.
+    :param set: Spark SQL expressions over the old row, by the column or field (``a.b``) to set; ``DEFAULT`` is the column's
+        default. Timestamps without a zone are in the time zone of the Spark session. (templated)
+    :param predicate: Spark SQL condition of the rows to update; timestamps without a zone are in UTC. Default: all rows.
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator` and of
+    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
-    template_fields: Sequence[str] = (*DeltaSparkTableOperator.template_fields, "set", "predicate", "write_options")
+    parts: ClassVar[Parts] = SPARK_OPERATION
+    template_fields: Sequence[str] = (*templated(parts), "set", "predicate", "write_options")
     template_fields_renderers = {
-        **DeltaSparkTableOperator.template_fields_renderers,
+        **SparkRunner.template_fields_renderers,
         "set": "json",
         "predicate": "sql",
         "write_options": "json",
@@ -92,7 +98,7 @@ class DeltaUpdateOperator(DeltaSparkTableOperator):
 
 
 class DeltaTruncateOperator(DeltaTableOperator):
-    """Delete all rows of a table; no Spark is started.
+    """Delete all rows of a table, without Spark.
 
     The parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator`.
     """

@@ -1,9 +1,9 @@
-"""What an earlier try of a task had submitted, when its worker was gone before it ended.
+"""Take over what an earlier try of a task submitted before its worker was lost.
 
-The channel is the task's own: a note in Airflow's task state store says which request the try puts on storage *before* it submits
-the application, and the application leaves its report beside that request. So there is no moment at which an application runs and
-nobody knows of it, whatever the deploy mode. Taking over saves work and is never needed: an attempt writes below its own
-directory, and only what the task returns is published. Whatever is in doubt is done anew, beside.
+Before a try submits its application, it notes in Airflow's task state store which request it puts on storage; the application
+leaves its report beside that request. So no application ever runs unnoticed, whatever the deploy mode. Taking over only saves
+work: an attempt writes below its own directory, and only what the task returns is published. In doubt, the job is submitted
+again.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from airflow_delta.staging.report import StageReport, StageRequest
 
 REQUEST_KEY = "delta_stage_request"
-"""Key in the task state store: transaction, directory of the attempt, and what the application was given."""
+"""Key in the task state store: transaction, directory of the attempt, and a digest of the application's inputs."""
 
 _POLL = 2.0
 _TELL_EVERY = 60.0
 
 
 def inputs_of(values: Mapping[str, Any]) -> str:
-    """Return a digest of what an application is submitted with; what it says may be secret."""
+    """Return a digest of what an application is submitted with; the values may be secret."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def note_request(store: Any, request: StageRequest, inputs: str) -> None:
-    """Note what is about to be submitted. Airflow refuses this to an attempt that it has given up."""
+    """Note what is about to be submitted. Airflow refuses this from an attempt that it has given up."""
     if store is not None:
         note = {"transactionId": request.transaction_id, "directory": request.directory, "inputs": inputs}
         store.set(REQUEST_KEY, note)
 
 
 def noted_directory(store: Any, transaction_id: str, inputs: str) -> str | None:
-    """Return the directory of the attempt that an earlier try had submitted for this transaction, with these inputs."""
+    """Return the directory of the attempt that an earlier try submitted for this transaction with these inputs."""
     note = store.get(REQUEST_KEY) if store is not None else None
     if not isinstance(note, Mapping) or note.get("transactionId") != transaction_id:
         return None
@@ -52,9 +52,9 @@ def noted_directory(store: Any, transaction_id: str, inputs: str) -> str | None:
 
 
 class EarlierTry:
-    """An attempt of an earlier try that was asked for the very same work.
+    """An attempt of an earlier try at the same work.
 
-    :param request: what it was asked for.
+    :param request: its request.
     """
 
     def __init__(self, log: DeltaLog, request: StageRequest, logger: Logger | Any) -> None:
@@ -73,18 +73,18 @@ class EarlierTry:
                 process.kill()
 
     def report(self) -> StageReport | None:
-        """Return what the attempt has staged; ``None`` when it did not succeed, or nothing shows that it is still at work.
+        """Return what the attempt staged; ``None`` if it failed, or nothing shows that it is still running.
 
-        An application that still runs on this machine, without the worker that submitted it, is waited for.
+        Waits for an application that still runs on this machine without the worker that submitted it.
 
-        :raises DeltaIllegalStateException: the task was told to stop meanwhile.
+        :raises DeltaIllegalStateException: if the task is told to stop meanwhile.
         """
         told = 0.0
         while (report := self._finished()) is None and not self._killed and self._applications():
             if time.monotonic() - told > _TELL_EVERY:
                 told = time.monotonic()
                 self._logger.info(
-                    "Transaction %s: attempt %s of stage %s, which an earlier try submitted, still runs here: waiting for it.",
+                    "Transaction %s: attempt %s of stage %s, submitted by an earlier try, is still running here: waiting for it.",
                     self.request.transaction_id,
                     self.request.attempt,
                     self.request.stage,
@@ -98,8 +98,7 @@ class EarlierTry:
         report = report or self._finished()
         if report is not None:
             self._logger.info(
-                "Transaction %s: attempt %s of stage %s, which an earlier try submitted, ended without its worker: collecting "
-                "what it staged.",
+                "Transaction %s: attempt %s of stage %s, submitted by an earlier try, has ended: collecting what it staged.",
                 self.request.transaction_id,
                 self.request.attempt,
                 self.request.stage,
@@ -111,13 +110,13 @@ class EarlierTry:
 
         try:
             report = read_report(self._log, self.request)
-        except DeltaError:  # none yet, half of one, or that of a failure
+        except DeltaError:  # missing, incomplete, or the report of a failure
             return None
         same = (report.transaction_id, report.attempt) == (self.request.transaction_id, self.request.attempt)
         return report if same else None
 
     def _applications(self) -> list[Any]:
-        """Return the processes of this machine and user that were started with the request as an argument."""
+        """Return this user's processes on this machine that were started with the request as an argument."""
         import psutil
 
         wanted = f"{self.request.path}/"
@@ -131,15 +130,15 @@ class EarlierTry:
 
 
 def earlier_try(log: DeltaLog, directory: str, request: StageRequest, logger: Logger | Any) -> EarlierTry | None:
-    """Return the attempt in a directory, if it was asked for what is to be asked for now.
+    """Return the attempt in a directory if its request equals that of this try.
 
-    :param request: what this try would ask for; nothing but the name of the attempt may differ.
+    :param request: the request of this try; only the name of the attempt may differ.
     """
     from airflow_delta.commands.write.plan_write import read_request
 
     try:
         asked = read_request(log, directory)
-    except DeltaError:  # the worker was gone before it had put the request, or an abort deleted it
+    except DeltaError:  # the worker was lost before it put the request, or an abort deleted it
         return None
     return EarlierTry(log, asked, logger) if _work(asked) == _work(request) else None
 

@@ -1,7 +1,7 @@
-"""Which reports count, and which stages a commit expects: by the task instances of the run, by task id and map index.
+"""Which reports count, and which stages a commit expects: by task id and map index of the run's task instances.
 
-XCom outlives what it reports. An instance that was removed (a mapped stage that got fewer values), skipped, or cleared and not
-run again keeps its XCom of before, of this transaction or of an older one. Airflow's states tell which still count.
+XComs outlive what they report. An instance that was removed (a mapped stage that got fewer values), skipped, or cleared and not
+run again keeps its old XCom, of this transaction or an earlier one. Airflow's states tell which reports still count.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 def valid_reports(context: Context, reports: Iterable[Mapping[str, Any] | None]) -> list[StagedWrite]:
-    """Return the reports of the task instances that ended in success in this run; what others left in XCom is ignored.
+    """Return the reports of the task instances that succeeded in this run; other XComs are ignored.
 
-    :param reports: staged writes as they came by XCom; ``None`` is an instance without one.
-    :raises StagingException: a report names a task that this Dag run does not have.
+    :param reports: staged writes from XCom; ``None`` for an instance without one.
+    :raises StagingException: if a report names a task that this Dag run does not have.
     """
     from airflow_delta.staging.contract import StagedWrite
 
@@ -47,10 +47,10 @@ def valid_reports(context: Context, reports: Iterable[Mapping[str, Any] | None])
             valid.append(write)
         else:
             logger.info(
-                "Transaction %s: the report of %s is ignored: that task instance did not end in success in this run (%s).",
+                "Transaction %s: ignored the report of %s, which did not succeed in this run (%s).",
                 write.transaction_id,
                 _name(write.task_id, write.map_index),
-                state or "it does not exist, or has not run",
+                state or "it does not exist or has not run",
             )
     return valid
 
@@ -68,7 +68,7 @@ def expected_stages(
 
 
 def _stage_tasks(commit: DeltaCommitOperator, context: Context) -> Iterable[str]:
-    """Yield the ids of the stage tasks that the commit is wired to (its arguments are rendered, the Dag's are not)."""
+    """Yield the ids of the stage tasks that the commit depends on (its arguments are rendered, the Dag's are not)."""
     definition = context["dag"].task_dict.get(commit.task_id)
     for task, _ in XComArg.iter_xcom_references(getattr(definition, "staged", None)):
         operator_class: Any = getattr(task, "operator_class", None) or type(task)
@@ -77,7 +77,7 @@ def _stage_tasks(commit: DeltaCommitOperator, context: Context) -> Iterable[str]
 
 
 def _instances(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int], str | None]:
-    """Return the state of every task instance that the commit waits for; of its own map index, inside a mapped group."""
+    """Return the state of every task instance that the commit waits for; inside a mapped group, those of its map index."""
     ti = context["ti"]
     group = context["task"].get_closest_mapped_task_group()
     inside = {task.task_id for task in group.iter_tasks()} if group is not None else set()
@@ -92,7 +92,7 @@ def _states(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int]
     """Return the state of every task instance of the tasks in this run."""
     ti = context["ti"]
     found: dict[tuple[str, int], str | None] = {}
-    for task_id in sorted(task_ids):  # one by one: in an answer for several, "a_1" may be a task or instance 1 of the task "a"
+    for task_id in sorted(task_ids):  # one by one: for several, "a_1" may mean a task or instance 1 of the task "a"
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
         for name, state in states.items():
             found[task_id, -1 if name == task_id else int(name.removeprefix(f"{task_id}_"))] = state

@@ -1,4 +1,4 @@
-"""Who is at work: what the running task tells the log about itself, and what it reads of the payloads it is handed."""
+"""Identity of the running task in the log, and the values that it gets from templates and XComs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingException
+from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -17,12 +18,12 @@ _CLOCKS_DIFFER_BY = 600_000
 
 
 def default_transaction_key(context: Context) -> str:
-    """Return the identity of a transaction whose author named none: Dag id, group id, run id, and what it is mapped to.
+    """Return the default transaction key: Dag id, group id, run id, and the mapped value.
 
     The group is that of ``delta_transaction``, whose start task is ``<group id>.start``; any other start task counts by its own
-    id, since several may stand in one task group. What is not expanded ends in ``-1``.
+    id, since a task group may hold several. Without mapping the key ends in ``-1``.
 
-    :raises DeltaIllegalArgumentException: what it is mapped to has no text that stays the same.
+    :raises DeltaIllegalArgumentException: if the mapped value has no stable text form.
     """
     ti = context["ti"]
     name = "-1"
@@ -34,14 +35,14 @@ def default_transaction_key(context: Context) -> str:
 
 
 def default_key_prefix(dag_id: str, start_task_id: str, run_id: str) -> str:
-    """Return what all default keys of a start task begin with in one run."""
+    """Return the prefix of all default keys of a start task in one run."""
     return f"{dag_id}/{start_task_id.removesuffix('.start')}/{run_id}/"
 
 
 def former_keys(context: Context, key: str | None) -> tuple[str, ...]:
-    """Return default keys that earlier versions of this provider gave to instances of the same expansion, by map index.
+    """Return the default keys, by map index, that earlier versions of this provider gave to mapped instances.
 
-    :param key: the key that the author gave.
+    :param key: the author's key.
     """
     ti = context["ti"]
     return () if key is not None or _map_index(ti) < 0 else tuple(_key(ti, str(index)) for index in {0, _map_index(ti)})
@@ -52,7 +53,7 @@ def _key(ti: Any, name: str) -> str:
 
 
 def commit_tags(context: Context) -> dict[str, str]:
-    """Return the tags that say in ``commitInfo`` which task instance committed."""
+    """Return the tags that name the committing task instance in ``commitInfo``."""
     ti = context["ti"]
     max_tries = getattr(ti, "max_tries", None)
     return {
@@ -65,8 +66,14 @@ def commit_tags(context: Context) -> dict[str, str]:
     }
 
 
+def stage_identity(context: Context) -> dict[str, Any]:
+    """Return the identity of a new attempt to stage something: ``task_id``, ``map_index`` and ``attempt``."""
+    ti = context["ti"]
+    return {"task_id": ti.task_id, "map_index": _map_index(ti), "attempt": new_attempt(ti.try_number)}
+
+
 def try_chain(context: Context) -> TryChain:
-    """Return the running try with those that it is a retry of."""
+    """Return the running try with the tries that it is a retry of."""
     from airflow_delta.commands.outcome.find_commit import TryChain
 
     ti = context["ti"]
@@ -74,8 +81,8 @@ def try_chain(context: Context) -> TryChain:
     max_tries = int(tags.get("airflow.maxTries", -1))
     retries = getattr(context.get("task"), "retries", None)
     first_try = max_tries - retries + 1 if isinstance(retries, int) and max_tries >= 0 else 1
-    # Airflow moves the run's start when a run that has ended is cleared, not while a task of it is between two tries. A first try
-    # is given up after minutes of silence, longer than clocks differ; a second one may commit at once.
+    # Airflow moves the run's start if an ended run is cleared, not between two tries of a task. A first try is given up after
+    # minutes of silence, longer than clocks differ; a second one may commit at once.
     first = int(ti.try_number) <= 1
     began: Any = getattr(ti if first else context.get("dag_run"), "start_date", None)
     since = None if began is None else int(began.timestamp() * 1000) - (0 if first else _CLOCKS_DIFFER_BY)
@@ -87,9 +94,9 @@ def _map_index(ti: Any) -> int:
 
 
 def parse_handle(value: Any, *, task_id: str) -> TransactionHandle:
-    """Return the handle that a task was handed as XCom.
+    """Return the handle that a task got as XCom.
 
-    :raises StagingException: there is none, or it is something else.
+    :raises StagingException: if there is none, or the value is not a handle.
     """
     from airflow_delta.staging.contract import TransactionHandle
 
@@ -98,18 +105,18 @@ def parse_handle(value: Any, *, task_id: str) -> TransactionHandle:
     if value is None:
         raise StagingException(
             f"The task {task_id!r} got no transaction. Pass transaction=<output of the start task>, or put the task into a "
-            "delta_transaction group; if it is wired already, the start task has not run (or was cleared) in this run."
+            "delta_transaction group. If it has one, the start task has not run, or was cleared, in this run."
         )
     return TransactionHandle.from_dict(value)
 
 
 def column_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns of an argument that may be one name or several."""
+    """Return the names in an argument that is one name or several."""
     return (value,) if isinstance(value, str) and value else tuple(value or ())
 
 
 def flatten_reports(value: Any) -> Iterator[Mapping[str, Any] | None]:
-    """Yield the staged writes in what the commit was handed: one, a list, mapped results, lists of these; ``None`` stays."""
+    """Yield the staged writes in a value: one, a list, mapped results, or lists of these; ``None`` is kept."""
     if value is None or isinstance(value, Mapping):
         yield value
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -121,14 +128,14 @@ def flatten_reports(value: Any) -> Iterator[Mapping[str, Any] | None]:
 
 
 def text_of(value: Any) -> Any:
-    """Return a name as text that a template has made a number of (``render_template_as_native_obj``)."""
+    """Return a name as text if a template has made it a number (``render_template_as_native_obj``)."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def whole_number(name: str, value: int | str | None) -> int | None:
-    """Return a number that a template may have turned into text.
+    """Return a whole number that a template may have turned into text.
 
-    :raises DeltaIllegalArgumentException: it is no whole number.
+    :raises DeltaIllegalArgumentException: if it is not a whole number.
     """
     if value is None or value == "":
         return None

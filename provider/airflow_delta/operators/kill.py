@@ -1,8 +1,8 @@
-"""Ending Spark work when Airflow ends a task: within the 5 seconds from SIGTERM to SIGKILL, whatever hangs.
+"""End Spark work when Airflow ends a task: within the 5 seconds from SIGTERM to SIGKILL, even if something hangs.
 
-``on_kill`` runs in the handler of SIGTERM, in the thread that waits for Spark; ``execute`` goes on after it. So nothing here uses
-that thread's connection to a JVM, and nothing waits without a bound. What is not ended in time ends with the process: a driver
-JVM that PySpark started leaves when the pipe to its parent breaks.
+``on_kill`` runs in the SIGTERM handler, in the thread that waits for Spark; ``execute`` continues after it. So nothing here uses
+that thread's connection to a JVM, and no wait is unbounded. What has not ended in time ends with the process: a driver JVM that
+PySpark started exits when the pipe to its parent breaks.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from logging import Logger
 
 WAIT = 3.0
-"""Seconds that a request to end may take before the next, harder one; Airflow's SIGKILL comes 5 seconds after its SIGTERM."""
+"""Seconds to wait for work to end before it is killed; Airflow's SIGKILL comes 5 seconds after its SIGTERM."""
 
 
 def within(seconds: float, work: Callable[[], object], *, what: str, logger: Logger | Any) -> bool:
-    """Do something that may hang, in a thread of its own, and wait for it no longer than this.
+    """Run something that may hang in a thread of its own, and wait at most this long.
 
-    What takes longer goes on beside, as long as the process lives.
+    If it takes longer, it continues in the background as long as the process lives.
 
-    :return: it is done, or has failed.
+    :return: whether it has ended.
     """
 
     def run() -> None:
@@ -38,16 +38,16 @@ def within(seconds: float, work: Callable[[], object], *, what: str, logger: Log
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        logger.warning("%s takes longer than %.1f s, the task does not wait for it.", what, seconds)
+        logger.warning("%s takes longer than %.1f s; the task does not wait for it.", what, seconds)
         return False
     return True
 
 
 class SessionKiller:
-    """Ends the work of a Spark session: its jobs are interrupted, and a JVM that does not heed that is killed.
+    """Ends the work of a Spark session: interrupts its jobs, and kills a JVM that does not respond.
 
     :param session: the session.
-    :param owned: this task made it; else other code of this process may still want its JVM.
+    :param owned: whether this task made it; other code of this process may need the JVM otherwise.
     """
 
     def __init__(self, session: Any, *, owned: bool, logger: Logger | Any) -> None:
@@ -61,7 +61,7 @@ class SessionKiller:
         self._done.set()
 
     def kill(self) -> None:
-        """Begin to end the work; comes back at once."""
+        """Begin to end the work; returns at once."""
         threading.Thread(target=self._kill, name="delta-on-kill", daemon=True).start()
 
     def _kill(self) -> None:
@@ -70,13 +70,13 @@ class SessionKiller:
         if self._done.wait(max(end - time.monotonic(), 0)) or self._process is None or self._process.poll() is not None:
             return
         self._logger.warning(
-            "The Spark jobs did not end in %.0f s: their driver, process %s, is killed.", WAIT, self._process.pid
+            "The Spark jobs did not end within %.0f s: killing their driver, process %s.", WAIT, self._process.pid
         )
         with contextlib.suppress(OSError):  # it may have ended meanwhile
             self._process.kill()
 
 
 def _gateway_process(session: Any) -> Any:
-    """Return the driver JVM that PySpark started for this process; ``None`` for Spark Connect, or a JVM from elsewhere."""
+    """Return the driver JVM that PySpark started for this process; ``None`` for Spark Connect or another JVM."""
     gateway = getattr(getattr(session, "_sc", None), "_gateway", None)
     return getattr(gateway, "proc", None)

@@ -1,10 +1,10 @@
-"""The nightly round of one or several tables: checkpoint, OPTIMIZE, VACUUM, cleanup of the log."""
+"""Regular maintenance of one or several tables: checkpoint, OPTIMIZE, VACUUM, log cleanup."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.xcom import BaseXCom
 
@@ -22,14 +22,14 @@ from airflow_delta.commands.inspect.maintenance import (
 )
 from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import Stopwatch, TaskMetrics
-from airflow_delta.operators.committing import DeltaCommittingOperator
-from airflow_delta.operators.identity import column_names, commit_tags, whole_number
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.identity import column_names, commit_tags, stage_identity, whole_number
 from airflow_delta.operators.lineage import absolute_table
-from airflow_delta.operators.optimize import in_session
-from airflow_delta.operators.spark_session import SparkSessionOperator
+from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.vacuum import hours
-from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,43 +38,43 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 
-class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
-    """Do what a table needs from time to time, in one task: the steps that are asked for, in their order, table after table.
+class DeltaMaintenanceOperator(DeltaOperator):
+    """Maintain tables in one task: the given steps, in their fixed order, table by table.
 
-    ``checkpoint`` writes a checkpoint when enough commits have come since the last one, ``optimize`` compacts small files,
-    ``vacuum`` deletes the files that no version within the retention needs, with the staged files of transactions that were given
-    up, and ``log_cleanup`` deletes the part of the log that is older than ``delta.logRetentionDuration``. Only ``optimize`` needs
-    Spark. A step that fails does not keep the others from being done; the task fails at the end. Run again, it does what is left.
+    ``checkpoint`` writes a checkpoint if enough commits have followed the last one, ``optimize`` compacts small files, ``vacuum``
+    deletes files that no version within the retention needs, including staged files of abandoned transactions, and
+    ``log_cleanup`` deletes the part of the log older than ``delta.logRetentionDuration``. Only ``optimize`` needs Spark. If a
+    step fails, the others still run, and the task fails at the end. A rerun does what is left.
 
-    Returns JSON, also in XCom when the task fails: ``tables`` with ``table``, ``versionBefore``, ``versionAfter`` and ``steps``
-    (``step``, ``status``, ``seconds``, and what was done), and ``numFailedSteps``.
+    Returns JSON, pushed as XCom even if the task fails: ``tables`` with ``table``, ``versionBefore``, ``versionAfter`` and
+    ``steps`` (``step``, ``status``, ``seconds``, and details), and ``numFailedSteps``.
 
     :param tables: one or several: URIs, absolute paths, or names below the connection's base path. (templated)
     :param delta_conn_id: connection of type ``delta``. (templated)
     :param steps: some of ``checkpoint``, ``optimize``, ``vacuum`` and ``log_cleanup``; default: those without Spark. (templated)
-    :param min_commits: commits after the last checkpoint from which on another one is written; default:
-        ``delta.checkpointInterval`` of the table. (templated)
-    :param where: of OPTIMIZE: predicate on partition columns; default: the whole table. (templated)
-    :param z_order_by: of OPTIMIZE: columns to order the rows by (``ZORDER BY``). (templated)
-    :param min_file_size: of OPTIMIZE: bytes; smaller files are compacted. (templated)
-    :param max_file_size: of OPTIMIZE: bytes of the files that are written. (templated)
-    :param batch_size: of OPTIMIZE: bytes of input that are committed at a time. (templated)
-    :param parallel: of OPTIMIZE: bins that Spark writes at a time. (templated)
-    :param retention_hours: of VACUUM: age of the files to delete; default: ``delta.deletedFileRetentionDuration`` of the table.
+    :param min_commits: write a checkpoint after this many commits since the last one; default: the table's
+        ``delta.checkpointInterval``. (templated)
+    :param where: for OPTIMIZE: predicate on partition columns; default: the whole table. (templated)
+    :param z_order_by: for OPTIMIZE: columns to order the rows by (``ZORDER BY``). (templated)
+    :param min_file_size: for OPTIMIZE: smaller files are compacted, in bytes. (templated)
+    :param max_file_size: for OPTIMIZE: size of the new files, in bytes. (templated)
+    :param batch_size: for OPTIMIZE: bytes of input for each commit. (templated)
+    :param parallel: for OPTIMIZE: bins that Spark writes at a time. (templated)
+    :param retention_hours: for VACUUM: minimum age of files to delete; default: the table's
+        ``delta.deletedFileRetentionDuration``. (templated)
+    :param retention_check: for VACUUM: refuse a retention below that property.
+    :param lite: for VACUUM: delete only what commits since the last VACUUM removed; does not list the table, so it does not find
+        abandoned staged files.
+    :param transaction_timeout_hours: for VACUUM: age at which a staged transaction without commit or abort counts as abandoned.
         (templated)
-    :param retention_check: of VACUUM: refuse a retention below that property.
-    :param lite: of VACUUM: delete only what commits since the last VACUUM removed; does not list the table, and so finds no
-        staged files that were given up.
-    :param transaction_timeout_hours: of VACUUM: age at which a staged transaction without commit or abort counts as given up.
-        (templated)
-    :param logging_enabled: of VACUUM: commit VACUUM START and VACUUM END.
-    :param max_paths: how many paths of deleted files a step names in the result.
+    :param logging_enabled: for VACUUM: commit VACUUM START and VACUUM END.
+    :param max_paths: number of deleted paths to list in the result of a step.
 
-    The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`, for the commits of
-    OPTIMIZE and VACUUM (its ``checkpoint`` is not the step), and of
-    :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession` and, for the commits of OPTIMIZE
+    and VACUUM, of :class:`~airflow_delta.operators.committing.Committer` (its ``checkpoint`` is not the step).
     """
 
+    parts: ClassVar[Parts] = (TaskSession, Committer)
     template_fields: Sequence[str] = (
         "tables",
         "delta_conn_id",
@@ -88,9 +88,9 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
         "parallel",
         "retention_hours",
         "transaction_timeout_hours",
-        *SparkSessionOperator.template_fields,
-        *DeltaCommittingOperator.template_fields,
+        *templated(parts),
     )
+    operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     ui_color = "#dae8fc"
 
     def __init__(
@@ -135,21 +135,24 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was done.
 
-        :raises DeltaIllegalArgumentException: no table or an unknown step is named; nothing was done.
-        :raises ExceptionGroup: several steps failed; a single failure is raised as it is.
+        :raises DeltaIllegalArgumentException: if no table or an unknown step is named; nothing was done.
+        :raises ExceptionGroup: if several steps failed; a single failure is raised unchanged.
         """
         names = column_names(self.tables)
         if not names:
-            raise DeltaIllegalArgumentException(
-                f"The task {self.task_id!r} names no table. Pass tables=<URI>, or a list of them."
-            )
+            raise DeltaIllegalArgumentException(f"The task {self.task_id!r} names no table. Pass tables=<URI> or a list of URIs.")
         steps = ordered_steps(column_names(self.steps))
-        vacuum = self._vacuum_options(context)
-        with ExitStack() as sessions:
-            reports = [self._maintain(name, steps, vacuum, context, sessions) for name in names]
+        committer, session = self.hold(Committer), self.hold(TaskSession)
+        vacuum = self._vacuum_options(committer, context)
+        with ExitStack() as stack:
+
+            def optimize(log: DeltaLog) -> OptimizeResult:
+                return self._optimize(log, session, stack, committer, context)
+
+            reports = [self._maintain(name, steps, optimize, vacuum, committer, context) for name in names]
         errors = [error for report in reports for error in report.errors]
         result = {"tables": [report.to_dict() for report in reports], "numFailedSteps": len(errors)}
-        if self._cancelled:
+        if self.is_cancelled:
             errors.append(CommitCancelledException(f"The maintenance task {self.task_id!r} was cancelled between two steps."))
         if errors:
             if self.do_xcom_push:  # a task that fails returns nothing
@@ -158,27 +161,33 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
         return result
 
     def _maintain(
-        self, name: str, steps: Sequence[str], vacuum: dict[str, Any], context: Context, sessions: ExitStack
+        self,
+        name: str,
+        steps: Sequence[str],
+        optimize: Callable[[DeltaLog], OptimizeResult],
+        vacuum: dict[str, Any],
+        committer: Committer,
+        context: Context,
     ) -> TableReport:
-        """Do the steps for one table; what keeps all of them from being done is the failure of the first."""
+        """Run the steps for one table; an error before the first step is reported as its failure."""
         try:
             log = DeltaHook(self.delta_conn_id).get_log(name)
-            with self._watched(context, log):
+            with committer.watched(context, log):
                 return maintain(
                     log,
                     steps,
                     min_commits=whole_number("min_commits", self.min_commits),
-                    optimize=lambda opened: self._optimize(opened, context, sessions),
+                    optimize=optimize,
                     vacuum=vacuum,
                     max_paths=self.max_paths,
-                    cancelled=lambda: self._cancelled,
+                    cancelled=lambda: self.is_cancelled,
                     on_step=lambda table, report: self._tell_step(table, report, context),
                 )
         except Exception as error:
-            self.log.exception("The maintenance of %s did not begin", name)
+            self.log.exception("The maintenance of %s did not start", name)
             return TableReport(table=name, steps=(StepReport(step=steps[0], status=FAILED, error=error),))
 
-    def _vacuum_options(self, context: Context) -> dict[str, Any]:
+    def _vacuum_options(self, committer: Committer, context: Context) -> dict[str, Any]:
         timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
         return {
             "retention_hours": hours(self.retention_hours),
@@ -186,16 +195,17 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
             "lite": self.lite,
             **({} if timeout is None else {"transaction_timeout_hours": timeout}),
             "logging_enabled": self.logging_enabled,
-            "policy": self._policy(),
+            "policy": committer.policy(),
             "tags": commit_tags(context),
-            "user_metadata": self.user_metadata,
+            "user_metadata": committer.user_metadata,
         }
 
-    def _optimize(self, log: DeltaLog, context: Context, sessions: ExitStack) -> OptimizeResult:
+    def _optimize(
+        self, log: DeltaLog, session: TaskSession, stack: ExitStack, committer: Committer, context: Context
+    ) -> OptimizeResult:
         from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
         from airflow_delta.commands.optimize.run_optimize import run_rewrite
 
-        ti = context["ti"]
         clock = Stopwatch()
         result = run_rewrite(
             log,
@@ -206,28 +216,20 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
                 min_file_size=whole_number("min_file_size", self.min_file_size),
                 max_file_size=whole_number("max_file_size", self.max_file_size),
             ),
-            in_session(self, log, sessions),
-            identity={
-                "task_id": ti.task_id,
-                "map_index": -1 if ti.map_index is None else ti.map_index,
-                "attempt": new_attempt(ti.try_number),
-            },
+            session.worker(log, stack),
+            identity=stage_identity(context),
             batch_size=whole_number("batch_size", self.batch_size),
             parallel=int(self.parallel),
-            spark_table_uri=self.spark_table_uri,
-            policy=self._policy(),
-            tags=commit_tags(context),
-            user_metadata=self.user_metadata,
-            hooks=tuple(self.post_commit_hooks),
+            spark_table_uri=session.spark_table_uri,
+            **committer.options(context),
         )
-        TaskMetrics(ti).optimized(result, clock.seconds)
+        TaskMetrics(context["ti"]).optimized(result, clock.seconds)
         for commit in result.commits:
-            self._tell_committed(commit, None)
-            self._note_commit(log, commit)
+            committer.note(commit)
         return result
 
     def _tell_step(self, table: str, report: StepReport, context: Context) -> None:
-        """Log a step, and send what it did as metrics."""
+        """Log a step and send its metrics."""
         details = {name: value for name, value in report.details.items() if name != "paths"}
         facts = ", ".join(f"{name}={value}" for name, value in details.items() if value is not None)
         text = f"{report.status}{f' ({facts})' if facts else ''}, {report.seconds:.1f} s"
@@ -250,7 +252,8 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
         elif report.step == LOG_CLEANUP and report.status != CANCELLED:
             metrics.count("log_cleanup.files", details["numFiles"], table=table)
 
-    def _table_of_arguments(self) -> str | None:
+    def table_to_write(self) -> str | None:
+        """Return the table if there is exactly one and it is to be compacted."""
         names = column_names(self.tables)
         return absolute_table(names[0]) if len(names) == 1 and OPTIMIZE in column_names(self.steps) else None
 
@@ -258,4 +261,4 @@ class DeltaMaintenanceOperator(SparkSessionOperator, DeltaCommittingOperator):
 def _one_error(errors: Sequence[Exception], task_id: str) -> Exception:
     if len(errors) == 1:
         return errors[0]
-    return ExceptionGroup(f"{len(errors)} steps of the maintenance task {task_id!r} failed; the others are done", list(errors))
+    return ExceptionGroup(f"{len(errors)} steps of the maintenance task {task_id!r} failed; the others ran", list(errors))

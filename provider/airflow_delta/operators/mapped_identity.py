@@ -1,7 +1,7 @@
-"""What an instance of an expanded task or task group works on: its part of the default transaction key.
+"""The mapped value in the default transaction key of a mapped task or task group.
 
-A map index is a position, and positions move: the list ``[1, 2, 3]`` that becomes ``[9, 1, 2, 3]`` gives index 0 to other work. A
-key of the index would then skip what is new and publish again what is not. So the key names the mapped value.
+A map index is a position, and positions move: if ``[1, 2, 3]`` becomes ``[9, 1, 2, 3]``, index 0 means other work. A key made of
+the index would skip new work and publish old work again. So the key names the mapped value.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ _OF_THE_RUN = {
     *("params", "prev_data_interval_end_success", "prev_data_interval_start_success", "prev_end_date_success"),
     *("prev_start_date_success", "run_id", "test_mode", "triggering_asset_events", "ts", "ts_nodash", "ts_nodash_with_tz", "var"),
 }
-"""Names of a template that are the same for all instances of a run."""
+"""Template variables that are the same for all instances of a run."""
 
 
 def instance_name(context: Context) -> str:
-    """Return what the running instance of an expanded task, or group, is mapped to: the value if it is simple, or its digest.
+    """Return the name of the running mapped instance: the value it is mapped to if that is simple, or its digest.
 
-    Instances that are mapped to equal values are numbered among themselves: they do the same work, whichever is which.
+    Instances mapped to equal values are numbered: they do the same work, whichever is which.
 
-    :raises DeltaIllegalArgumentException: the values have no text that stays the same.
+    :raises DeltaIllegalArgumentException: if the values have no stable text form.
     """
     ti: Any = context["ti"]
     expand_input = _expand_input(context)
     if expand_input is None:
         raise DeltaIllegalArgumentException(
-            f"What instance {ti.map_index} of {ti.task_id!r} is mapped to is not known, and its index is no identity. Pass "
-            "transaction_key=<what the instance works on>."
+            f"The value that instance {ti.map_index} of {ti.task_id!r} is mapped to is unknown, and its index does not identify "
+            "it. Pass transaction_key=<what the instance works on>."
         )
     values = _values(expand_input, context)
     if ti.map_index >= len(values):
         raise DeltaIllegalArgumentException(
-            f"{ti.task_id!r} is mapped to {len(values)} values by now, and this is instance {ti.map_index}. Clear the task that "
-            "returns the values, with everything after it."
+            f"{ti.task_id!r} is now mapped to {len(values)} values, but this is instance {ti.map_index}. Clear the task that "
+            "returns the values, and everything after it."
         )
     names = [value_name(value, ti.task_id) for value in values[: ti.map_index + 1]]
     before = names[:-1].count(names[-1])
@@ -65,8 +65,8 @@ def instance_name(context: Context) -> str:
 def value_name(value: Mapping[str, Any], task_id: str) -> str:
     """Return the name of a mapped value.
 
-    :param value: the value by the name of the argument.
-    :raises DeltaIllegalArgumentException: it has no text that stays the same.
+    :param value: mapped arguments by name.
+    :raises DeltaIllegalArgumentException: if it has no stable text form.
     """
     argument, given = next(iter(value.items())) if len(value) == 1 else ("values", value)
     if isinstance(given, int) and not isinstance(given, bool):
@@ -77,33 +77,32 @@ def value_name(value: Mapping[str, Any], task_id: str) -> str:
         text = json.dumps(given, sort_keys=True, separators=(",", ":"), default=_as_json)
     except (TypeError, ValueError) as error:
         raise DeltaIllegalArgumentException(
-            f"The transaction key of {task_id!r} would be made of the values that it is mapped to, and they have no text that "
-            f"stays the same ({error}); a map index means something else when the values change. Pass transaction_key=<what the "
-            "instance works on>."
+            f"The default transaction key of {task_id!r} is made of its mapped values, but they have no stable text form "
+            f"({error}), and a map index changes its meaning with the values. Pass transaction_key=<what the instance works on>."
         ) from error
     return f"{argument}={hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def check_group(group_id: str, group: Any, start_kwargs: Mapping[str, Any]) -> None:
-    """Refuse a transaction in an expanded task group whose key would be that of another instance, as far as parsing tells.
+    """Refuse a transaction in a mapped task group if instances would share a key, as far as the Dag file shows.
 
-    :param group: the expanded group.
-    :raises DeltaIllegalArgumentException: the key is the same for all instances, or cannot be made of the mapped values.
+    :param group: the mapped group.
+    :raises DeltaIllegalArgumentException: if all instances have the same key, or it cannot be made from the mapped values.
     """
     given = [start_kwargs.get(name) for name in ("transaction_key", "app_id") if start_kwargs.get(name) is not None]
     if given:
         if all(_same_for_all(value) for value in (*given, start_kwargs["table"])):
-            raise _one_key(f"Each instance of the expanded group around {group_id!r}", given[0])
+            raise _one_key(f"All instances of the mapped group around {group_id!r}", given[0])
         return
     for value in _literals(group._expand_input.value):
         value_name({"value": value}, group_id)
 
 
 def check_instance(context: Context, key: str) -> None:
-    """Refuse an explicit key that the Dag file gives to all instances of an expanded task, or group.
+    """Refuse an explicit key that the Dag file gives to all instances of a mapped task or group.
 
-    :param key: as it is rendered.
-    :raises DeltaIllegalArgumentException: the key and the table are the same for all instances.
+    :param key: the rendered key.
+    :raises DeltaIllegalArgumentException: if all instances have the same key and table.
     """
     ti = context["ti"]
     if ti.map_index is None or ti.map_index < 0:
@@ -112,12 +111,12 @@ def check_instance(context: Context, key: str) -> None:
     arguments = getattr(definition, "partial_kwargs", None) or vars(definition or object)
     given = [arguments[name] for name in ("transaction_key", "app_id") if arguments.get(name) is not None]
     if given and all(_same_for_all(value) for value in (*given, arguments.get("table"))):
-        raise _one_key(f"Each instance of the expanded {ti.task_id!r}", key)
+        raise _one_key(f"All instances of the mapped {ti.task_id!r}", key)
 
 
 def _one_key(what: str, key: Any) -> DeltaIllegalArgumentException:
     return DeltaIllegalArgumentException(
-        f"{what} would be the same transaction, {key!r}: the first one to commit would let the others skip their work. Name in "
+        f"{what} would have the same transaction key {key!r}: once one has committed, the others would skip their work. Name in "
         "transaction_key what the instance works on, or leave it out: the default names the mapped value."
     )
 
@@ -152,9 +151,9 @@ def _expand_input(context: Context) -> Any:
 
 
 def _values(expand_input: Any, context: Context) -> list[Mapping[str, Any]]:
-    """Return what all instances are mapped to, by map index."""
+    """Return the mapped arguments of all instances, by map index."""
     given = expand_input.value
-    if isinstance(given, Mapping):  # expand(): all combinations, the last argument changes fastest
+    if isinstance(given, Mapping):  # expand(): all combinations, the last argument varies fastest
         lists = [_items(value, context) for value in given.values()]
         return [dict(zip(given, combination, strict=True)) for combination in itertools.product(*lists)]
     return [_resolved(item, context) for item in _items(given, context)]  # expand_kwargs()
@@ -182,7 +181,7 @@ def _resolved(value: Any, context: Context) -> Any:
 
 
 def _literals(value: Any) -> Iterable[Any]:
-    """Yield the mapped values that are known when the Dag is parsed."""
+    """Yield the mapped values that are known when the Dag file is parsed."""
     lists = value.values() if isinstance(value, Mapping) else [value]
     for given in lists:
         if isinstance(given, Mapping):
@@ -220,4 +219,4 @@ def _as_json(value: Any) -> Any:
 
     if isinstance(value, ObjectStoragePath):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,6 +1,6 @@
-"""Watching a commit from the task that makes it: conflicts by kind, and lost races, each as one line of the task log.
+"""Log and count what a task's commit runs into: conflicts by kind, and lost races.
 
-What a commit has cost that ends without a result is told from here as well: nobody else knows of its attempts.
+Also counts the attempts of a commit that ends without a result.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _EVERY_LOSS_UNTIL = 5
 
 @contextmanager
 def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> Iterator[None]:
-    """Count the conflicts that come up in the block and log the races that it loses.
+    """Count conflicts in the block and log the races that it loses.
 
-    Also those that are dealt with inside, by beginning anew: they show only as events of the engine.
+    Includes conflicts that are handled inside by starting over, which are visible only as events of the engine.
 
     :param table: URI of the table.
     """
@@ -48,7 +48,7 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
             metrics.conflict(where, kind)
             metrics.count("commit.attempts", data.get("attempts") or None, table=where)  # 0: seen before the first put
             logger.warning(
-                "Transaction %s: conflict with version %s of %s (%s): %s. Nothing of it is committed.",
+                "Transaction %s: conflict with version %s of %s (%s): %s. Nothing is committed.",
                 data.get("txnId"),
                 data.get("winningVersion"),
                 where,
@@ -75,14 +75,14 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
 
 
 def _tell_loss(logger: Logger | Any, table: str, data: Mapping[str, Any]) -> None:
-    """Log a lost race: each of the first, then ever fewer, since a busy table may see thousands."""
+    """Log a lost race: the first ones all, then fewer and fewer, since a busy table may see thousands."""
     attempt = int(data["attempts"])
     if attempt > _EVERY_LOSS_UNTIL and attempt & (attempt - 1):
         return
     first, last = data["firstWinner"], data["lastWinner"]
     logger.info(
         "Transaction %s: lost the race for version %s of %s (attempt %s). What others committed as %s does not conflict: "
-        "going on as version %s.",
+        "trying version %s.",
         data["txnId"],
         first,
         table,

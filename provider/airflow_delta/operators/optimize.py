@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import RetryPolicy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import exceptions
 from airflow_delta.observability import Stopwatch, TaskMetrics
-from airflow_delta.operators.committing import DeltaCommittingOperator
-from airflow_delta.operators.identity import commit_tags, whole_number
+from airflow_delta.operators.base import DeltaOperator, Part, Parts, templated
+from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.identity import stage_identity, whole_number
 from airflow_delta.operators.origin import check_table_of_result
-from airflow_delta.operators.progress import spark_work
-from airflow_delta.operators.spark_session import SparkSessionOperator
-from airflow_delta.operators.table import DeltaMaintenanceBase, DeltaSparkTableOperator
+from airflow_delta.operators.own_transaction import OwnTransaction
+from airflow_delta.operators.spark_runner import SparkRunner
+from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.operators.stage_work import StageWork
+from airflow_delta.operators.table import SPARK_OPERATION, DeltaMaintenanceBase, DeltaTableOperator
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.staging.contract import CommitResult, StagedWrite
-from airflow_delta.staging.paths import new_attempt
-from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,109 +30,88 @@ if TYPE_CHECKING:
     from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.log import DeltaLog
 
+    Select = Callable[[TransactionView], Rewrite]
 
-class DeltaRewriteOperator(DeltaSparkTableOperator):
-    """Base of the operations that put the rows of a table into other files.
 
-    On its own (no ``transaction``, no ``transaction_key``, no ``app_id``) such a task has no identity in the log: what it has
-    done shows in the files, and run again it does what is left. It then conflicts only with commits that remove the files that
-    it has rewritten. With an identity, or as a stage, it is a transaction like any other.
+@dataclass(kw_only=True, eq=False, repr=False)
+class RewriteWork(Part):
+    """The part of a task that rewrites rows of a table into other files.
+
+    Alone (no ``transaction``, no ``transaction_key``, no ``app_id``) such a task has no identity in the log: the files show what
+    it has done, and a rerun does what is left. It then conflicts only with commits that remove files that it has rewritten. With
+    an identity, or as a stage, it is a transaction like any other.
 
     :param where: predicate on partition columns; default: the whole table. (templated)
-    :param max_file_size: bytes of the files that are written; default 1 GiB, or the table's ``delta.targetFileSize``. (templated)
-    :param batch_size: bytes of input that are committed at a time, on its own only; default: all in one commit. (templated)
+    :param max_file_size: size of the new files in bytes; default: the table's ``delta.targetFileSize``, or 1 GiB. (templated)
+    :param batch_size: bytes of input for each commit, if the task runs alone; default: all in one commit. (templated)
     :param parallel: bins that Spark writes at a time. (templated)
-
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaSparkTableOperator`.
     """
 
-    template_fields: Sequence[str] = (
-        *DeltaSparkTableOperator.template_fields,
-        "where",
-        "max_file_size",
-        "batch_size",
-        "parallel",
-    )
+    template_fields: ClassVar[tuple[str, ...]] = ("where", "max_file_size", "batch_size", "parallel")
 
-    def __init__(
-        self,
-        *,
-        where: str | None = None,
-        max_file_size: int | str | None = None,
-        batch_size: int | str | None = None,
-        parallel: int | str = 4,
-        retry_policy: RetryPolicy | None = REFUSALS,  # named here, so that partial() finds the default
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
-        self.where = where
-        self.max_file_size = max_file_size
-        self.batch_size = batch_size
-        self.parallel = parallel
+    where: str | None = None
+    max_file_size: int | str | None = None
+    batch_size: int | str | None = None
+    parallel: int | str = 4
 
-    @abstractmethod
-    def select(self, view: TransactionView) -> Rewrite:
-        """Return what is to be rewritten at the version that was read."""
+    def selection(self) -> dict[str, Any]:
+        """Return the options that select the files to rewrite."""
+        return {"where": self.where, "max_file_size": whole_number("max_file_size", self.max_file_size)}
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write, or what was done: :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult`.
+    def plan_options(self) -> dict[str, Any]:
+        """Return the options of a stage."""
+        return {**self.selection(), "parallel": int(self.parallel)}
 
-        :raises DeltaConcurrentModificationException: another commit has removed a file that was rewritten, or rows of it.
+    @staticmethod
+    def is_alone(task: DeltaOperator) -> bool:
+        """Return whether a task has no identity in the log."""
+        own = OwnTransaction.of(task)
+        given = (StageWork.of(task).transaction, own.transaction_key, own.app_id, own.txn_version)
+        return all(value is None for value in given)
+
+    def execute(self, context: Context, select: Select) -> dict[str, Any]:
+        """Rewrite in one commit for each ``batch_size``.
+
+        :param select: returns what to rewrite at the version that was read.
+        :return: JSON form of :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult`.
         """
-        if any(value is not None for value in (self.transaction, self.transaction_key, self.app_id, self.txn_version)):
-            return super().execute(context)
         from airflow_delta.commands.optimize.run_optimize import run_rewrite
 
-        log = self._log_of_table(self.delta_conn_id)
+        own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(Committer), self.task.hold(SparkRunner)
+        delta_conn_id = StageWork.of(self.task).delta_conn_id
+        log = own.log(delta_conn_id)
         clock = Stopwatch()
-        with self._watched(context, log), ExitStack() as stack:
+        with committer.watched(context, log, (own.table, delta_conn_id)), ExitStack() as stack:
             result = run_rewrite(
                 log,
-                self.select,
-                self._worker(log, stack),
-                identity=self._identity(context),
+                select,
+                runner.worker(log, stack),
+                identity=stage_identity(context),
                 batch_size=whole_number("batch_size", self.batch_size),
                 parallel=int(self.parallel),
-                spark_table_uri=self.spark_table_uri,
-                policy=self._policy(),
-                tags=commit_tags(context),
-                user_metadata=self.user_metadata,
-                hooks=tuple(self.post_commit_hooks),
+                spark_table_uri=runner.spark_table_uri,
+                **committer.options(context),
             )
-        _finish_commits(self, context, result, clock)
-        return result.to_dict()
-
-    def _worker(self, log: DeltaLog, stack: ExitStack) -> Any:
-        """Return what does the Spark part; one session serves all batches, and none is made when there is nothing to do."""
-        if self.application is not None or self.spark_submit is not None:
-            return lambda request: self._run_on_spark(log, request)
-        return in_session(self, log, stack)
-
-    def _plan_options(self) -> dict[str, Any]:
-        return {
-            "where": self.where,
-            "max_file_size": whole_number("max_file_size", self.max_file_size),
-            "parallel": int(self.parallel),
-        }
+        return finish_batches(committer, context, result, clock)
 
 
-class DeltaOptimizeOperator(DeltaRewriteOperator):
+REWRITE: Parts = (*SPARK_OPERATION, RewriteWork)
+
+
+class DeltaOptimizeOperator(DeltaTableOperator):
     """Compact the small files of a table, and rewrite those with many deleted rows (``OPTIMIZE``).
 
-    :param z_order_by: columns to order the rows by (``ZORDER BY``); all files of the selected partitions are rewritten.
-        (templated)
-    :param min_file_size: bytes; smaller files are compacted; default: 1 GiB, or ``max_file_size`` if that is less. (templated)
-    :param max_deleted_rows_ratio: share of deleted rows above which a file is rewritten whatever its size. (templated)
+    :param z_order_by: columns to order the rows by (``ZORDER BY``); rewrites all files of the selected partitions. (templated)
+    :param min_file_size: smaller files are compacted, in bytes; default: 1 GiB, or ``max_file_size`` if that is less. (templated)
+    :param max_deleted_rows_ratio: a file with a larger share of deleted rows is rewritten whatever its size. (templated)
 
-    The other parameters are those of :class:`DeltaRewriteOperator`.
+    The other parameters are those of :class:`RewriteWork`, :class:`~airflow_delta.operators.table.DeltaTableOperator` and
+    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
-    template_fields: Sequence[str] = (
-        *DeltaRewriteOperator.template_fields,
-        "z_order_by",
-        "min_file_size",
-        "max_deleted_rows_ratio",
-    )
+    parts: ClassVar[Parts] = REWRITE
+    template_fields: Sequence[str] = (*templated(parts), "z_order_by", "min_file_size", "max_deleted_rows_ratio")
+    template_fields_renderers = SparkRunner.template_fields_renderers
 
     def __init__(
         self,
@@ -148,19 +126,26 @@ class DeltaOptimizeOperator(DeltaRewriteOperator):
         self.min_file_size = min_file_size
         self.max_deleted_rows_ratio = max_deleted_rows_ratio
 
+    def execute(self, context: Context) -> Any:
+        """Return the staged write, or the :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult` as JSON.
+
+        :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
+        """
+        if RewriteWork.is_alone(self):
+            return self.hold(RewriteWork).execute(context, self.select)
+        return super().execute(context)
+
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the OPTIMIZE as a stage."""
         from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 
-        return plan_optimize(stage, **self._plan_options(), **self._limits())
+        return plan_optimize(stage, **RewriteWork.of(self).plan_options(), **self._limits())
 
     def select(self, view: TransactionView) -> Rewrite:
         """Return the files to compact, or to order."""
         from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
 
-        return select_for_optimize(
-            view, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size), **self._limits()
-        )
+        return select_for_optimize(view, **RewriteWork.of(self).selection(), **self._limits())
 
     def _limits(self) -> dict[str, Any]:
         columns = self.z_order_by
@@ -171,143 +156,121 @@ class DeltaOptimizeOperator(DeltaRewriteOperator):
         }
 
 
-class DeltaReorgOperator(DeltaRewriteOperator):
+class DeltaReorgOperator(DeltaTableOperator):
     """Rewrite the files that hold deleted rows or dropped columns, so that both are gone (``REORG TABLE ... APPLY (PURGE)``).
 
-    The old files stay until VACUUM deletes them. The parameters are those of :class:`DeltaRewriteOperator`.
+    The old files stay until VACUUM deletes them. The parameters are those of :class:`RewriteWork`,
+    :class:`~airflow_delta.operators.table.DeltaTableOperator` and :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
+
+    parts: ClassVar[Parts] = REWRITE
+    template_fields: Sequence[str] = templated(parts)
+    template_fields_renderers = SparkRunner.template_fields_renderers
+
+    def execute(self, context: Context) -> Any:
+        """Return the staged write, or the :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult` as JSON.
+
+        :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
+        """
+        if RewriteWork.is_alone(self):
+            return self.hold(RewriteWork).execute(context, self.select)
+        return super().execute(context)
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the REORG as a stage."""
         from airflow_delta.commands.optimize.reorg import plan_reorg
 
-        return plan_reorg(stage, **self._plan_options())
+        return plan_reorg(stage, **RewriteWork.of(self).plan_options())
 
     def select(self, view: TransactionView) -> Rewrite:
         """Return the files to purge."""
         from airflow_delta.commands.optimize.reorg import select_for_purge
 
-        return select_for_purge(view, where=self.where, max_file_size=whole_number("max_file_size", self.max_file_size))
+        return select_for_purge(view, **RewriteWork.of(self).selection())
 
 
-class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
-    """Compact what a commit has left in many small files: the OPTIMIZE that Delta Spark runs right after such a commit.
+class DeltaAutoCompactOperator(DeltaMaintenanceBase):
+    """Compact the small files that a commit has left: the OPTIMIZE that Delta Spark runs right after such a commit.
 
-    :param committed: output of the task that committed: its ``autoCompaction`` says what to compact, as far as the table asks for
-        it (``delta.autoOptimize.autoCompact``). Default: every partition with enough small files now. (templated)
-    :param min_files: small files of a partition from which on it is compacted; without ``committed``. (templated)
-    :param max_file_size: bytes of the files that are written; those up to half of it are small; without ``committed``.
-        (templated)
+    :param committed: output of the task that committed: its ``autoCompaction`` says what to compact, if the table has
+        ``delta.autoOptimize.autoCompact``. Default: every partition with enough small files now. (templated)
+    :param min_files: without ``committed``: compact a partition if it has this many small files. (templated)
+    :param max_file_size: without ``committed``: size of the new files in bytes; files up to half of it are small. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase` (an identity is not used: run
-    again it compacts what is left) and :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase` and
+    :class:`~airflow_delta.operators.spark_session.TaskSession`. The identity is not used: a rerun compacts what is left.
     """
 
+    parts: ClassVar[Parts] = (*DeltaMaintenanceBase.parts, TaskSession)
     template_fields: Sequence[str] = (
         *DeltaMaintenanceBase.template_fields,
-        *SparkSessionOperator.template_fields,
+        *TaskSession.template_fields,
         "committed",
         "min_files",
         "max_file_size",
     )
+    default_retry_policy = REFUSALS
 
     def __init__(
-        self,
-        *,
-        committed: Any = None,
-        min_files: int | str = 50,
-        max_file_size: int | str = 128 << 20,
-        retry_policy: RetryPolicy | None = REFUSALS,
-        **kwargs: Any,
+        self, *, committed: Any = None, min_files: int | str = 50, max_file_size: int | str = 128 << 20, **kwargs: Any
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(**kwargs)
         self.committed = committed
         self.min_files = min_files
         self.max_file_size = max_file_size
 
     def execute(self, context: Context) -> dict[str, Any] | None:  # type: ignore[override]
-        """Return what was done, ``None`` when nothing was due.
+        """Return what was done; ``None`` if nothing was due.
 
-        :raises HandleMismatchException: the result is of another table than the Dag file says.
+        :raises HandleMismatchException: if the result names another table than the Dag file.
         """
-        if self.committed is not None and self.table is None:
+        if self.committed is not None and OwnTransaction.of(self).table is None:
             table = CommitResult.from_dict(self.committed).table
             check_table_of_result(self, context, table)
             self.table = table
         return super().execute(context) or None
 
-    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
-        """Compact what is due; an empty result when nothing is.
+    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
+        """Compact what is due; returns an empty result if nothing is.
 
-        :raises DeltaIllegalArgumentException: the commit is one to another table.
+        :raises DeltaIllegalArgumentException: if the commit went to another table.
         """
         from airflow_delta.commands.optimize.auto_compaction import find_request, run_auto_compaction
 
         committed = None if self.committed is None else CommitResult.from_dict(self.committed)
         if committed is not None and committed.table != log.uri:
             raise exceptions.DeltaIllegalArgumentException(
-                f"The task {self.task_id!r} is to compact {log.uri} after a commit to {committed.table}. Leave table= out.",
+                f"The task {self.task_id!r} names the table {log.uri}, but the commit went to {committed.table}. Leave table= "
+                "out.",
                 table=log.uri,
             )
         request = find_request(log, committed, min_files=int(self.min_files), max_file_size=int(self.max_file_size))
         if request is None:
-            self.log.info("Nothing of %s is to be compacted.", log.uri)
+            self.log.info("Nothing to compact in %s.", log.uri)
             return {}
-        ti = context["ti"]
-        identity = {
-            "task_id": ti.task_id,
-            "map_index": -1 if ti.map_index is None else ti.map_index,
-            "attempt": new_attempt(ti.try_number),
-        }
+        session = self.hold(TaskSession)
         clock = Stopwatch()
         with ExitStack() as stack:
             result = run_auto_compaction(
                 log,
                 request,
-                in_session(self, log, stack),
-                identity=identity,
-                spark_table_uri=self.spark_table_uri,
-                policy=self._policy(),
-                tags=commit_tags(context),
-                user_metadata=self.user_metadata,
-                hooks=tuple(self.post_commit_hooks),
+                session.worker(log, stack),
+                identity=stage_identity(context),
+                spark_table_uri=session.spark_table_uri,
+                **committer.options(context),
             )
-        if result is None:
-            return {}
-        _finish_commits(self, context, result, clock)
-        return result.to_dict()
+        return {} if result is None else finish_batches(committer, context, result, clock)
 
 
-def _finish_commits(task: DeltaCommittingOperator, context: Context, result: OptimizeResult, clock: Stopwatch) -> None:
-    """Tell what was committed, batch after batch; the asset event is that of the last."""
+def finish_batches(committer: Committer, context: Context, result: OptimizeResult, clock: Stopwatch) -> dict[str, Any]:
+    """Log and measure the commits of all batches, and return the result as JSON; the asset event is that of the last."""
     TaskMetrics(context["ti"]).optimized(result, clock.seconds)
-    task._commit_clock = None  # several commits: none of them took all of that
-    for commit in result.commits[:-1]:
-        task._tell_committed(commit, None)
-        task._note_commit(task._delta_log, commit)
+    for commit in result.commits:
+        committer.note(commit)
     if result.commits:
-        task._finish(context, result.commits[-1], measured=True)
-    _tell(task.log, result)
-
-
-def in_session(task: SparkSessionOperator, log: DeltaLog, stack: ExitStack) -> Any:
-    """Return what does the Spark part in a session of the task, which begins with the first request."""
-    sessions: list[Any] = []
-
-    def work(request: StageRequest) -> StageReport:
-        from airflow_delta.spark.operations import run_operation
-
-        if not sessions:
-            sessions.append(stack.enter_context(task._spark_session()))
-        with spark_work(task.log, log, request, session=sessions[0]):
-            return run_operation(sessions[0], request)
-
-    return work
-
-
-def _tell(logger: Any, result: OptimizeResult) -> None:
-    logger.info(
-        "%s of %s: %s bins in %s partitions, %s commits; %s files became %s, %s stay as they are.",
+        committer.emit(context, result.commits[-1])
+    committer.task.log.info(
+        "%s of %s: %s bins in %s partitions, %s commits; %s files became %s, %s are unchanged.",
         result.operation,
         result.table,
         result.num_bins,
@@ -317,3 +280,4 @@ def _tell(logger: Any, result: OptimizeResult) -> None:
         result.metrics.get("numAddedFiles", 0),
         result.num_skipped,
     )
+    return result.to_dict()

@@ -1,8 +1,8 @@
-"""Whose transaction it is: what a task is handed as XCom, compared with what the Dag file says.
+"""Check the handle that a task gets as XCom against the Dag file.
 
-Whoever may write XComs is not whoever may delete a table. The Dag file is what users with a modest role cannot change, so each
-task renders the start task's table, connection and key itself, in its own context, and a handle that says otherwise is refused.
-The id of a transaction carries whose it is as well: a digest of the Dag, the start task and the run.
+Users who may write XComs may not be allowed to delete a table, but they cannot change the Dag file. So each task renders the
+start task's table, connection and key itself, in its own context, and refuses a handle that says otherwise. A transaction's id
+also names its owner: it starts with a digest of the Dag, the start task and the run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def new_transaction_id(context: Context) -> str:
-    """Return an id for this execution of a start task: a UUID (version 8) that begins with a digest of whose it is."""
+    """Return an id for this execution of a start task: a UUID (version 8) that starts with a digest of its owner."""
     ti = context["ti"]
     return _transaction_id(_digest(ti.dag_id, ti.task_id, ti.run_id), os.urandom(6))
 
@@ -50,14 +50,14 @@ def _transaction_id(digest: bytes, tail: bytes) -> str:
 def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, TransactionHandle]:
     """Return the log and the handle of the transaction that a task works for.
 
-    Where the Dag has one start task that the handle can come from, the handle must be what that one would have returned in this
-    run: its table, connection, key and policy, an id of its own, and the staging directory of that id below the table. A literal
-    handle in the Dag file is what the Dag file says.
+    If the handle can come from a start task of the Dag, it must be what that task would have returned in this run: its table,
+    connection, key and policy, an id of its own, and the staging directory of that id below the table. A literal handle in the
+    Dag file is trusted.
 
-    :param operator: has ``transaction`` and ``delta_conn_id``, rendered, and says by ``changes_table`` whether it publishes or
-        deletes: then it must be known which table it may change, from a start task or its own ``table``.
-    :raises HandleMismatchException: the handle says otherwise, or nothing says which table it may be of.
-    :raises StagingException: there is no handle.
+    :param operator: has ``transaction`` and ``delta_conn_id``, rendered. With ``changes_table`` it publishes or deletes, so a
+        start task or its own ``table`` must say which table it may change.
+    :raises HandleMismatchException: if the handle says otherwise, or nothing says which table it may name.
+    :raises StagingException: if there is no handle.
     """
     handle = parse_handle(operator.transaction, task_id=operator.task_id)
     mismatches: list[str] = []
@@ -80,7 +80,7 @@ def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, Transac
         raise _refused(
             handle,
             operator,
-            "no start task comes before this task, so nothing in the Dag file says which table it may change; pass table=",
+            "no start task is upstream of this task, so the Dag file does not say which table it may change; pass table=",
         )
     log = DeltaHook(conn_id).get_log(handle.table)
     if handle.staging_path != f"{log.uri}/{transaction_directory(handle.transaction_id)}" or log.uri != handle.table:
@@ -90,9 +90,9 @@ def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, Transac
 
 def _refused(handle: TransactionHandle, operator: Any, why: str) -> HandleMismatchException:
     return HandleMismatchException(
-        f"The task {operator.task_id!r} was handed transaction {handle.transaction_id} on table {handle.table} (read version "
-        f"{handle.read_version}), which is not the one that the Dag file says: {why}. Nothing was written or deleted. If the Dag "
-        "was changed after the start task, or that ran in an earlier release, clear the start task; else its XCom was altered.",
+        f"The task {operator.task_id!r} got transaction {handle.transaction_id} on table {handle.table} (read version "
+        f"{handle.read_version}), which does not match the Dag file: {why}. Nothing was written or deleted. If the Dag changed "
+        "after the start task ran, or that ran in an earlier release, clear the start task. Otherwise its XCom was altered.",
         table=handle.table,
         version=handle.read_version,
     )
@@ -103,16 +103,16 @@ def _uri(table: str, conn_id: str) -> str:
 
 
 def check_table_of_result(operator: Any, context: Context, table: str) -> None:
-    """Check that a commit's result (``committed`` of a task), handed in as XCom, is of a table that the Dag file says.
+    """Check that a commit's result (``committed`` of a task), passed as XCom, names a table of the Dag file.
 
-    :param table: the one that the result names.
-    :raises HandleMismatchException: no task that the result can come from is one of that table.
+    :param table: the table in the result.
+    :raises HandleMismatchException: if no task that it can come from commits to that table.
     """
     definition = _definition(operator, context)
     if definition is None:
         return
     given = _argument(definition, "committed", None)
-    sources = [task for task, _ in XComArg.iter_xcom_references(given)]
+    sources = _references(given)
     if not sources:
         if isinstance(given, Mapping):
             return
@@ -120,22 +120,22 @@ def check_table_of_result(operator: Any, context: Context, table: str) -> None:
     tasks = [*sources, *(start for source in sources for start in _starts_of(source) or ())]
     uris = [uri for task in tasks if _argument(task, "table", None) is not None for uri in _Declared.of(task, context).uris]
     if table not in uris:
-        known = f"the table of what it comes from is {' or '.join(uris[:3])}" if uris else "nothing before it names a table"
+        known = f"the tasks that it comes from commit to {' or '.join(uris[:3])}" if uris else "no task upstream names a table"
         raise HandleMismatchException(
-            f"The task {operator.task_id!r} was handed the result of a commit to {table}, and in the Dag file {known}. Nothing "
-            "was done. Pass table=; if the Dag was not changed after the commit, its XCom was altered.",
+            f"The task {operator.task_id!r} got the result of a commit to {table}, but in the Dag file {known}. Nothing was "
+            "done. Pass table=. If the Dag has not changed since the commit, its XCom was altered.",
             table=table,
         )
 
 
 def _definition(operator: Any, context: Context) -> Any:
-    """Return a task as the Dag file has it, not rendered."""
+    """Return a task as in the Dag file, not rendered."""
     dag: Any = context.get("dag")
     return None if dag is None else dag.task_dict.get(operator.task_id)
 
 
 def _start_tasks(operator: Any, context: Context) -> list[Any] | None:
-    """Return the start tasks whose handle a task may have; ``None``: the Dag file states the handle itself, or is not there."""
+    """Return the start tasks whose handle a task may have; ``None`` for a literal handle, or without a Dag."""
     definition = _definition(operator, context)
     return None if definition is None else _starts_of(definition)
 
@@ -147,15 +147,15 @@ def _starts_of(definition: Any) -> list[Any] | None:
         classes = ((task, getattr(task, "operator_class", None) or type(task)) for task in tasks)
         return [task for task, cls in classes if getattr(cls, "transaction_role", None) == "start"]
 
-    references = [task for task, _ in XComArg.iter_xcom_references(given)]
+    references = _references(given)
     if not references and isinstance(given, Mapping):
         return None
-    # Handed on by another task: then it comes from a start task before that one.
+    # Passed on by another task: it comes from a start task upstream of that one.
     return starts(references) or starts(definition.get_flat_relatives(upstream=True))
 
 
 def _argument(definition: Any, name: str, default: Any) -> Any:
-    """Return an argument of a task as the Dag file has it; one that it is expanded over as :class:`_Each`."""
+    """Return an argument of a task as in the Dag file; one that it is mapped over as :class:`_Each`."""
     if not definition.is_mapped:
         return getattr(definition, name, default)
     value = getattr(getattr(definition, "_get_specified_expand_input", lambda: None)(), "value", None)
@@ -169,37 +169,39 @@ def _argument(definition: Any, name: str, default: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Each:
-    """An argument that a task is expanded over: any of its values may be the one."""
+    """An argument that a task is mapped over: it may have any of the values."""
 
     values: Any
     key: str | None
 
-    def iter_references(self) -> Iterator[Any]:
-        yield from XComArg.iter_xcom_references(self.values)
+
+def _references(given: Any) -> list[Any]:
+    """Return the tasks whose outputs an argument refers to."""
+    return [task for task, _ in XComArg.iter_xcom_references(given.values if isinstance(given, _Each) else given)]
 
 
 class _AsStart:
-    """The running task instance, under the start task's id: what a template of the start task's arguments sees."""
+    """The running task instance under the start task's id, as templates of the start task see it."""
 
     def __init__(self, ti: Any, start: Any) -> None:
         self._ti = ti
         self.task = start
         self.task_id = start.task_id
         mapped = start.is_mapped or start.get_closest_mapped_task_group() is not None
-        self.map_index = ti.map_index if mapped else -1  # a stage may be expanded where the start task is not
+        self.map_index = ti.map_index if mapped else -1  # a stage may be mapped where the start task is not
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ti, name)
 
 
 def _scope(start: Any, context: Context) -> dict[str, Any]:
-    """Return what the templates of a start task see, in the context of another task of the run."""
+    """Return the template context of a start task, made from that of another task of the run."""
     ti = _AsStart(context["ti"], start)
     scope: dict[str, Any] = {**context, "task": start, "ti": ti, "task_instance": ti}
     mine, running = "task_instance_key_str", context["task"]
     if mine in scope:
         scope[mine] = scope[mine].replace(f"__{running.task_id}__", f"__{start.task_id}__", 1)
-    if start.params or running.params:  # a task may have its own beside those of the Dag
+    if start.params or running.params:  # a task may have its own besides those of the Dag
         conf = getattr(context.get("dag_run"), "conf", None)
         scope["params"] = process_params(context["dag"], start, conf, suppress_exception=False)
     return scope
@@ -207,7 +209,7 @@ def _scope(start: Any, context: Context) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What the Dag file says about a start task, rendered: the values that each argument may have."""
+    """The rendered arguments of a start task: the values that each may have."""
 
     start: Any
     tables: tuple[str, ...]
@@ -234,13 +236,13 @@ class _Declared:
         return cls(start, tables, conn_ids, uris, identity)
 
     def table_of(self, handle: TransactionHandle) -> str | None:
-        """Return the table as the Dag file names it."""
+        """Return the table as named in the Dag file."""
         if len(self.tables) == 1:
             return self.tables[0]
         return handle.given_table if handle.given_table in self.tables else None
 
     def mismatches(self, handle: TransactionHandle, context: Context) -> Iterator[str]:
-        """Yield what the handle says otherwise."""
+        """Yield how the handle differs."""
         ti = context["ti"]
         name = self.start.task_id
         if handle.table not in self.uris:
@@ -248,7 +250,7 @@ class _Declared:
         if handle.delta_conn_id is not None and handle.delta_conn_id not in self.conn_ids:
             yield f"the connection of {name!r} is {' or '.join(self.conn_ids[:3])}, not {handle.delta_conn_id}"
         if not _is_of(handle.transaction_id, _digest(ti.dag_id, name, ti.run_id)):
-            yield f"the id is none of {name!r} in the run {ti.run_id}"
+            yield f"{name!r} did not make this id in the run {ti.run_id}"
         if handle.rerun_policy not in self.identity["rerun_policy"]:
             yield f"the rerun_policy of {name!r} is {self.identity['rerun_policy'][0]}, not {handle.rerun_policy}"
         yield from self._other_key(handle, ti)

@@ -1,8 +1,8 @@
-"""One line when a Spark job of a stage starts, now and then while it runs, and when it is done.
+"""Log lines about a stage's Spark job: when it starts, from time to time while it runs, and when it ends.
 
-What can be told while it runs depends on where it runs: Spark's own counts for a session of the task, finished tasks for a Spark
-Connect session, and for a submitted application the files that lie in the directory of the attempt. A thread asks; what fails
-there is a debug message. It never holds the job up.
+What is known while it runs depends on where it runs: Spark's own counts for a session of the task, finished tasks for a Spark
+Connect session, and the files in the attempt's directory for a submitted application. A thread asks; its failures are debug
+messages, and it never delays the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_delta.staging.report import StageRequest
 
 INTERVAL = 30.0
-"""Seconds between two lines at the least."""
+"""Minimum seconds between two lines."""
 
 _SHARE_OF_TIME = 0.05
 _MAX_FILES = 100_000
@@ -39,14 +39,14 @@ def spark_work(
     directory: Callable[[], str] | None = None,
     interval: float | None = None,
 ) -> Iterator[None]:
-    """Log the beginning and the end of the Spark work on a request, and its progress in between.
+    """Log the start and the end of the Spark work on a request, and its progress in between.
 
-    :param session: Spark session of this process that does the work; ``None``: it is done elsewhere.
-    :param directory: gives the directory that is written to, where that is not the request's: a job that was reconnected to.
+    :param session: this process's Spark session that does the work; ``None`` if it runs elsewhere.
+    :param directory: returns the directory that is written to, if it is not the request's: after a reconnect.
     :param interval: seconds between two lines; default: :data:`INTERVAL`.
     """
     what = f"Transaction {request.transaction_id}: Spark job of stage {request.stage}, attempt {request.attempt},"
-    logger.info("%s started; it writes below %s/%s.", what, log.uri, request.directory)
+    logger.info("%s started, writing to %s/%s.", what, log.uri, request.directory)
     began = time.monotonic()
     done = threading.Event()
     look = _looker(log, session, directory or (lambda: request.directory))
@@ -65,7 +65,7 @@ def spark_work(
     finally:
         done.set()
         look.close()
-        watch.join(timeout=1.0)  # it may be waiting for storage or for the JVM; the task does not
+        watch.join(timeout=1.0)  # it may be waiting for storage or for the JVM; the task does not wait for it
     logger.info("%s finished after %.1f s.", what, time.monotonic() - began)
 
 
@@ -76,23 +76,23 @@ def _watch(logger: Logger | Any, what: str, look: _Look, done: threading.Event, 
         try:
             text = look()
         except Exception as error:  # noqa: BLE001 - nobody waits for this line
-            logger.debug("%s progress is not known: %s", what, error)
+            logger.debug("%s progress is unknown: %s", what, error)
             text = None
         if done.is_set():
             return
         if text:
-            logger.info("%s runs since %.0f s: %s.", what, time.monotonic() - began, text)
+            logger.info("%s running for %.0f s: %s.", what, time.monotonic() - began, text)
         pause = max(interval, (time.monotonic() - asked) / _SHARE_OF_TIME)
 
 
 class _Look:
-    """What is known of the job now, as a text; empty when there is nothing to tell."""
+    """What is known about the job now, as text; empty if nothing is."""
 
     def __call__(self) -> str:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release what it holds."""
 
 
 def _looker(log: DeltaLog, session: Any, directory: Callable[[], str]) -> _Look:
@@ -104,7 +104,7 @@ def _looker(log: DeltaLog, session: Any, directory: Callable[[], str]) -> _Look:
 
 
 class _StorageLook(_Look):
-    """The data files in the directory of the attempt: those that tasks of the job have finished, and what they are writing."""
+    """The data files in the attempt's directory: finished ones, and those being written."""
 
     def __init__(self, log: DeltaLog, directory: Callable[[], str]) -> None:
         self._log = log
@@ -119,19 +119,19 @@ class _StorageLook(_Look):
             inside = status.path.removeprefix(f"{directory}/")
             if status.name.startswith((".", "_")) or status.name == REQUEST_NAME or inside.startswith(f"{REPORT_DIRECTORY}/"):
                 continue
-            # A committer that renames keeps what is being written below _temporary/<n>/_temporary.
+            # A committer that renames keeps files being written below _temporary/<n>/_temporary.
             if "_temporary/" in inside.partition("_temporary/")[2]:
                 writing += 1
             else:
                 finished += 1
                 size += status.size
         if not finished and not writing:
-            return "no file is on storage yet (some committers show them only at the end)"
-        return f"{finished} files ({size} bytes) are on storage" + (f", {writing} are being written" if writing else "")
+            return "no files on storage yet (some committers show them only at the end)"
+        return f"{finished} files ({size} bytes) on storage" + (f", {writing} being written" if writing else "")
 
 
 class _SessionLook(_Look):
-    """Counts of the stages that Spark works on in this process's session, from its status store."""
+    """Counts of the running Spark stages of this process's session, from its status store."""
 
     def __init__(self, session: Any) -> None:
         self._context = session.sparkContext
@@ -158,14 +158,14 @@ class _SessionLook(_Look):
 
 
 class _ConnectLook(_Look):
-    """What a Spark Connect server last said of the operation that this client waits for."""
+    """The last progress that a Spark Connect server reported for this client's operation."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self._last = ""
         try:
             session.registerProgressHandler(self._note)
-        except Exception:  # noqa: BLE001 - another kind of session tells nothing
+        except Exception:  # noqa: BLE001 - other sessions report nothing
             self._session = None
 
     def _note(self, stages: Any = (), inflight_tasks: int = 0, done: bool = False, **_more: Any) -> None:
@@ -179,7 +179,7 @@ class _ConnectLook(_Look):
         return self._last
 
     def close(self) -> None:
-        """Have the session forget the handler."""
+        """Remove the handler from the session."""
         if self._session is not None:
             with contextlib.suppress(Exception):  # the session may be gone
                 self._session.removeProgressHandler(self._note)

@@ -1,4 +1,4 @@
-"""Stage what a PySpark callable returns, in the worker's own Spark session or through Spark Connect."""
+"""Stage the DataFrame that a PySpark callable returns, in the worker's own Spark session or through Spark Connect."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.progress import spark_work
-from airflow_delta.operators.spark_session import SparkSessionOperator
-from airflow_delta.operators.stage_base import DeltaStageBaseOperator
+from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
@@ -31,10 +33,10 @@ _AUTHORS = "_airflow_delta_function"
 
 
 class TableReader:
-    """Reads the table as the transaction sees it, and remembers what was read for the conflict check of the commit.
+    """Reads the table as the transaction sees it, and records the reads for the conflict check of the commit.
 
-    ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate; partitions are pruned and
-    files skipped in the worker. A narrower predicate means fewer conflicts with concurrent commits.
+    ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate; the worker prunes
+    partitions and skips files. A narrower predicate means fewer conflicts with concurrent commits.
     """
 
     def __init__(self, spark: SparkSession, stage: StageView) -> None:
@@ -44,10 +46,10 @@ class TableReader:
         self._whole_table = False
 
     def __call__(self, predicate: str | None = None) -> DataFrame:
-        """Return the rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
+        """Return rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
 
         :param predicate: Spark SQL predicate.
-        :raises DeltaTableNotFoundException: the table does not exist yet.
+        :raises DeltaTableNotFoundException: if the table does not exist yet.
         """
         from airflow_delta.commands.stage.scan import plan_scan
         from airflow_delta.spark.read import read_scan_plan
@@ -60,13 +62,13 @@ class TableReader:
         return read_scan_plan(self._spark, plan)
 
     def changes(self, start: int | datetime, end: int | datetime | None = None) -> DataFrame:
-        """Return the rows that changed from one commit to another, both included (``airflow_delta.spark.changes.read_changes``).
+        """Return the rows that changed between two commits, both inclusive (``airflow_delta.spark.changes.read_changes``).
 
-        What has been committed does not change any more: this is no read that a concurrent commit could conflict with.
+        Committed changes are final, so no concurrent commit conflicts with this read.
 
-        :param start: a version, or a time (naive: UTC): the first commit at this time or later.
-        :param end: a version, or a time: the last commit until then. Default: the version that the transaction reads.
-        :raises DeltaIllegalStateException: the table did not record changes in the whole range.
+        :param start: a version, or a time (naive: UTC): the first commit at or after it.
+        :param end: a version, or a time: the last commit at or before it. Default: the version that the transaction reads.
+        :raises DeltaIllegalStateException: if the table did not record changes throughout the range.
         """
         from airflow_delta.commands.changes.plan_changes import plan_changes
         from airflow_delta.spark.changes import read_changes
@@ -89,7 +91,7 @@ class TableReader:
         return self._stage.handle.read_version >= 0
 
     def add_reads(self, staged: StagedWrite) -> StagedWrite:
-        """Return the staged write with what was read through this reader."""
+        """Return the staged write with the reads of this reader added."""
         if not self._whole_table and not self._predicates:
             return staged
         from airflow_delta.staging.contract import ReadSet
@@ -103,26 +105,25 @@ class TableReader:
         return dataclasses.replace(staged, reads=reads)
 
 
-class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, PythonOperator):
+class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
     """Call a function with a Spark session and stage the DataFrame that it returns.
 
     The function may name ``spark`` (the session), ``table`` (a :class:`TableReader`) and ``transaction`` (the handle) among its
     parameters. The session comes from the connection, as for Airflow's ``@task.pyspark``: a Spark Connect URL, a master, or a
-    local session when the default connection does not exist; it is stopped at the end if this task made it.
+    local session if the default connection does not exist. It is stopped at the end if this task made it.
 
     :param python_callable: function that returns a DataFrame.
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator` and of
-    :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.write_options.WriteOptions` and :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
 
-    template_fields: Sequence[str] = (
-        *DeltaStageBaseOperator.template_fields,
-        *SparkSessionOperator.template_fields,
-        "write_options",
-        *PythonOperator.template_fields,
-    )
+    parts: ClassVar[Parts] = (StageWork, WriteOptions, TaskSession)
+    template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    ui_color = STAGE_COLOR
 
     def __init__(
         self,
@@ -135,18 +136,17 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
-        self._view: StageView | None = None
 
     def execute(self, context: Context) -> Any:
         """Return the staged write.
 
-        :raises DeltaIllegalArgumentException: the function returned something else than a DataFrame.
-        :raises SchemaMismatchException: the DataFrame does not fit the table.
+        :raises DeltaIllegalArgumentException: if the function does not return a DataFrame.
+        :raises SchemaMismatchException: if the DataFrame does not fit the table.
         """
-        log, handle = self._open(context)
-        if (skipped := self._skip_if_committed(log, handle, context)) is not None:
-            return skipped
-        self._view = self._stage_view(log, handle, context)
+        self._work = self.hold(StageWork)
+        self._work.open(context)
+        if (done := self._work.report_if_committed(WriteOptions.of(self).mode)) is not None:
+            return done
         return super().execute(context)
 
     def execute_callable(self) -> Any:
@@ -155,31 +155,31 @@ class DeltaStagePySparkOperator(SparkSessionOperator, DeltaStageBaseOperator, Py
         from airflow_delta.commands.write.plan_write import plan_stage
         from airflow_delta.spark.stage import stage_dataframe
 
-        if (stage := self._view) is None:
-            raise DeltaIllegalStateException(f"The task {self.task_id!r} has no transaction; call execute()")
-        request = plan_stage(stage, **self._write_options(), options=self.write_options)
-        self._tell_plan(request)
-        with self._spark_session() as spark:
+        work, spark_session = self._work, self.hold(TaskSession)
+        stage = work.view(spark_session.spark_table_uri)
+        request = plan_stage(stage, **WriteOptions.of(self).options(), options=self.write_options)
+        work.tell_plan(request)
+        with spark_session.session() as spark:
             table = TableReader(spark, stage)
             injected = {"spark": spark, "table": table, "transaction": stage.handle}
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
             with spark_work(self.log, stage.log, request, session=spark):
                 report = stage_dataframe(spark, self._dataframe(result), request)
-        return self._report(table.add_reads(self._collected(lambda: collect_stage(stage, request, report))))
+        return work.report(table.add_reads(work.collected(lambda: collect_stage(stage, request, report))))
 
     def _dataframe(self, result: Any) -> DataFrame:
         from pyspark.sql import DataFrame
 
         if not isinstance(result, DataFrame):
             raise DeltaIllegalArgumentException(
-                f"The stage {self.task_id!r} returned {type(result).__name__}, expected a Spark DataFrame. Return the "
-                "rows to write; the task stages them. To stop without writing, raise AirflowSkipException."
+                f"The stage {self.task_id!r} returned {type(result).__name__}, expected a Spark DataFrame of the rows to write. "
+                "To stop without writing, raise AirflowSkipException."
             )
         return result
 
 
 def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a signature that lacks the injected parameters, so that Airflow binds only the author's own."""
+    """Return the function with a signature without the injected parameters, so that Airflow binds only the author's own."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -188,7 +188,7 @@ def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
 
     own = [parameter for parameter in signature.parameters.values() if parameter.name not in INJECTED]
     visible.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
-    # Not __wrapped__: that leads on, past decorators of the author's. A function that came from here has it already.
+    # Not __wrapped__, which leads past the author's own decorators. A function returned from here has it already.
     visible.__dict__.setdefault(_AUTHORS, function)
     return visible
 
@@ -196,7 +196,7 @@ def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
 def call_injected(
     function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], injected: Mapping[str, Any]
 ) -> Any:
-    """Call what :func:`without_injected` returned, with the injected values in the places where the function names them."""
+    """Call what :func:`without_injected` returned, with the injected values where the function names them."""
     bound = inspect.signature(function).bind(*args, **kwargs).arguments
     original = getattr(function, _AUTHORS, function)
     positional: list[Any] = []

@@ -1,12 +1,12 @@
-"""After a conflict: have Airflow run a transaction's tasks again, from its start task on.
+"""After a conflict, have Airflow run a transaction's tasks again, from its start task on.
 
-A worker cannot clear tasks by itself. There are two ways to ask for it, and both leave the clearing to Airflow:
+A worker cannot clear tasks itself. There are two ways to have Airflow do it:
 
-- where every task of the Dag is the start task or comes after it, the run as a whole is cleared, as ``TriggerDagRunOperator``
-  does with ``reset_dag_run``; any task may ask for that;
-- else Airflow's REST API clears the start task with everything after it, as the button in the UI does; that needs a user.
+- If every task of the Dag is the start task or downstream of it, the whole run is cleared, as ``TriggerDagRunOperator`` does
+  with ``reset_dag_run``; any task may ask for that.
+- Otherwise Airflow's REST API clears the start task and everything after it, as the button in the UI does; that needs a user.
 
-Either way the commit task, which still runs, is among what is cleared, and Airflow ends it.
+Either way the running commit task is cleared too, and Airflow ends it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 ON_CONFLICT = ("fail", "restart")
 
 STATE_KEY = "delta_restarts"
-"""Key in the state store of the commit task: Airflow keeps it over tries and clears."""
+"""Key in the state store of the commit task, which Airflow keeps across tries and clears."""
 
 WAIT_FOR_END = 120.0
-"""Seconds that a commit waits for Airflow to end it after it was cleared: a heartbeat (5 s) and the grace time (5 s) pass."""
+"""Seconds that a cleared commit waits for Airflow to end it, which takes a heartbeat (5 s) and the grace time (5 s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartScope:
-    """What is to be cleared: the start task of the transaction, with everything after it.
+    """What to clear: the start task of the transaction and everything after it.
 
     :param start_task_id: its task id.
-    :param map_index: its map index, in a mapped task group; else -1.
-    :param is_whole_run: no task of the Dag lies outside.
+    :param map_index: its map index in a mapped task group, otherwise -1.
+    :param is_whole_run: whether that is every task of the Dag.
     """
 
     start_task_id: str
@@ -52,14 +52,14 @@ class RestartScope:
 
     @property
     def marker(self) -> Any:
-        """The start task as the REST API names it."""
+        """The start task in the form of the REST API."""
         return self.start_task_id if self.map_index < 0 else [self.start_task_id, self.map_index]
 
 
 def restart_scope(context: Context, commit: DeltaCommitOperator) -> RestartScope:
-    """Find the start task that the commit is wired to, and what depends on it.
+    """Return what to clear for a commit: the start task that it depends on, and what depends on that.
 
-    :raises DeltaIllegalArgumentException: there is no such task, or more than one, or it is expanded by itself.
+    :raises DeltaIllegalArgumentException: if there is no such task, or more than one, or it is mapped on its own.
     """
     dag: Any = context["dag"]
     definition: Any = dag.task_dict[commit.task_id]
@@ -69,14 +69,14 @@ def restart_scope(context: Context, commit: DeltaCommitOperator) -> RestartScope
     starts = {task.task_id: task for task, _ in XComArg.iter_xcom_references(given)}
     if len(starts) != 1:
         raise DeltaIllegalArgumentException(
-            f"on_conflict='restart' of {commit.task_id!r} clears the start task, and that is found by the commit's transaction=, "
-            f"which refers to {len(starts)} tasks. Pass the output of one start task, or use delta_transaction."
+            f"on_conflict='restart' of {commit.task_id!r} clears the start task that transaction= refers to, but it refers to "
+            f"{len(starts)} tasks. Pass the output of one start task, or use delta_transaction."
         )
     ((start_task_id, start),) = starts.items()
     if start.is_mapped:
         raise DeltaIllegalArgumentException(
-            f"on_conflict='restart' of {commit.task_id!r}: the start task {start_task_id!r} is expanded by itself, so its "
-            "instances cannot be cleared apart. Expand a task group that holds the whole transaction."
+            f"on_conflict='restart' of {commit.task_id!r}: the start task {start_task_id!r} is mapped on its own, so its "
+            "instances cannot be cleared one by one. Map a task group that holds the whole transaction."
         )
     ti = context["ti"]
     in_mapped_group = start.get_closest_mapped_task_group() is not None
@@ -86,11 +86,11 @@ def restart_scope(context: Context, commit: DeltaCommitOperator) -> RestartScope
 
 
 class Restart:
-    """What a commit does under ``on_conflict="restart"``. Made before it commits, so that a mistake shows without a conflict.
+    """Restarts a transaction under ``on_conflict="restart"``. Made before the commit, so that mistakes show without a conflict.
 
     :param max_restarts: restarts of one commit task instance until it has committed or given up.
-    :param conn_id: connection to Airflow's REST API; ``None``: none is needed, or it is an error.
-    :raises DeltaIllegalArgumentException: there is no way to restart this transaction.
+    :param conn_id: connection to Airflow's REST API; may be ``None`` if the whole run can be cleared.
+    :raises DeltaIllegalArgumentException: if this transaction cannot be restarted.
     """
 
     def __init__(self, context: Context, commit: DeltaCommitOperator, *, max_restarts: int, conn_id: str | None) -> None:
@@ -103,39 +103,39 @@ class Restart:
         self._scope = restart_scope(context, commit)
         if self._scope.is_whole_run and not conn_id and not _may_be_triggered(context["dag"]):
             raise DeltaIllegalArgumentException(
-                f"on_conflict='restart' of {commit.task_id!r} clears the run as TriggerDagRunOperator does, and the Dag's "
-                "allowed_run_types forbid that. Add DagRunType.OPERATOR_TRIGGERED to them, or pass restart_conn_id=<connection "
-                "with the URL of the API server, and a user who may edit this Dag's task instances>."
+                f"on_conflict='restart' of {commit.task_id!r} clears the run as TriggerDagRunOperator does, which the Dag's "
+                "allowed_run_types forbid. Add DagRunType.OPERATOR_TRIGGERED to them, or pass restart_conn_id=<connection with "
+                "the URL of the API server and a user who may edit this Dag's task instances>."
             )
         if not self._scope.is_whole_run and not conn_id:
             raise DeltaIllegalArgumentException(
-                f"on_conflict='restart' of {commit.task_id!r} would have to clear {self._scope.start_task_id!r} with everything "
-                "after it, and leave other tasks of the Dag alone: only Airflow's REST API does that. Pass "
-                "restart_conn_id=<connection with the URL of the API server, and a user who may edit this Dag's task instances>, "
-                "or give the transaction a Dag of its own."
+                f"on_conflict='restart' of {commit.task_id!r} has to clear {self._scope.start_task_id!r} and everything after "
+                "it, but not the other tasks of the Dag: only Airflow's REST API does that. Pass restart_conn_id=<connection "
+                "with the URL of the API server and a user who may edit this Dag's task instances>, or give the transaction a "
+                "Dag of its own."
             )
 
     def after(self, conflict: DeltaConcurrentModificationException, log: DeltaLog, handle: TransactionHandle) -> bool:
-        """Give the transaction up and have its tasks run again. Does not come back where Airflow ends the task.
+        """Abort the transaction and have its tasks run again. Does not return if Airflow ends the task.
 
-        :return: the log holds the transaction after all: another attempt of this commit was faster.
+        :return: whether the log has the transaction after all, because another attempt of this commit was faster.
         """
         from airflow_delta.commands.publish.abort import abort
 
         if self._commit.is_cancelled:
-            self._tell("failed", handle, "the task was told to stop: what ends it decides whether it runs again")
+            self._tell("failed", handle, "the task was told to stop, so it is not restarted from here")
             return False
         number = self._claim(handle)
         if number is None:
             self._tell(
-                "exhausted", handle, f"{self._max_restarts} restarts were not enough: it fails now. Clear the start task to go on"
+                "exhausted", handle, f"{self._max_restarts} restarts were not enough, it fails. Clear the start task to try again"
             )
             return False
         given_up = abort(log, handle)
         if given_up.outcome == "committed":
             return True
         self._commit.log.warning(
-            "Transaction %s: given up after a conflict (%s); restart %s of %s: %s is cleared with everything after it. %s",
+            "Transaction %s: aborted after a conflict (%s); restart %s of %s clears %s and everything after it. %s",
             handle.transaction_id,
             type(conflict).__name__,
             number,
@@ -147,27 +147,27 @@ class Restart:
             self._clear()
         except Exception as error:
             self._commit.log.exception("Could not clear %s", self._scope.start_task_id)
-            self._tell("failed", handle, f"Airflow did not restart it ({error}). Clear the start task by hand")
+            self._tell("failed", handle, f"Airflow did not restart it ({error}). Clear the start task")
             return False
         TaskMetrics(self._context["ti"]).count("restart", table=handle.table, outcome="requested")
         self._wait_for_end(handle)
         return False
 
     def committed(self) -> None:
-        """Forget the restarts: a later rerun of this run has all of them again. Never fails: the commit is in the log."""
+        """Reset the count of restarts for later reruns of this run. Never fails, since the commit is in the log."""
         store = self._context.get("task_state_store")
         try:
-            # Also where there were none, once the task was run again: its tries say nothing about restarts any more.
+            # Even if there were none, after a rerun: the number of tries says nothing about restarts then.
             if store is not None and (isinstance(store.get(STATE_KEY), dict) or int(self._context["ti"].try_number) > 1):
                 store.set(STATE_KEY, {"restarts": 0})
         except Exception:
-            self._commit.log.warning("The count of restarts could not be set back", exc_info=True)
+            self._commit.log.warning("Could not reset the count of restarts", exc_info=True)
 
     def _claim(self, handle: TransactionHandle) -> int | None:
-        """Count a restart, and return its number; ``None`` when none is left.
+        """Count a restart and return its number; ``None`` if none is left.
 
-        The count is in the task's state store, which refuses what an attempt writes that Airflow has given up: of two attempts
-        that are alive, one restarts. Should a clear drop the store, the number of tries is the bound.
+        The count is in the task's state store, which refuses writes of an attempt that Airflow has given up: of two live
+        attempts, one restarts. If a clear drops the store, the number of tries is the bound.
         """
         store: Any = self._context.get("task_state_store")
         entry = store.get(STATE_KEY) if store is not None else None
@@ -177,7 +177,7 @@ class Restart:
             done = self._max_restarts if tries > (self._max_restarts + 1) * (int(self._commit.retries or 0) + 1) else 0
         left = done < self._max_restarts
         if store is not None:
-            # None is left: who clears the start task by hand afterwards has all of them again.
+            # If none is left: clearing the start task by hand allows all of them again.
             store.set(STATE_KEY, {"restarts": done + 1 if left else 0, "transactionId": handle.transaction_id})
         return done + 1 if left else None
 
@@ -191,9 +191,9 @@ class Restart:
             _clear_run(ti.dag_id, ti.run_id)
 
     def _wait_for_end(self, handle: TransactionHandle) -> None:
-        """Wait for Airflow to end this task: it was cleared while it runs, and what it would say now is no longer heard.
+        """Wait for Airflow to end this task: it was cleared while running, and Airflow ignores its result from here on.
 
-        Ending by itself would only be told as a failure, to callbacks and in the log.
+        If it ended by itself, callbacks and the log would report a failure.
         """
         end = time.monotonic() + WAIT_FOR_END
         while time.monotonic() < end:
@@ -206,7 +206,7 @@ class Restart:
 
 
 def _may_be_triggered(dag: Any) -> bool:
-    """Tell whether Airflow lets a task trigger runs of this Dag, which is also asked for before one is cleared."""
+    """Return whether tasks may trigger runs of this Dag; Airflow asks the same before it clears one."""
     allowed = getattr(dag, "allowed_run_types", None)
     return allowed is None or "operator_triggered" in {kind.value for kind in allowed}
 
@@ -217,7 +217,7 @@ def _clear_run(dag_id: str, run_id: str) -> None:
     from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
-    # The run exists, so that it is not triggered but cleared.
+    # The run exists, so it is not triggered but cleared.
     answer = SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, reset_dag_run=True))
     if isinstance(answer, ErrorResponse):
         raise AirflowRuntimeError(answer)

@@ -1,4 +1,4 @@
-"""Make an earlier version of a table the present one."""
+"""RESTORE as a task."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.committing import Committer
 
 
 class DeltaRestoreOperator(DeltaMaintenanceBase):
     """Restore a table to an earlier version (RESTORE), in the worker. Returns the result of the commit.
 
-    Runs once for its identity: a retry, or the task cleared, does not restore again what was written since.
+    Runs once for its identity: a retry or clear does not undo what was written since.
 
     :param version: version to restore. (templated)
-    :param timestamp: restore the last version committed at that time or before it: a datetime or ISO 8601 text (naive: UTC).
+    :param timestamp: restore the last version committed at or before this time: a datetime or ISO 8601 text (naive: UTC).
         (templated)
-    :param ignore_missing_files: restore even when files of that version are gone.
+    :param ignore_missing_files: restore even if files of that version are gone.
     :param protocol_downgrade_allowed: restore the protocol as well.
-    :param max_restarts: how often it begins anew when another writer commits meanwhile: what that one wrote is undone, too.
+    :param max_restarts: how often to start over if another writer commits meanwhile; its commit is undone, too.
 
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
     """
@@ -49,7 +50,7 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
         self.protocol_downgrade_allowed = protocol_downgrade_allowed
         self.max_restarts = max_restarts
 
-    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
         """Restore the table."""
         from airflow_delta.commands.restore import restore
 
@@ -60,6 +61,6 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
             ignore_missing_files=self.ignore_missing_files,
             protocol_downgrade_allowed=self.protocol_downgrade_allowed,
             max_restarts=self.max_restarts,
-            **self._commit_options(context),
+            **self.commit_options(committer, context),
         )
-        return self._finish(context, result)
+        return committer.finish(context, result)

@@ -1,4 +1,4 @@
-"""Since when a Dag run may have committed something: what an expired transaction key is measured by."""
+"""How far back a Dag run may have committed: needed to tell whether its transaction key may have expired."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STATE_KEY = "delta_run_began"
-"""Key in the task state store: when the run began for the first time. Airflow moves the run's start with every clear."""
+"""Key in the task state store: when the run first started. Airflow moves the run's start with every clear."""
 
 _WORTH_A_NOTE = 24 * 3600 * 1000
 
 
 def possible_since(context: Context, key: str | None) -> Callable[[], int | None]:
-    """Return what tells since when a key may have been committed, in milliseconds since the epoch.
+    """Return a function for the earliest time at which a key may have been committed, in milliseconds since the epoch.
 
-    A key of the run's own (the default key, or one that names the run id) is as old as the run: a backfill of old dates that was
-    made today is young. Any other key may have been committed by an earlier run for the same dates.
+    A key of the run's own (the default key, or one that contains the run id) is as old as the run: a backfill made today for old
+    dates is young. Any other key may have been committed by an earlier run for the same dates.
 
-    :param key: the transaction key that the author gave, as it is rendered.
+    :param key: the author's transaction key, rendered.
     """
     dag_run: Any = context.get("dag_run")
     if dag_run is None:
         return lambda: None
     began, created_after = _milliseconds(dag_run.start_date), _milliseconds(dag_run.run_after)
     ti, store = context["ti"], context.get("task_state_store")
-    if dag_run.clear_number and (ti.try_number > 1 or _is_mapped(ti)):  # else it has not run before
+    if dag_run.clear_number and (ti.try_number > 1 or _is_mapped(ti)):  # otherwise it has not run before
         began = _noted(store)
     elif began is not None and created_after is not None and began - created_after > _WORTH_A_NOTE:
         _note(store, began)
@@ -54,8 +54,8 @@ def _note(store: Any, began: int) -> None:
 
     try:
         store.set(STATE_KEY, {"at": began}, retention=NEVER_EXPIRE)
-    except Exception:  # only a clear long after this would ask for it, and then refuse
-        logger.warning("The start of the run could not be noted", exc_info=True)
+    except Exception:  # only a much later clear would need it, and would then refuse
+        logger.warning("Could not record the start of the run", exc_info=True)
 
 
 def _noted(store: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Options of a source that nobody may see: from an Airflow connection to Spark, in memory or in a file of this user only."""
+"""Secret options of a source: from an Airflow connection to Spark, in memory or in a file that only this user can read."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _EXTRA = "spark_options"
 
 
 def source_options(conn_id: str, source_format: str) -> dict[str, str]:
-    """Return the options that a connection gives a source; all of their values are masked in task logs from here on.
+    """Return the options that a connection gives a source, and mask their values in task logs from here on.
 
-    Those of ``spark_options`` in its extra, and for ``jdbc`` its login and password as ``user`` and ``password``, and a ``url``:
-    of a connection of type ``jdbc`` its host, of ``postgres``, ``mysql`` and ``mssql`` what their drivers take.
+    These are the ``spark_options`` in its extra. For ``jdbc`` also its login and password as ``user`` and ``password``, and a
+    ``url``: the host of a connection of type ``jdbc``, the driver's form for ``postgres``, ``mysql`` and ``mssql``.
 
-    :raises DeltaIllegalArgumentException: ``spark_options`` is not an object of plain values.
+    :raises DeltaIllegalArgumentException: if ``spark_options`` is not an object of plain values.
     """
     connection = BaseHook.get_connection(conn_id)
     given = connection.extra_dejson.get(_EXTRA) or {}
@@ -63,12 +63,13 @@ def secret_property(options: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def properties_file(properties: Mapping[str, str], given: str | None) -> Iterator[str | None]:
-    """Yield the path of a properties file for ``spark-submit`` that only this user can read; gone afterwards.
+    """Yield the path of a properties file for ``spark-submit`` that only this user can read; it is deleted afterwards.
 
-    A command line is in the list of processes, a request lies beside the table; this file is read by the process that submits.
+    A command line shows in the list of processes, and a request lies beside the table; only the submitting process reads this
+    file.
 
-    :param given: properties file that the author gave: ours has its content as well, or that of ``spark-defaults.conf``, which
-        ``spark-submit`` reads where no file is given.
+    :param given: the author's properties file, whose content is included; default: ``spark-defaults.conf``, which
+        ``spark-submit`` would read otherwise.
     """
     if not properties:
         yield given
@@ -86,9 +87,9 @@ def properties_file(properties: Mapping[str, str], given: str | None) -> Iterato
 
 
 def mask_settings(settings: Any) -> None:
-    """Mask the values of Spark properties whose names are those of secrets: Airflow shows the fields of a task.
+    """Mask the values of Spark properties with secret names, since Airflow shows the fields of a task.
 
-    :param settings: what is no mapping yet is not looked at, nor is a template.
+    :param settings: ignored unless it is a mapping; templates in it are ignored, too.
     """
     for name, value in settings.items() if isinstance(settings, Mapping) else ():
         if isinstance(value, str) and "{{" not in value and looks_secret(str(name)):

@@ -1,4 +1,4 @@
-"""The PySpark of this environment: the packages ``pyspark`` and ``pyspark-client`` install the same files."""
+"""Check the installed PySpark: the packages ``pyspark`` and ``pyspark-client`` install the same files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ _FULL, _CLIENT = "pyspark", "pyspark-client"
 
 
 def check_pyspark() -> None:
-    """Name a mixture of two versions of PySpark before it shows as an error that nobody can explain.
+    """Detect a mixture of two PySpark versions before it causes errors that are hard to explain.
 
-    Airflow's Spark provider brings ``pyspark-client`` in whatever version is the newest. Beside another release of ``pyspark``,
-    the modules of whichever was installed last count and the others of both are left; beside another patch of the same release
-    that mostly goes well, so there is a warning only.
+    Airflow's Spark provider installs the newest ``pyspark-client``. Next to another release of ``pyspark``, the package that was
+    installed last overwrites some modules and leaves the others. Two patches of one release mostly work, so that is a warning.
 
-    :raises DeltaIllegalStateException: both are installed, and they are of different releases.
+    :raises DeltaIllegalStateException: if both are installed in different releases.
     """
     try:
         full, client = version(_FULL), version(_CLIENT)

@@ -1,76 +1,77 @@
-"""The Spark session of a task: from a connection, as Airflow's ``@task.pyspark`` finds it, and stopped if the task made it."""
+"""The Spark session of a task, found by its connection as for Airflow's ``@task.pyspark``."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.operators.base import Part
 from airflow_delta.operators.kill import SessionKiller
+from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.spark_packages import check_pyspark
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from pyspark.sql import SparkSession
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.report import StageReport, StageRequest
 
 DEFAULT_SPARK_CONN_ID = "spark_default"
 
 
-class SparkSessionOperator(BaseOperator):
-    """Base of the tasks that work in a Spark session: a Spark Connect URL, a master, or a local session.
+@dataclass(kw_only=True, eq=False, repr=False)
+class TaskSession(Part):
+    """The part of a task that works in a Spark session: a Spark Connect URL, a master, or a local session.
 
-    The local session is what a task gets when the default connection does not exist.
+    A task gets a local session if the default connection does not exist.
 
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``. (templated)
     :param config_kwargs: Spark properties, over those of the connection. (templated)
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
     """
 
-    template_fields: Sequence[str] = ("spark_conn_id", "config_kwargs", "spark_table_uri")
+    template_fields: ClassVar[tuple[str, ...]] = ("spark_conn_id", "config_kwargs", "spark_table_uri")
 
-    def __init__(
-        self,
-        *,
-        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
-        config_kwargs: Mapping[str, Any] | None = None,
-        spark_table_uri: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.spark_conn_id = spark_conn_id
-        self.config_kwargs = config_kwargs
-        mask_settings(config_kwargs)
-        self.spark_table_uri = spark_table_uri
-        self._killer: SessionKiller | None = None
-        self._kill_asked = False
+    spark_conn_id: str = DEFAULT_SPARK_CONN_ID
+    config_kwargs: Mapping[str, Any] | None = None
+    spark_table_uri: str | None = None
+    _killer: SessionKiller | None = field(init=False, default=None)
+    _shared: SparkSession | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        mask_settings(self.config_kwargs)
 
     def on_kill(self) -> None:
-        """Interrupt the running Spark jobs of this session; a driver of this process that goes on is killed 3 seconds later."""
-        self._kill_asked = True
+        """Interrupt the session's Spark jobs; a driver of this process that continues is killed 3 seconds later."""
         if self._killer is not None:
             self._killer.kill()
-        super().on_kill()
 
     @contextmanager
-    def _spark_session(self) -> Iterator[SparkSession]:
+    def session(self) -> Iterator[SparkSession]:
+        """Yield a session; it is stopped afterwards if the task made it."""
         check_pyspark()
         from pyspark.sql import SparkSession
 
         active = SparkSession.getActiveSession()
         builder = SparkSession.builder
-        for key, value in self._spark_properties().items():
+        for key, value in self.properties().items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
-        self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.log)
+        self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.task.log)
         try:
-            if self._kill_asked:  # while the session was being made, there was nothing to interrupt
-                raise DeltaIllegalStateException(f"The task {self.task_id!r} was told to stop before its Spark work began.")
+            if self.task.is_cancelled:  # there was nothing to interrupt while the session was being made
+                raise DeltaIllegalStateException(f"The task {self.task.task_id!r} was told to stop before its Spark work began.")
             yield spark
         finally:
             killer.done()
@@ -78,20 +79,36 @@ class SparkSessionOperator(BaseOperator):
             if active is None:
                 self._stop(spark)
 
+    def worker(self, log: DeltaLog, stack: ExitStack) -> Callable[[StageRequest], StageReport]:
+        """Return a function that runs requests on Spark, in one session that starts with the first of them.
+
+        :param stack: stops the session.
+        """
+
+        def work(request: StageRequest) -> StageReport:
+            from airflow_delta.spark.operations import run_operation
+
+            if self._shared is None:
+                self._shared = stack.enter_context(self.session())
+            with spark_work(self.task.log, log, request, session=self._shared):
+                return run_operation(self._shared, request)
+
+        return work
+
     def _stop(self, spark: SparkSession) -> None:
-        """Stop the session that this task made; where its driver was killed, there is nothing left to stop."""
-        if not self._kill_asked:
+        """Stop the session that this task made; if its driver was killed, there is nothing left to stop."""
+        if not self.task.is_cancelled:
             spark.stop()
             return
         try:
             with warnings.catch_warnings(action="ignore"):
                 spark.stop()
         except Exception as error:  # noqa: BLE001 - the error that ended the work says more
-            self.log.info("The Spark session of a task that was told to stop did not stop by itself: %s", error)
+            self.task.log.info("The Spark session of the killed task did not stop cleanly: %s", error)
 
-    def _spark_properties(self) -> dict[str, str]:
-        """Return the session's properties, as ``@task.pyspark`` finds them: connection, its extra, then ``config_kwargs``."""
-        properties: dict[str, Any] = {"spark.app.name": f"{self.dag_id}-{self.task_id}"}
+    def properties(self) -> dict[str, str]:
+        """Return the session's properties as ``@task.pyspark`` does: connection, its extra, then ``config_kwargs``."""
+        properties: dict[str, Any] = {"spark.app.name": f"{self.task.dag_id}-{self.task.task_id}"}
         url = "local[*]"
         try:
             conn = BaseHook.get_connection(self.spark_conn_id)

@@ -1,19 +1,21 @@
-"""Stages whose Spark job, or any other job, runs elsewhere."""
+"""Stages whose job runs elsewhere: a submitted Spark application, or any job that writes Parquet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
-from airflow_delta.operators.stage_base import DeltaStageBaseOperator
+from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
@@ -23,31 +25,33 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
     from airflow_delta.staging.report import StageReport, StageRequest
 
-_K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator remembers a finished driver pod
+_K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator keeps the state of a finished driver pod
 
 
-class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator):
+class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
     """Submit a Spark application that stages its result, and collect what it staged.
 
-    The application calls ``airflow_delta.spark.delta_stage(spark).write(df)``; the cluster needs neither Airflow nor this
-    provider: the few modules for it travel along with ``--py-files``. A durable task (Airflow's default) that is retried after
-    its worker was lost collects what the earlier try had submitted: in cluster mode it reconnects to the driver; in client mode
-    it takes the report that the application left, and waits for one that still runs on this machine. What does not show is done
-    anew.
+    The application calls ``airflow_delta.spark.delta_stage(spark).write(df)``. The cluster needs neither Airflow nor this
+    provider: the few modules that it needs are sent with ``--py-files``. If the worker of a durable task (Airflow's default) is
+    lost, the retry collects what the earlier try submitted: in cluster mode it reconnects to the driver; in client mode it takes
+    the report that the application left, and waits for an application that still runs on this machine. Otherwise the job is
+    resubmitted.
 
     :param spark_conn_id: connection of type ``spark``. (templated)
-    :param read: plan a scan of the table for the application's ``read()``: ``True`` for all of it, or a predicate. (templated)
+    :param read: plan a scan of the table for the application's ``read()``: ``True`` for the whole table, or a predicate.
+        (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
-    :param package_uri: where the cluster finds the zip of :func:`airflow_delta.spark.package.build_package`, when it cannot fetch
-        a local file of the worker (standalone masters in cluster mode); default: that local file. (templated)
+    :param package_uri: URI of the zip of :func:`airflow_delta.spark.package.build_package`, if the cluster cannot fetch a local
+        file of the worker (standalone masters in cluster mode); default: that local file. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator` and of Airflow's
-    ``SparkSubmitOperator``.
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.write_options.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
     """
 
+    parts: ClassVar[Parts] = (StageWork, WriteOptions)
     template_fields: Sequence[str] = (
-        *DeltaStageBaseOperator.template_fields,
+        *templated(parts),
         "read",
         "write_options",
         "spark_table_uri",
@@ -55,7 +59,9 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         "spark_conn_id",
         *SparkSubmitOperator.template_fields,
     )
-    ui_color = DeltaStageBaseOperator.ui_color
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    ui_color = STAGE_COLOR
 
     def __init__(
         self,
@@ -77,13 +83,12 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         self._request: StageRequest | None = None
         self._inputs = ""
         self._waiting: EarlierTry | None = None
-        self._kill_asked = False
         self._submitted = False
         self._resumed = False
 
     @property
     def spark_conn_id(self) -> str:
-        """The connection, where Airflow's operator keeps it: a template is rendered by its public name."""
+        """The connection, which Airflow's operator keeps under another name."""
         return str(self._conn_id)
 
     @spark_conn_id.setter
@@ -91,35 +96,37 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         self._conn_id = value
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write, whichever way the job came to its end: submitted now, reconnected to, or found finished.
+        """Return the staged write of a job that was submitted now, reconnected to, or found finished.
 
-        :raises StagingException: the application ended without staging.
-        :raises DeltaError: what the stage itself ran into on the cluster, under its own type.
+        :raises StagingException: if the application ended without staging.
+        :raises DeltaError: if the stage failed on the cluster, with the type of the error there.
         """
         from airflow_delta.commands.write.collect_write import collect_stage
         from airflow_delta.commands.write.plan_write import plan_stage
 
-        log, handle = self._open(context)
-        if (skipped := self._skip_if_committed(log, handle, context)) is not None:
-            return skipped
-        # Not the name: it may tell of the try.
+        work, write = self.hold(StageWork), WriteOptions.of(self)
+        work.open(context)
+        if (done := work.report_if_committed(write.mode)) is not None:
+            return done
+        log = work.log
+        # Not the name: it may contain the number of the try.
         submitted = {name: getattr(self, name, None) for name in SparkSubmitOperator.template_fields if name != "name"}
         self._inputs = inputs_of({**submitted, "conn_id": self._conn_id})
-        earlier = self._earlier_job(context, handle.transaction_id)
-        stage = self._stage_view(log, handle, context)
-        request = plan_stage(stage, **self._write_options(), read=self.read or False, options=self.write_options)
+        earlier = self._earlier_job(context, work.handle.transaction_id)
+        stage = work.view(self.spark_table_uri)
+        request = plan_stage(stage, **write.options(), read=self.read or False, options=self.write_options)
         self._request = request
-        self._tell_plan(request)
+        work.tell_plan(request)
 
         asked, report = self._taken_over(log, context, earlier, request) or self._submit(log, context, earlier, request)
         with self._forgotten_if_useless(context):
-            staged = self._collected(lambda: collect_stage(stage, asked, report))
+            staged = work.collected(lambda: collect_stage(stage, asked, report))
         self._forget_job(context)
-        return self._report(staged)
+        return work.report(staged)
 
     def on_kill(self) -> None:
-        """End the application; what takes longer than Airflow waits for this task goes on beside."""
-        self._kill_asked = True
+        """End the application; what takes longer than Airflow waits for this task continues in the background."""
+        self._killed = True
         if self._waiting is not None:
             self._waiting.kill()
         if self._hook is not None:
@@ -129,7 +136,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
     def _taken_over(
         self, log: DeltaLog, context: Context, earlier: str | None, request: StageRequest
     ) -> tuple[StageRequest, StageReport] | None:
-        """Return what the application of an earlier try has staged, where Airflow does not track that application."""
+        """Return what the application of an earlier try has staged, if Airflow does not track that application."""
         store = self._store(context)
         if store is None or earlier is None or store.get(self.external_id_key):
             return None
@@ -145,7 +152,7 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
     def _submit(
         self, log: DeltaLog, context: Context, earlier: str | None, request: StageRequest
     ) -> tuple[StageRequest, StageReport]:
-        """Submit the application, or reconnect to a driver that Airflow tracks; return what it was asked for and its report."""
+        """Submit the application, or reconnect to a driver that Airflow tracks; return its request and its report."""
         from airflow_delta.commands.write.plan_write import put_request, read_report, read_request, reported_error
         from airflow_delta.spark.job import REQUEST_PROPERTY
         from airflow_delta.spark.package import build_package
@@ -158,10 +165,10 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         def directory() -> str:
             return resumed() or own
 
-        # The hook takes both when it is built, at the beginning of the base class's execute.
+        # The hook takes both when it is built, at the start of the base class's execute.
         self.conf = {**(self.conf or {}), REQUEST_PROPERTY: put_request(log, request)}
         self.py_files = ",".join(part for part in (self.py_files, self.package_uri or build_package()) if part)
-        if self._kill_asked:
+        if self.is_cancelled:
             raise DeltaIllegalStateException(f"The task {self.task_id!r} was told to stop before it submitted its application.")
         store = self._store(context)
         if store is not None and not store.get(self.external_id_key):  # in client mode submit_job is not called
@@ -177,33 +184,31 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         with self._forgotten_if_useless(context):
             if (found := resumed()) is not None:
                 request = read_request(log, found)
-                self.log.info(
-                    "Transaction %s: collecting what attempt %s was asked to stage.", request.transaction_id, request.attempt
-                )
+                self.log.info("Transaction %s: collecting what attempt %s has staged.", request.transaction_id, request.attempt)
             return request, read_report(log, request)
 
     def submit_job(self, context: Context) -> str | None:
-        """Submit the driver, after its request was stored for a later try that reconnects to it."""
+        """Store the request for a later try that reconnects, then submit the driver."""
         self._submitted = True
         if (store := self._store(context)) is not None and self._request is not None:
             note_request(store, self._request, self._inputs)
         return super().submit_job(context)
 
     def poll_until_complete(self, external_id: JsonValue, context: Context) -> None:
-        """Wait for the driver; one that an earlier try submitted works on that try's request."""
+        """Wait for the driver; one submitted by an earlier try works on that try's request."""
         self._resumed = not self._submitted
         super().poll_until_complete(external_id, context)
 
     def get_job_result(self, external_id: JsonValue, context: Context) -> None:
-        """Note whether the driver that is done was this try's."""
+        """Note whether the finished driver was this try's."""
         self._resumed = not self._submitted
         super().get_job_result(external_id, context)
 
     def _earlier_job(self, context: Context, transaction_id: str) -> str | None:
-        """Return the directory that the earlier try's application works on, after what is about other work was dropped.
+        """Return the directory of the earlier try's application; forget a job that belongs to other work.
 
-        Airflow keeps the driver's id over a clear, and would take that driver's success for the new transaction's, or for that of
-        an application that was given something else since.
+        Airflow keeps the driver's id across a clear, and would take that driver's success for that of the new transaction, or of
+        an application with other inputs.
         """
         directory = noted_directory(self._store(context), transaction_id, self._inputs)
         if directory is None:
@@ -212,18 +217,18 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
 
     @contextmanager
     def _forgotten_if_useless(self, context: Context) -> Iterator[None]:
-        """Drop an application that has ended when what it left cannot be used: every later try would find it so again."""
+        """Forget an application whose result cannot be used: every later try would find the same."""
         try:
             yield
         except DeltaError:
             try:
                 self._forget_job(context)
             except Exception:  # the error itself says what is wrong
-                self.log.warning("The application that ended could not be forgotten; clear the start task", exc_info=True)
+                self.log.warning("Could not forget the application that ended; clear the start task", exc_info=True)
             raise
 
     def _forget_job(self, context: Context) -> None:
-        """Drop the driver's id, so that clearing this task runs the job again."""
+        """Forget the driver's id, so that the job runs again if this task is cleared."""
         if (store := self._store(context)) is not None:
             for key in (self.external_id_key, _K8S_STATUS_KEY, REQUEST_KEY):
                 if store.get(key) is not None:
@@ -233,23 +238,28 @@ class DeltaStageSparkSubmitOperator(DeltaStageBaseOperator, SparkSubmitOperator)
         return context.get("task_state_store") if self.durable else None
 
 
-class DeltaStageFilesOperator(DeltaStageBaseOperator):
+class DeltaStageFilesOperator(DeltaOperator):
     """Stage Parquet files that any job wrote under the transaction's staging path (``stagingPath`` of the handle).
 
-    Every file under ``path`` is Parquet or hidden (``_*``, ``.*``), or the task fails. Statistics are read from the footers,
-    partition values from the directories. A job that may be retried writes to ``airflow_delta.staging_path(transaction, ti)``,
-    a directory for each of its tries: ``path=job.output["staging_path"]``.
+    Every file below ``path`` must be Parquet or hidden (``_*``, ``.*``). Statistics are read from the footers, partition values
+    from the directories. A job that may be retried writes to ``airflow_delta.staging_path(transaction, ti)``, a directory for
+    each of its tries: ``path=job.output["staging_path"]``.
 
-    :param path: directory that the job wrote, a URI or relative to the staging path, which holds more than that and is refused
-        itself. Must be given. (templated)
+    :param path: directory that the job wrote: a URI, or a path relative to the staging path. Required; the staging path itself
+        is refused. (templated)
     :param time_zone: time zone of timestamps in the names of partition directories. (templated)
-    :param rows_checked: the job itself keeps to what only rows tell of: CHECK constraints, generated columns, lengths of texts,
-        NOT NULL structs, lists and maps; without it, files for a table that has such rules are refused.
+    :param rows_checked: the job has checked the rules that footers cannot show: CHECK constraints, generated columns, lengths of
+        texts, NOT NULL structs, lists and maps. Without it, files for a table with such rules are refused.
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_base.DeltaStageBaseOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork` and
+    :class:`~airflow_delta.operators.write_options.WriteOptions`.
     """
 
-    template_fields: Sequence[str] = (*DeltaStageBaseOperator.template_fields, "path", "time_zone")
+    parts: ClassVar[Parts] = (StageWork, WriteOptions)
+    template_fields: Sequence[str] = (*templated(parts), "path", "time_zone")
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    ui_color = STAGE_COLOR
 
     def __init__(self, *, path: str | None = None, time_zone: str = "UTC", rows_checked: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -260,23 +270,24 @@ class DeltaStageFilesOperator(DeltaStageBaseOperator):
     def execute(self, context: Context) -> Any:
         """Return the staged write.
 
-        :raises DeltaAnalysisException: a column has a type that Spark cannot read.
-        :raises SchemaMismatchException: a column has another type or spelling than in the table.
-        :raises StagingException: the path is not under the staging path of this transaction.
-        :raises StagedFileException: there is no file, or one that is not Parquet.
+        :raises DeltaAnalysisException: if Spark cannot read the type of a column.
+        :raises SchemaMismatchException: if a column's type or spelling differs from the table's.
+        :raises StagingException: if the path is not below the transaction's staging path.
+        :raises StagedFileException: if there is no file, or one that is not Parquet.
         """
         from airflow_delta.commands.write.collect_write import collect_files
 
-        log, handle = self._open(context)
-        if (skipped := self._skip_if_committed(log, handle, context)) is not None:
-            return skipped
-        staged = self._collected(
+        work, write = self.hold(StageWork), WriteOptions.of(self)
+        work.open(context)
+        if (done := work.report_if_committed(write.mode)) is not None:
+            return done
+        staged = work.collected(
             lambda: collect_files(
-                self._stage_view(log, handle, context),
-                **self._write_options(),
+                work.view(),
+                **write.options(),
                 path=self.path,
                 time_zone=self.time_zone,
                 rows_checked=self.rows_checked,
             )
         )
-        return self._report(staged)
+        return work.report(staged)

@@ -1,4 +1,4 @@
-"""Where a job that is not this provider's writes: a directory for each of its tries."""
+"""Where an external job writes: a directory for each of its tries."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STAGING_PATH_KEY = "staging_path"
 
 
 def staging_path(transaction: Any, ti: RuntimeTaskInstanceProtocol) -> str:
-    """Return the URI of the directory that this try of a task may write Parquet into, and push it as XCom ``staging_path``.
+    """Return the URI of a directory for the Parquet files of this try, and push it as XCom ``staging_path``.
 
-    A retry gets another directory, so that nothing of a failed try is published. ``DeltaStageFilesOperator`` takes it as
-    ``path=job.output["staging_path"]``. Works as a Jinja macro, too (``user_defined_macros``).
+    Each try gets its own directory, so that nothing of a failed try is published. ``DeltaStageFilesOperator`` takes it as
+    ``path=job.output["staging_path"]``. Also works as a Jinja macro (``user_defined_macros``).
 
     :param transaction: output of the start task.
     :param ti: the running task instance.
-    :raises HandleMismatchException: the transaction is not that of a start task before this task.
+    :raises HandleMismatchException: if no start task before this task began the transaction.
     """
     from airflow_delta.staging.paths import stage_key
 

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import RetryPolicy
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.committing import FINAL_ERRORS, DeltaCommittingOperator
-from airflow_delta.operators.identity import commit_tags
+from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.committing import Committer
+from airflow_delta.retry_policies import FINAL_ERRORS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class DeltaComputeStatisticsOperator(DeltaCommittingOperator):
-    """Compute the statistics of a table's files anew, out of their footers, and commit those that changed.
+class DeltaComputeStatisticsOperator(DeltaOperator):
+    """Recompute the statistics of a table's files from their footers, and commit those that changed.
 
-    It has no identity in the log: to run it again finds nothing to change. Appends beside it are no conflict.
+    It has no identity in the log: a rerun finds nothing to change. Concurrent appends do not conflict.
 
     :param table: URI, absolute path, or name below the connection's base path. (templated)
-    :param predicate: only files of partitions for which it holds. (templated)
-    :param only_missing: only add what the statistics do not tell; files that lack nothing are not opened.
-    :param max_restarts: how often to begin anew when another commit removed one of the files.
+    :param predicate: only files of partitions that satisfy it. (templated)
+    :param only_missing: only add missing statistics; files with complete ones are not opened.
+    :param max_restarts: how often to start over if another commit removes one of the files.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.committing.Committer`.
     """
 
-    template_fields: Sequence[str] = ("table", "predicate", "delta_conn_id", *DeltaCommittingOperator.template_fields)
+    parts: ClassVar[Parts] = (Committer,)
+    template_fields: Sequence[str] = ("table", "predicate", "delta_conn_id", *templated(parts))
     template_fields_renderers = {"predicate": "sql"}
+    operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
+    default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
     def __init__(
@@ -41,10 +44,9 @@ class DeltaComputeStatisticsOperator(DeltaCommittingOperator):
         only_missing: bool = False,
         max_restarts: int = 3,
         delta_conn_id: str = DeltaHook.default_conn_name,
-        retry_policy: RetryPolicy | None = FINAL_ERRORS,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(**kwargs)
         self.table = table
         self.predicate = predicate
         self.only_missing = only_missing
@@ -52,23 +54,21 @@ class DeltaComputeStatisticsOperator(DeltaCommittingOperator):
         self.delta_conn_id = delta_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the result of the commit; ``attempts`` is 0 when nothing had changed.
+        """Return the result of the commit; ``attempts`` is 0 if nothing had changed.
 
-        :raises PredicateException: the predicate is on other than partition columns.
-        :raises DeltaConcurrentModificationException: another commit conflicts, and no restart is left.
+        :raises PredicateException: if the predicate names columns other than partition columns.
+        :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         """
         from airflow_delta.commands.compute_statistics import compute_statistics
 
+        committer = self.hold(Committer)
         log = DeltaHook(self.delta_conn_id).get_log(self.table)
-        with self._watched(context, log):
+        with committer.watched(context, log, (self.table, self.delta_conn_id)):
             result = compute_statistics(
                 log,
                 predicate=self.predicate,
                 only_missing=self.only_missing,
                 max_restarts=self.max_restarts,
-                policy=self._policy(),
-                tags=commit_tags(context),
-                user_metadata=self.user_metadata,
-                hooks=tuple(self.post_commit_hooks),
+                **committer.options(context),
             )
-        return self._finish(context, result)
+        return committer.finish(context, result)

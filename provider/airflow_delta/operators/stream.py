@@ -1,10 +1,10 @@
-"""Run a streaming query over what has arrived since the last run, and commit each of its batches exactly once."""
+"""Run a streaming query over the data that has arrived since the last run, and commit each batch exactly once."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Asset, AssetAlias
@@ -12,10 +12,11 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_delta.assets.delta import delta_asset, events_extra
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.identity import column_names, commit_tags, whole_number
 from airflow_delta.operators.kill import within
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
-from airflow_delta.operators.spark_session import SparkSessionOperator
+from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
@@ -27,35 +28,36 @@ if TYPE_CHECKING:
     from airflow_delta.streaming import DeltaBatchSink
 
 
-class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
+class DeltaStreamOperator(DeltaOperator, PythonOperator):
     """Call a function with a Spark session, write the streaming DataFrame that it returns to a Delta table, and end.
 
-    The query takes all that is available when it starts (trigger ``availableNow``), in as many batches as its source makes of it,
-    and goes on in the next run where its checkpoint says. A run that is killed and tried again commits no batch twice. Returns
-    JSON: ``table``, ``queryId``, ``version`` (of the last batch, ``null`` without one) and ``batches`` with ``batchId``,
-    ``version``, ``numFiles``, ``numRecords`` and ``numBytes`` of what this run committed.
+    The query processes all data that is available when it starts (trigger ``availableNow``), in as many batches as its source
+    gives, and the next run continues from its checkpoint. A run that is killed and retried commits no batch twice. Returns JSON:
+    ``table``, ``queryId``, ``version`` (of the last batch, ``null`` without one) and ``batches``, the commits of this run, with
+    ``batchId``, ``version``, ``numFiles``, ``numRecords`` and ``numBytes``.
 
     :param python_callable: function that returns a streaming DataFrame; may name ``spark`` among its parameters.
     :param table: URI, absolute path, or name below the base path of the connection; the first batch creates it. (templated)
     :param checkpoint_location: directory of the query's checkpoint, as Spark reaches it. One query, one checkpoint. (templated)
-    :param mode: ``append``, or ``complete``: a batch is the whole result and replaces the table's rows. (templated)
-    :param merge_schema: columns that the table does not have are added to it.
-    :param overwrite_schema: a batch of a ``complete`` query replaces the table's schema.
-    :param partition_by: partition columns of a table that is created. (templated)
-    :param query_id: ``appId`` of the commits; needed on Spark Connect, see
+    :param mode: ``append``, or ``complete``: each batch is the whole result and replaces the table's rows. (templated)
+    :param merge_schema: add columns that the table does not have.
+    :param overwrite_schema: let a batch of a ``complete`` query replace the table's schema.
+    :param partition_by: partition columns of a new table. (templated)
+    :param query_id: ``appId`` of the commits; required on Spark Connect, see
         :class:`~airflow_delta.streaming.sink.DeltaBatchSink`. (templated)
-    :param reads_table: the query reads the same table: a commit that changed it since is a conflict.
+    :param reads_table: the query reads the same table, so a concurrent change to it is a conflict.
     :param write_options: options of Spark's Parquet writer. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
-    :param max_restarts: how often a batch is begun anew on the newest version after a conflict.
-    :param assume_new_batch: id of a batch that is known not to be in the table, where the query has stood still for so long that
-        the table cannot tell any more. (templated)
+    :param max_restarts: how often a batch starts over on the newest version after a conflict.
+    :param assume_new_batch: id of a batch that is known not to be in the table, if the query has paused for so long that the
+        table no longer shows it. (templated)
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
     :param delta_conn_id: connection to the table. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.spark_session.SparkSessionOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
 
+    parts: ClassVar[Parts] = (TaskSession,)
     template_fields: Sequence[str] = (
         "table",
         "checkpoint_location",
@@ -67,7 +69,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         "assume_new_batch",
         "user_metadata",
         "delta_conn_id",
-        *SparkSessionOperator.template_fields,
+        *templated(parts),
         *PythonOperator.template_fields,
     )
 
@@ -95,8 +97,8 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         named = inspect.signature(inspect.unwrap(python_callable)).parameters
         if unknown := [name for name in INJECTED if name in named and name != "spark"]:
             raise DeltaIllegalArgumentException(
-                f"The function of a streaming query gets spark only, not {', '.join(unknown)}: there is no transaction before "
-                "its batches run. Give the parameter another name."
+                f"The function of a streaming query gets only spark, not {', '.join(unknown)}: there is no transaction before "
+                "its batches run. Rename the parameter."
             )
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
@@ -117,10 +119,10 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         self._query: StreamingQuery | None = None
 
     def execute_callable(self) -> Any:
-        """Run the query to its end and return what it has committed.
+        """Run the query until it ends, and return what it has committed.
 
-        :raises DeltaIllegalArgumentException: the function returned something else than a streaming DataFrame.
-        :raises DeltaError: a batch could not be committed; the batches before it are.
+        :raises DeltaIllegalArgumentException: if the function does not return a streaming DataFrame.
+        :raises DeltaError: if a batch could not be committed; earlier batches stay committed.
         """
         from airflow.sdk import get_current_context
 
@@ -130,20 +132,21 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         hook = DeltaHook(self.delta_conn_id)
         log = hook.get_log(self.table)
         since = log.update().version + 1
-        sink = self._sink(hook, context)
-        with self._spark_session() as spark:
+        session = self.hold(TaskSession)
+        sink = self._sink(hook, session.spark_table_uri, context)
+        with session.session() as spark:
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, {"spark": spark})
             found = self._run(self._streaming(result), sink)
         query_id = self.query_id or found
         return self._report(context, log.uri, query_id, committed_batches(log, query_id, since=since))
 
     def on_kill(self) -> None:
-        """Stop the query; a batch that has been committed stays."""
+        """Stop the query; committed batches stay."""
         if self._query is not None:
-            within(1.0, self._query.stop, what="Stopping the query", logger=self.log)  # the base class ends what is left
+            within(1.0, self._query.stop, what="Stopping the query", logger=self.log)  # the base class ends the rest
         super().on_kill()
 
-    def _sink(self, hook: DeltaHook, context: Context) -> DeltaBatchSink:
+    def _sink(self, hook: DeltaHook, spark_table_uri: str | None, context: Context) -> DeltaBatchSink:
         from airflow_delta.streaming import DeltaBatchSink
 
         return DeltaBatchSink(
@@ -156,7 +159,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
             query_id=self.query_id,
             reads_table=self.reads_table,
             options={key: str(value) for key, value in (self.write_options or {}).items()},
-            spark_table_uri=self.spark_table_uri,
+            spark_table_uri=spark_table_uri,
             isolation_level=self.isolation_level,
             max_restarts=self.max_restarts,
             assume_new_batch=whole_number("assume_new_batch", self.assume_new_batch),
@@ -168,19 +171,19 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         if not getattr(result, "isStreaming", False):
             raise DeltaIllegalArgumentException(
                 f"The task {self.task_id!r} returned {type(result).__name__}, expected a streaming DataFrame (spark.readStream). "
-                "For a DataFrame that is not streaming, use @task.delta_stage."
+                "For a batch DataFrame, use @task.delta_stage."
             )
         streaming: DataFrame = result
         return streaming
 
     def _run(self, df: DataFrame, sink: DeltaBatchSink) -> str:
-        """Run the query until it has taken all that is available, and return its id."""
+        """Run the query until it has processed all available data, and return its id."""
         writer = df.writeStream.foreachBatch(sink).outputMode(self.mode).trigger(availableNow=True)
         self._query = query = writer.option("checkpointLocation", self.checkpoint_location).start()
         try:
             query.awaitTermination()
         except Exception as failure:
-            if isinstance(sink.failure, DeltaError):  # Spark tells of it in text only
+            if isinstance(sink.failure, DeltaError):  # Spark reports it as text only
                 raise sink.failure from failure
             raise
         finally:
@@ -196,7 +199,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
             len(batches),
             table,
             sum(batch.num_records or 0 for batch in batches),
-            "nothing had arrived" if last is None else f"the last one is version {last.version}",
+            "no new data" if last is None else f"the last one is version {last.version}",
         )
         if last is not None:
             self._emit(context, batches)
@@ -217,7 +220,7 @@ class DeltaStreamOperator(SparkSessionOperator, PythonOperator):
         }
 
     def _emit(self, context: Context, batches: Sequence[CommitResult]) -> None:
-        """Say in the events of the outlets which versions the batches made: an event has room for one run, not for each batch."""
+        """Put the versions of all batches into the events of the outlets: a run emits one event, not one for each batch."""
         extra = events_extra(batches)
         for outlet in self.outlets:
             if isinstance(outlet, Asset):

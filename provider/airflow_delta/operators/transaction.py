@@ -11,13 +11,13 @@ from airflow.sdk import BaseOperator, RetryPolicy
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.links.delta import DeltaTableLink
+from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import TaskMetrics
-from airflow_delta.operators.committing import DeltaCommittingOperator
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.expected_stages import expected_stages, valid_reports
 from airflow_delta.operators.identity import (
     column_names,
-    commit_tags,
     default_transaction_key,
     flatten_reports,
     former_keys,
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
 
 
 class DeltaStartTransactionOperator(BaseOperator):
-    """Begin a transaction: pin the table's version and settle the transaction's identity. Reads no list of files.
+    """Begin a transaction: pin the table's version and set the transaction's identity. The list of files is not read.
 
-    An ordinary task, not a setup: clearing one stage keeps the transaction, clearing this task begins a new one.
+    An ordinary task, not a setup: clearing a stage keeps the transaction, clearing this task begins a new one.
 
     :param table: URI, absolute path, or name below the connection's base path. (templated)
     :param delta_conn_id: connection of type ``delta``. (templated)
     :param transaction_key: identity of the transaction in the table's log; a run that finds its key committed follows
-        ``rerun_policy``. Default: Dag id, group id, run id, and the value that an expanded group is mapped to. (templated)
+        ``rerun_policy``. Default: Dag id, group id, run id, and the value that the group is mapped to. (templated)
     :param app_id: with ``txn_version``, Delta's monotonic scheme instead of ``transaction_key``. (templated)
     :param txn_version: version that grows with each transaction of ``app_id``, 0 or more. (templated)
     :param rerun_policy: ``skip`` (default), ``replace``, ``append`` or ``fail``. (templated)
-    :param partition_by: partition columns of a table that the commit creates. (templated)
-    :param schema: Spark's JSON form of the schema to create the table with; default: that of the staged rows. (templated)
-    :param properties: table properties to create the table with. (templated)
-    :param description: description of a table that the commit creates. (templated)
+    :param partition_by: partition columns of a new table. (templated)
+    :param schema: schema of a new table in Spark's JSON form; default: that of the staged rows. (templated)
+    :param properties: properties of a new table. (templated)
+    :param description: description of a new table. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
-    :param create: create the table with the commit when there is none; else a missing table is an error.
+    :param create: let the commit create a missing table; otherwise a missing table is an error.
     """
 
     transaction_role: ClassVar[str] = "start"
@@ -112,9 +112,9 @@ class DeltaStartTransactionOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the transaction's handle.
 
-        :raises DeltaIllegalArgumentException: the identity, the policy or the table's name is not valid.
-        :raises TransactionAlreadyCommittedException: the key is in the log and the policy is ``fail``.
-        :raises TransactionExpiredException: the run may be older than the keys and commits that the log still has.
+        :raises DeltaIllegalArgumentException: if the identity, the policy or the table's name is not valid.
+        :raises TransactionAlreadyCommittedException: if the key is in the log and the policy is ``fail``.
+        :raises TransactionExpiredException: if the run may be older than the keys and commits that are left in the log.
         """
         from airflow_delta.commands.begin.begin import begin
 
@@ -151,36 +151,35 @@ class DeltaStartTransactionOperator(BaseOperator):
             handle.app_id,
             handle.txn_version,
             handle.rerun_policy,
-            f"; the key is committed in version {handle.committed.version}: stages will do nothing" if handle.committed else "",
+            f"; the key is already in version {handle.committed.version}: stages will do nothing" if handle.committed else "",
         )
         TaskMetrics(context["ti"]).started(handle)
         return handle.to_dict()
 
 
-class DeltaCommitOperator(DeltaCommittingOperator):
+class DeltaCommitOperator(DeltaOperator):
     """Commit what the stages wrote as one version, or nothing.
 
-    Losing the race for a version is retried here, without Spark work; a logical conflict is final for the transaction and is not
-    retried by Airflow either. A retry of a commit that was written succeeds with the same result, and emits the asset event.
+    A lost race for a version is retried here, without Spark; a logical conflict is final for the transaction, and Airflow does
+    not retry it either. A retry of a commit that was written succeeds with the same result, and emits the asset event.
 
     :param transaction: the handle: output of the start task. (templated)
-    :param staged: outputs of the stages: one, several, mapped. Every instance of these tasks must have reported. (templated)
-    :param allow_skipped: publish without stages that ended as *skipped* (needs a trigger rule that lets the commit run then).
-    :param on_conflict: what a logical conflict means: ``fail`` (default), or ``restart``: the transaction is aborted, and the
-        start task with everything after it is cleared, so that all of it runs again on the newest version. (templated)
-    :param max_restarts: how often, until the commit succeeds. (templated)
+    :param staged: outputs of the stages: one, several, or mapped. Every instance of these tasks must have reported. (templated)
+    :param allow_skipped: publish without stages that were skipped (needs a trigger rule that lets the commit run then).
+    :param on_conflict: after a logical conflict ``fail`` (default), or ``restart``: abort the transaction and clear the start
+        task and everything after it, so that they run again on the newest version. (templated)
+    :param max_restarts: maximum number of restarts. (templated)
     :param restart_conn_id: connection to Airflow's REST API for ``restart``: the URL of the API server as host, login and
-        password of a user who may edit this Dag's task instances. Not needed where every task of the Dag is the start task or
-        comes after it: then the run is cleared as a whole. (templated)
+        password of a user who may edit this Dag's task instances. Not needed if every task of the Dag is the start task or
+        downstream of it: the whole run is cleared then. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
-    :param table: the table that the transaction must be of; default: that of the start task before this one. Needed only where
-        the handle comes from elsewhere. (templated)
+    :param table: the transaction's table; default: the start task's. Needed only if no start task is upstream. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.committing.DeltaCommittingOperator`.
+    The other parameters are those of :class:`~airflow_delta.operators.committing.Committer`.
     """
 
     changes_table: ClassVar[bool] = True
-
+    parts: ClassVar[Parts] = (Committer,)
     template_fields: Sequence[str] = (
         "transaction",
         "staged",
@@ -189,8 +188,10 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         "restart_conn_id",
         "delta_conn_id",
         "table",
-        *DeltaCommittingOperator.template_fields,
+        *templated(parts),
     )
+    operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
+    default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
     def __init__(
@@ -204,10 +205,9 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         restart_conn_id: str | None = None,
         delta_conn_id: str | None = None,
         table: str | None = None,
-        retry_policy: RetryPolicy | None = FINAL_ERRORS,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(**kwargs)
         self.transaction = transaction
         self.staged = staged
         self.allow_skipped = allow_skipped
@@ -216,28 +216,26 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         self.restart_conn_id = restart_conn_id
         self.delta_conn_id = delta_conn_id
         self.table = table
-        self._given: tuple[str, str | None] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the commit's result, after the asset events of the outlets were filled in.
+        """Return the commit's result, and fill in the asset events of the outlets.
 
-        :raises HandleMismatchException: the transaction is not the one that the Dag file says.
-        :raises MissingStageException: an instance of a stage did not report.
-        :raises DeltaConcurrentModificationException: another commit conflicts with what the stages read, and no restart is left.
-        :raises CommitStateUnknownException: the store did not say whether the entry was written; a retry settles it.
-        :raises DeltaIllegalArgumentException: there is no way to restart this transaction, or no such choice.
+        :raises HandleMismatchException: if the transaction is not the one in the Dag file.
+        :raises MissingStageException: if an instance of a stage did not report.
+        :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
+        :raises CommitStateUnknownException: if the store did not say whether the entry was written; a retry settles it.
+        :raises DeltaIllegalArgumentException: if this transaction cannot be restarted, or ``on_conflict`` is not valid.
         """
         restart = self._restart(context)
+        committer = self.hold(Committer)
         log, handle = open_transaction(self, context)
-        if handle.given_table is not None:
-            self._given = handle.given_table, handle.delta_conn_id
         staged: list[StagedWrite] = []
         expected: dict[tuple[str, int], str | None] | None = None
         if handle.committed is None:
             staged = valid_reports(context, flatten_reports(self.staged))
             expected = expected_stages(self, context, staged)
         self.log.info(
-            "Transaction %s: commit of %s staged writes (%s files, %s bytes) to %s begins; version %s was read.",
+            "Transaction %s: committing %s staged writes (%s files, %s bytes) to %s; version %s was read.",
             handle.transaction_id,
             len(staged),
             sum(write.num_files for write in staged),
@@ -245,19 +243,20 @@ class DeltaCommitOperator(DeltaCommittingOperator):
             handle.table,
             handle.read_version,
         )
-        self._note_reads(handle, staged)
+        self.lineage.note_reads(handle, staged)
         try:
-            result = self._publish(context, log, handle, staged, expected)
+            result = self._publish(committer, context, log, handle, staged, expected)
         except DeltaConcurrentModificationException as conflict:
             if restart is None or not restart.after(conflict, log, handle):
                 raise
-            result = self._publish(context, log, handle, staged, expected)
+            result = self._publish(committer, context, log, handle, staged, expected)
         if restart is not None:
             restart.committed()
-        return self._finish(context, result, staged)
+        return committer.finish(context, result, staged)
 
     def _publish(
         self,
+        committer: Committer,
         context: Context,
         log: DeltaLog,
         handle: TransactionHandle,
@@ -266,17 +265,14 @@ class DeltaCommitOperator(DeltaCommittingOperator):
     ) -> CommitResult:
         from airflow_delta.commands.publish.publish import publish
 
-        with self._watched(context, log):
+        with committer.watched(context, log, (handle.given_table, handle.delta_conn_id)):
             return publish(
                 log,
                 handle,
                 staged,
                 attempt=new_attempt(context["ti"].try_number),
                 expected=expected,
-                policy=self._policy(),
-                tags=commit_tags(context),
-                user_metadata=self.user_metadata,
-                hooks=tuple(self.post_commit_hooks),
+                **committer.options(context),
             )
 
     def _restart(self, context: Context) -> Restart | None:
@@ -289,21 +285,19 @@ class DeltaCommitOperator(DeltaCommittingOperator):
         limit = whole_number("max_restarts", self.max_restarts)
         return Restart(context, self, max_restarts=3 if limit is None else limit, conn_id=self.restart_conn_id)
 
-    def _given_table(self) -> tuple[str, str | None] | None:
-        return self._given
-
-    def _table_of_arguments(self) -> str | None:
+    def table_to_write(self) -> str | None:
+        """Return the table of the handle."""
         return table_of_handle(self.transaction)
 
 
 class DeltaAbortOperator(BaseOperator):
-    """Give up a transaction that was not committed, and delete what it staged when no live commit can still publish it.
+    """Abort a transaction that was not committed, and delete what it staged if no live commit can still publish it.
 
-    Made to be the teardown of the transaction: does nothing after a commit, and nothing when start never ran.
+    Meant as the teardown of the transaction: does nothing after a commit, or if the start task never ran.
 
     :param transaction: the handle: output of the start task. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
-    :param table: the table that the transaction must be of; default: that of the start task before this one. (templated)
+    :param table: the transaction's table; default: the start task's. (templated)
     """
 
     changes_table: ClassVar[bool] = True
@@ -317,14 +311,14 @@ class DeltaAbortOperator(BaseOperator):
         self.table = table
 
     def execute(self, context: Context) -> dict[str, Any] | None:
-        """Return what was done; ``None`` when there is no transaction.
+        """Return what was done; ``None`` if there is no transaction.
 
-        :raises HandleMismatchException: the transaction is not the one that the Dag file says. Nothing is deleted.
+        :raises HandleMismatchException: if the transaction is not the one in the Dag file. Nothing is deleted.
         """
         from airflow_delta.commands.publish.abort import abort
 
         if self.transaction is None:
-            self.log.info("The start task left no transaction: nothing to abort.")
+            self.log.info("The start task returned no transaction: nothing to abort.")
             return None
         log, handle = open_transaction(self, context)
         result = abort(log, handle)

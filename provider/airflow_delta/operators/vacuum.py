@@ -1,4 +1,4 @@
-"""Delete the files that a table no longer needs."""
+"""VACUUM as a task."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.committing import Committer
 
 _TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
 
@@ -23,15 +24,16 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
 
     Files of a transaction that may still be published are never deleted, whatever the retention. Returns JSON: ``table``,
     ``version``, ``mode``, ``dryRun``, ``numFiles``, ``numDirectories``, ``numBytes``, ``numLiveTransactions`` and ``paths``.
-    It may run as often as you like, so it has no identity in the log: the parameters of the transaction's identity do nothing.
+    Every run deletes what is due, so it has no identity in the log: the parameters of the identity have no effect.
 
-    :param retention_hours: age of the files to delete; default: ``delta.deletedFileRetentionDuration`` of the table. (templated)
+    :param retention_hours: minimum age of the files to delete; default: the table's ``delta.deletedFileRetentionDuration``.
+        (templated)
     :param retention_check: refuse a retention below that property.
     :param lite: delete only what commits since the last VACUUM removed; does not list the table.
-    :param dry_run: only say what would be deleted.
-    :param transaction_timeout_hours: age at which a staged transaction without commit or abort counts as given up. (templated)
+    :param dry_run: only return what would be deleted.
+    :param transaction_timeout_hours: age at which a staged transaction without commit or abort counts as abandoned. (templated)
     :param logging_enabled: commit VACUUM START and VACUUM END.
-    :param max_paths: how many paths the result names.
+    :param max_paths: number of paths to list in the result.
 
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
     """
@@ -59,7 +61,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         self.logging_enabled = logging_enabled
         self.max_paths = max_paths
 
-    def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
         """Delete the files."""
         from airflow_delta.commands.vacuum.run_vacuum import vacuum
 
@@ -73,9 +75,9 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
             dry_run=self.only_list,
             transaction_timeout_hours=_TRANSACTION_TIMEOUT_HOURS if timeout is None else timeout,
             logging_enabled=self.logging_enabled,
-            policy=self._policy(),
+            policy=committer.policy(),
             tags=commit_tags(context),
-            user_metadata=self.user_metadata,
+            user_metadata=committer.user_metadata,
         )
         if not result.dry_run:
             TaskMetrics(context["ti"]).vacuumed(
@@ -100,7 +102,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
 def hours(value: float | str | None, name: str = "retention_hours") -> float | None:
     """Return a number of hours that a template may have turned into text.
 
-    :raises DeltaIllegalArgumentException: it is no number.
+    :raises DeltaIllegalArgumentException: if it is not a number.
     """
     if value is None or value == "":
         return None

@@ -1,1 +1,1 @@
-"""What the provider adds to Airflow's UI: the pages "Delta tables"."""
+"""The pages "Delta tables" in Airflow's UI."""

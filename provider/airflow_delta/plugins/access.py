@@ -1,6 +1,6 @@
-"""Who is looking, and what Airflow lets them see.
+"""The user of a request, and what Airflow lets them see.
 
-Every decision is the auth manager's. The same cookie or token that Airflow's own API takes is taken here.
+The auth manager makes every decision, for the same cookie or token that Airflow's own API takes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from airflow.models.dag import DagModel
 from fastapi import Depends
 
 may_see_assets = Depends(requires_access_asset("GET"))
-"""Every page and endpoint needs the right to read assets."""
+"""Every page and endpoint requires permission to read assets."""
 
 
 class Viewer:
-    """The user of one request; each answer of the auth manager is asked for once.
+    """The user of one request; each question is put to the auth manager once.
 
     :param user: as Airflow's own dependency returns it.
     """
@@ -41,12 +41,12 @@ class Viewer:
         return str(self._user.get_name())
 
     def may_read_asset(self, asset_id: int) -> bool:
-        """Say whether the user may read an asset."""
+        """Return whether the user may read an asset."""
         details = AssetDetails(id=str(asset_id))
         return bool(get_auth_manager().is_authorized_asset(method="GET", details=details, user=self._user))
 
     def may_read_connection(self, conn_id: str) -> bool:
-        """Say whether the user may read a connection."""
+        """Return whether the user may read a connection."""
         if conn_id not in self._connections:
             details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
             self._connections[conn_id] = bool(
@@ -55,7 +55,7 @@ class Viewer:
         return self._connections[conn_id]
 
     def may_read_run(self, dag_id: str, entity: DagAccessEntity = DagAccessEntity.RUN) -> bool:
-        """Say whether the user may read the runs (or another entity) of a Dag; also of one that Airflow no longer has."""
+        """Return whether the user may read the runs (or another entity) of a Dag, even if Airflow no longer has it."""
         if (dag_id, entity) not in self._dags:
             details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
             self._dags[dag_id, entity] = bool(
@@ -64,20 +64,20 @@ class Viewer:
         return self._dags[dag_id, entity]
 
     def may_read_task(self, dag_id: str) -> bool:
-        """Say whether the user may read the task instances of a Dag."""
+        """Return whether the user may read the task instances of a Dag."""
         return self.may_read_run(dag_id, DagAccessEntity.TASK_INSTANCE)
 
     def may_read_xcom(self, dag_id: str) -> bool:
-        """Say whether the user may read what the tasks of a Dag left as XCom."""
+        """Return whether the user may read the XComs of a Dag."""
         return self.may_read_run(dag_id, DagAccessEntity.XCOM)
 
     def may_read_app_id(self, app_id: str) -> bool:
-        """Say whether an application id may be shown: by default it begins with the id of the Dag that committed."""
+        """Return whether an application id may be shown: by default it starts with the id of the Dag that committed."""
         first, separator, _ = app_id.partition("/")
         return not separator or self.may_read_run(first)
 
     def without_hidden_dags(self, commit: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a commit's summary without what names Dags that the user may not see."""
+        """Return a commit's summary without the names of Dags that the user may not see."""
         tags: dict[str, str] = dict(commit["tags"])
         dag_id = tags.get("airflow.dagId")
         hidden = dag_id is not None and not self.may_read_run(dag_id)

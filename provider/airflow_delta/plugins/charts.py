@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn here. Colours and fonts come from the style sheet by class, since the pages allow no inline styles."""
+"""SVG charts. Colours and fonts come from the style sheet by class, since the pages allow no inline styles."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from markupsafe import Markup
 from airflow_delta.plugins.formats import compact, format_bytes, format_number
 
 _WIDTH, _LEFT, _RIGHT = 960, 64, 8
-# A panel: its title, then the bars. Below the last one stand the versions.
+# A panel: its title, then the bars. The versions are below the last one.
 _HEAD, _PLOT, _GAP, _AXIS = 20, 62, 8, 18
 _PANEL = _HEAD + _PLOT + _GAP
 
 
-def sparkline(values: Sequence[float | None], label: str, *, width: int = 132, height: int = 26) -> Markup:
-    """Return a row of small bars, oldest first; ``None`` leaves a gap.
+def sparkline(values: Sequence[float | None], label: str) -> Markup:
+    """Return a row of small bars, oldest first, with a gap for ``None``.
 
-    :param label: what a screen reader says.
+    :param label: text for screen readers.
     """
     if not values:
         return Markup("")
     highest = max((value for value in values if value), default=0) or 1
+    width, height = 132, 26
     slot = width / max(len(values), 12)
     bars = Markup("").join(
         Markup('<rect class="bar{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" rx="1"></rect>').format(
@@ -41,7 +42,7 @@ def sparkline(values: Sequence[float | None], label: str, *, width: int = 132, h
 
 
 def commit_chart(commits: Sequence[Mapping[str, Any]]) -> Markup:
-    """Return the chart of a history page: rows above, bytes below, one column for each commit, oldest at the left.
+    """Return the chart of a history page: rows above, bytes below, one column for each commit, the oldest on the left.
 
     :param commits: newest first, with ``version``, ``operation``, ``kind``, ``num_records``, ``bytes_added``, ``bytes_removed``,
         ``url``.
@@ -75,10 +76,10 @@ def _panel(
     down: Sequence[int | None] | None,
     text: Any,
 ) -> Markup:
-    """Return one panel; with ``down``, what left the table hangs below the line."""
+    """Return one panel; with ``down``, removals are drawn below the line."""
     highest = max((value for value in up if value), default=0)
     lowest = max((value for value in down if value), default=0) if down else 0
-    # One scale for what came and what left.
+    # One scale for both directions.
     above = _PLOT * highest / (highest + lowest) if highest + lowest else _PLOT
     below = _PLOT - above
     start = top + _HEAD
@@ -91,7 +92,7 @@ def _panel(
     if highest:
         parts += [
             Markup('<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"></line>').format(_LEFT, _WIDTH - _RIGHT, y=start),
-            # Apart from the zero, however low the bars above it are.
+            # Not on top of the zero, however low the bars are.
             Markup('<text class="tick" x="{}" y="{:.1f}">{}</text>').format(_LEFT - 8, min(start + 4, line - 8), text(highest)),
         ]
     slot = (_WIDTH - _LEFT - _RIGHT) / max(len(commits), 16)
@@ -104,7 +105,7 @@ def _panel(
 
 
 def _column(commit: Mapping[str, Any], x: float, width: float, start: float, line: float, up: float, down: float) -> Markup:
-    """Return the bars of one commit as a link; the whole column takes the pointer, however small they are."""
+    """Return the bars of one commit as a link; the whole column is clickable, however small they are."""
     rows = "rows unknown" if commit["num_records"] is None else f"{format_number(commit['num_records'])} rows"
     title = (
         f"Version {commit['version']}: {commit['operation'] or 'unknown operation'}\n{rows}, "
@@ -132,7 +133,7 @@ def _axis(commits: Sequence[Mapping[str, Any]], y: float) -> Markup:
 
 
 def _bar(value: float | None, highest: float, height: float) -> float:
-    """Return the height of a bar; what is not zero can be seen."""
+    """Return the height of a bar; any value but zero is visible."""
     if not value or not highest:
         return 0.0
     return max(value / highest * height, 1.5)

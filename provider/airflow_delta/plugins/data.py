@@ -1,7 +1,7 @@
-"""What the pages show of a table, read from its log: as plain JSON, at the cost of what is shown, and within limits.
+"""The pages' data about a table, read from its log: as plain JSON, at the cost of what is shown, and within limits.
 
-Runs in a process of its own (:mod:`airflow_delta.plugins.reader`), so nothing here knows Airflow. What is over a limit is not
-read; the page says that it is too large to show, and shows the rest.
+Runs in a separate process (:mod:`airflow_delta.plugins.reader`), so nothing here knows Airflow. What exceeds a limit is not read;
+the page says that it is too large to show, and shows the rest.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ FILES = 200
 """Files on one page of a commit."""
 
 WINNERS = 20
-"""Commits listed of those that one was checked against."""
+"""Maximum number of listed commits that a commit was checked against."""
 
 MAX_COMMIT_BYTES = 32 << 20
-"""A commit that is larger is shown by its ``commitInfo``; its files are not counted."""
+"""Of a larger commit only the ``commitInfo`` is shown; its files are not counted."""
 
 MAX_PAGE_BYTES = 64 << 20
-"""Commits that one page decodes; a page of large commits is a short one."""
+"""Bytes of commits that one page decodes; a page of large commits is shorter."""
 
 MAX_TAIL_BYTES = 64 << 20
-"""Commits since the checkpoint, in the search for transactions that no commit holds."""
+"""Bytes of commits since the checkpoint, in the search for uncommitted transactions."""
 
 MAX_ACTIONS = 3_000_000
 """Rows of a checkpoint, in the same search."""
@@ -65,15 +65,15 @@ _NOT_COUNTED = (
 )
 
 Known = Mapping[str, Sequence[int]]
-"""Size and time of the commits whose summary the asker has, by version."""
+"""Size and time, by version, of the commits whose summary the caller has."""
 
 
 def history(log: DeltaLog, *, limit: int = PAGE, before: int | None = None, known: Known | None = None) -> dict[str, Any]:
     """Return a page of a table's history, newest commit first.
 
     :param before: only versions below this one.
-    :param known: commits that are told by their version alone when they have not changed.
-    :raises DeltaTableNotFoundException: there is no table.
+    :param known: commits for which only the version is returned if they have not changed.
+    :raises DeltaTableNotFoundException: if there is no table.
     """
     latest = log.update().version
     if latest < 0:
@@ -95,9 +95,9 @@ def history(log: DeltaLog, *, limit: int = PAGE, before: int | None = None, know
 
 
 def open_transactions(log: DeltaLog) -> list[dict[str, Any]]:
-    """Return the transactions with staged files that no commit holds; lists what is under ``staged/``.
+    """Return the uncommitted transactions with staged files; lists ``staged/``.
 
-    :raises ReadLimitException: the log of the table is too long for that.
+    :raises ReadLimitException: if the table's log is too long for that.
     """
     from airflow_delta.commands.outcome.open_transactions import transactions
     from airflow_delta.staging.paths import STAGING_DIRECTORY
@@ -120,15 +120,15 @@ def commit_detail(
     """Return one commit: its summary, what it was checked against, the metadata it set, and a page of its files.
 
     :param known: as for :func:`history`; for the commits that it was checked against.
-    :param stamp: size and time of the commit as the asker has it; nothing but ``latest`` is told when they are still the same.
-    :raises VersionNotFoundException: the log does not hold it.
+    :param stamp: size and time of the caller's copy; only ``latest`` is returned if they have not changed.
+    :raises VersionNotFoundException: if the log does not have it.
     """
     from airflow_delta.commands.inspect.observe import commit_summary
 
     latest = log.update().version
     status = log.store.head(commit_file(version)) if version >= 0 else None
     if status is None:
-        commit_summary(log, version)  # says what the log holds instead
+        commit_summary(log, version)  # raises an error that says what the log has instead
         raise FileNotFoundError(commit_file(version))
     if stamp is not None and list(stamp) == _stamp(status):
         return {"same": True, "latest": latest}
@@ -137,7 +137,7 @@ def commit_detail(
     raw = raw[: raw.rfind(b"\n") + 1] if too_large else raw
     summary = _told(log, [(status, raw)])[0]
     read_version = summary["read_version"]
-    # Without a read version nothing is known; a commit that was not raced was checked against nothing.
+    # Without a read version this is unknown; a commit without concurrent ones was checked against none.
     num_winners = max(version - read_version - 1, 0) if read_version is not None else None
     winners = _summaries(log, version - 1, min(num_winners, WINNERS), known or {})[0] if num_winners else []
     return {
@@ -156,9 +156,9 @@ def commit_detail(
 
 
 def _summaries(log: DeltaLog, newest: int, limit: int, known: Known) -> tuple[list[dict[str, Any]], bool]:
-    """Return what some commits did, newest first, as far back as the log goes.
+    """Return summaries of commits, newest first, as far back as the log goes.
 
-    :return: and whether there are more than the limit on bytes allows.
+    :return: the summaries, and whether the limit on bytes has cut them short.
     """
     from airflow_delta.commands.inspect.observe import commit_statuses
 
@@ -173,7 +173,7 @@ def _summaries(log: DeltaLog, newest: int, limit: int, known: Known) -> tuple[li
         status = statuses.get(version)
         if status is not None and UNKNOWN in (status.size, status.modification_time):
             status = log.store.head(status.path)
-        if status is None:  # what is older was cleaned up as well
+        if status is None:  # older ones were cleaned up, too
             break
         if list(known.get(str(version), ())) == _stamp(status):
             found.append({"version": version, "known": True})
@@ -189,14 +189,14 @@ def _summaries(log: DeltaLog, newest: int, limit: int, known: Known) -> tuple[li
     commits: list[dict[str, Any]] = []
     for entry in found:
         told = entry if "known" in entry else read.get(entry["version"])
-        if told is None:  # cleaned up while it was to be read
+        if told is None:  # cleaned up meanwhile
             return commits, False
         commits.append(told)
     return commits, cut
 
 
 def _read(log: DeltaLog, statuses: Sequence[FileStatus]) -> Iterator[dict[str, Any]]:
-    """Yield the summaries of commits, newest first, until one is gone; of what is read at once, all is in memory at once."""
+    """Yield the summaries of commits, newest first, until one is gone; reads several at once, as memory allows."""
     at = 0
     while at < len(statuses):
         group: list[tuple[FileStatus, bytes]] = []
@@ -221,7 +221,7 @@ def _read(log: DeltaLog, statuses: Sequence[FileStatus]) -> Iterator[dict[str, A
 
 
 def _contents(log: DeltaLog, statuses: Sequence[FileStatus]) -> list[bytes]:
-    """Return what commits hold, newest first, up to one that was cleaned up meanwhile."""
+    """Return the contents of commits, newest first, up to one that was cleaned up meanwhile."""
     versions = [_version(status) for status in statuses]
     try:
         if versions and versions == list(range(versions[0], versions[-1] - 1, -1)):
@@ -238,7 +238,7 @@ def _contents(log: DeltaLog, statuses: Sequence[FileStatus]) -> list[bytes]:
 
 
 def _told(log: DeltaLog, group: Sequence[tuple[FileStatus, bytes]]) -> list[dict[str, Any]]:
-    """Return the summaries of commits in the order given, newest first."""
+    """Return the summaries of commits in the given order, newest first."""
     from airflow_delta.commands.inspect.observe import observe_files
 
     files = [
@@ -258,15 +258,15 @@ def _told(log: DeltaLog, group: Sequence[tuple[FileStatus, bytes]]) -> list[dict
 
 
 def _only_info(raw: bytes) -> bytes:
-    """Return the lines of the beginning of a commit that are about no file."""
+    """Return the lines of the start of a commit that are not about files."""
     lines = [line for line in raw.splitlines(keepends=True) if line.startswith(_INFO_ACTIONS)]
     return b"".join(lines) if any(line.startswith(b'{"commitInfo"') for line in lines) else _NO_INFO + b"".join(lines)
 
 
 def _check_size(log: DeltaLog) -> None:
-    """Refuse a log whose list of files takes too long, or too much memory.
+    """Refuse a log whose list of files takes too long or too much memory to read.
 
-    :raises ReadLimitException: it is over a limit.
+    :raises ReadLimitException: if it is over a limit.
     """
     snapshot = log.update()
     if snapshot.version < 0:
@@ -280,7 +280,7 @@ def _check_size(log: DeltaLog) -> None:
         size += status.size if status is not None else 0
         if size > MAX_TAIL_BYTES:
             raise ReadLimitException(
-                f"The commits of table {log.uri} since its last checkpoint are larger than {MAX_TAIL_BYTES >> 20} MiB.",
+                f"The commits of table {log.uri} since its last checkpoint exceed {MAX_TAIL_BYTES >> 20} MiB.",
                 table=log.uri,
                 version=snapshot.version,
             )
@@ -291,7 +291,7 @@ def _check_size(log: DeltaLog) -> None:
         rows = 0
     if rows > MAX_ACTIONS:
         raise ReadLimitException(
-            f"The checkpoint of table {log.uri} has {rows} rows; up to {MAX_ACTIONS} are looked through.",
+            f"The checkpoint of table {log.uri} has {rows} rows; at most {MAX_ACTIONS} are searched.",
             table=log.uri,
             version=snapshot.version,
         )
@@ -306,9 +306,9 @@ def _version(status: FileStatus) -> int:
 
 
 def files_of_commit(raw: bytes, *, offset: int = 0, limit: int = FILES) -> list[dict[str, Any]]:
-    """Return some of the file actions of a commit, in its order; the others are counted, not decoded.
+    """Return some of the file actions of a commit, in its order; the others are not decoded.
 
-    :param raw: the commit as it stands in the log.
+    :param raw: the commit as in the log.
     """
     files = []
     for index, line in enumerate(_file_lines(raw)):
@@ -381,7 +381,7 @@ def _metadata(action: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _type(data_type: Any) -> str:
-    """Return a type of a schema as Spark's SQL spells it."""
+    """Return a type of a schema as in Spark SQL."""
     if not isinstance(data_type, Mapping):
         return "bigint" if data_type == "long" else str(data_type)
     kind = data_type.get("type")

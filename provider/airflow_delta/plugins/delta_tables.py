@@ -1,6 +1,6 @@
-"""The Airflow plugin: the entry "Delta tables" in the navigation, and the app behind it.
+"""The Airflow plugin: the entry "Delta tables" in the navigation, and its app.
 
-Workers import plugins too, so nothing of the app is imported before the API server gets its first request for it.
+Workers import plugins, too, so the app is imported only when the API server gets the first request for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def root_path() -> str:
 
 
 class LazyApp:
-    """An ASGI app that is built when it is called for the first time."""
+    """An ASGI app that is built on its first call."""
 
     def __init__(self) -> None:
         self._app: Any = None
@@ -32,7 +32,7 @@ class LazyApp:
         receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
         send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
     ) -> None:
-        """Hand the request on."""
+        """Pass the request on."""
         if self._app is None:
             from airflow_delta.plugins.pages import create_app
 

@@ -1,4 +1,4 @@
-"""How numbers, sizes and times read on the pages."""
+"""Numbers, sizes and times as the pages show them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 UNKNOWN = "\u2013"
-"""What stands for a value that is not known: a dash."""
+"""Shown for an unknown value: a dash."""
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SPANS = (("year", 365 * 86_400), ("month", 30 * 86_400), ("day", 86_400), ("hour", 3600), ("minute", 60))
@@ -36,13 +36,13 @@ _KINDS = {
 
 
 def kind_of(operation: str | None) -> str:
-    """Return the kind of an operation: write, create, change, remove, upkeep, or else metadata."""
+    """Return the kind of an operation: write, create, change, remove, upkeep or metadata."""
     first = (operation or "").upper().split(" ")[0]
     return _KINDS.get(first, "metadata")
 
 
 def format_number(value: Any) -> str:
-    """Return a whole number with thin separators: ``12 345``; a dash when it is not known."""
+    """Return a whole number with thin separators: ``12 345``; a dash for ``None``."""
     if value is None:
         return UNKNOWN
     return f"{int(value):,}".replace(",", "\u202f")
@@ -54,7 +54,7 @@ def count_of(value: Any, thing: str) -> str:
 
 
 def compact(value: Any) -> str:
-    """Return a number in few characters: ``1.2M``."""
+    """Return a number in a short form: ``1.2M``."""
     number = float(value)
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(number) >= size:
@@ -63,7 +63,7 @@ def compact(value: Any) -> str:
 
 
 def format_bytes(value: Any) -> str:
-    """Return a size in its unit: ``3.4 MiB``; a dash when it is not known."""
+    """Return a size with its unit: ``3.4 MiB``; a dash for ``None``."""
     if value is None:
         return UNKNOWN
     size = float(value)
@@ -75,7 +75,7 @@ def format_bytes(value: Any) -> str:
 
 
 def format_time(milliseconds: Any) -> Markup:
-    """Return a time as an element that the script turns into the user's time zone; UTC without it."""
+    """Return a time as an element that the script converts to the user's time zone; UTC without the script."""
     if not milliseconds:
         return escape(UNKNOWN)
     try:

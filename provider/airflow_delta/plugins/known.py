@@ -1,7 +1,7 @@
-"""Which tables may be opened: those that Airflow knows as assets, and those below the base path of a ``delta`` connection.
+"""Which tables may be opened: Airflow's assets, and tables below the base path of a ``delta`` connection.
 
-A request names a table by its URI; nothing else than what is found here is ever opened. An asset stands for the table of its own
-URI, whatever its events say, and a table is reached through a connection that the user may read.
+A request names a table by its URI, and only tables found here are opened. An asset means the table of its own URI, whatever its
+events say, and a table is reached through a connection that the user may read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_delta.plugins.reading import Place
 
 SECONDS_KEPT = 10.0
-"""For how long what Airflow knows is not asked for again."""
+"""How long the list of tables and connections is reused."""
 
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "gcs": "gs"}
 _CHUNK = 500
@@ -39,9 +39,9 @@ class KnownTable:
 
     :param key: normal form of its location, see :func:`table_key`.
     :param uri: location as the engine opens it.
-    :param asset_ids: assets that stand for it; empty for one that only lies below a connection's base path.
-    :param conn_id: connection to reach it with; ``None``: the credentials of the API server's environment.
-    :param named: by asset, the connection that its URI names, ``None`` when it names a location.
+    :param asset_ids: its assets; empty for a table that is only below a connection's base path.
+    :param conn_id: connection to reach it with; ``None`` for the credentials in the API server's environment.
+    :param named: by asset, the connection in its URI; ``None`` if that is a location.
     """
 
     key: str
@@ -56,9 +56,9 @@ class KnownTable:
         return self.uri.rstrip("/").rpartition("/")[2]
 
     def place(self) -> Place:
-        """Return where it is and how it is reached; no storage is touched.
+        """Return where it is and how it is reached; storage is not accessed.
 
-        :raises PageProblem: the connection cannot be used.
+        :raises PageProblem: if the connection cannot be used.
         """
         from airflow_delta.plugins.reading import Place
 
@@ -68,28 +68,28 @@ class KnownTable:
         try:
             options = hook.storage_options(self.uri)
             within = hook.base_path or "/" if not self.asset_ids and self.key.startswith("file://") else None
-        except Exception as error:  # noqa: BLE001 - whatever a secrets backend raises is the page
+        except Exception as error:  # noqa: BLE001 - any error of a secrets backend is shown
             raise of_error(error, self.uri) from None
         return Place(self.uri, options, self.conn_id, within)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownConnection:
-    """A connection of type ``delta``; ``error`` says why its base path cannot be told."""
+    """A connection of type ``delta``; ``error`` says why its base path cannot be read."""
 
     conn_id: str
     base_path: str | None
     error: str | None = None
 
     def holds(self, key: str) -> bool:
-        """Say whether a table lies below the base path."""
+        """Return whether a table is below the base path."""
         if not self.base_path:
             return False
         base = table_key(self.base_path).rstrip("/")
         return key.startswith(f"{base}/") and is_plain(key.removeprefix(f"{base}/"))
 
     def place_of(self, key: str) -> str:
-        """Return the location of a table that lies below the base path, in the scheme of that path."""
+        """Return the location of a table below the base path, with the scheme of that path."""
         if key.startswith("file://"):
             return key.removeprefix("file://")
         base = str(self.base_path).rstrip("/")
@@ -98,14 +98,14 @@ class KnownConnection:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """All tables and connections that Airflow knows, whoever asks."""
+    """All tables and connections that Airflow knows, for any user."""
 
     tables: Mapping[str, KnownTable]
     connections: tuple[KnownConnection, ...]
     has_default: bool = False
 
     def seen_by(self, viewer: Viewer, table: KnownTable) -> KnownTable | None:
-        """Return a table with the assets and the connection that a user may use for it; ``None`` when it is not for them."""
+        """Return a table with the assets and the connection that a user may use for it; ``None`` if there are none."""
         ways: dict[str | None, list[int]] = {}
         for asset_id in table.asset_ids:
             if not viewer.may_read_asset(asset_id):
@@ -119,12 +119,12 @@ class Known:
                 ways.setdefault(conn_id, []).append(asset_id)
         if not ways:
             return None
-        # One that an asset names is the author's own word.
+        # A connection named by an asset is the author's choice.
         chosen = next((named for named in table.named.values() if named is not None and named in ways), next(iter(ways)))
         return replace(table, asset_ids=tuple(sorted(asset_id for ids in ways.values() for asset_id in ids)), conn_id=chosen)
 
     def _way_to(self, viewer: Viewer, key: str) -> tuple[bool, str | None]:
-        """Say whether a user may reach a location, and with which connection: of those that they may read, the nearest."""
+        """Return whether a user may reach a location, and with which connection: the nearest of those they may read."""
         holding = [connection for connection in self.connections if connection.holds(key)]
         if holding:
             allowed = [connection for connection in holding if viewer.may_read_connection(connection.conn_id)]
@@ -136,14 +136,14 @@ class Known:
 
 
 def table_key(uri: str) -> str:
-    """Return one spelling of a location for all that mean the same.
+    """Return the normal form of a location.
 
-    :raises PageProblem: it is no location.
+    :raises PageProblem: if it is not a location.
     """
     if not uri or len(uri) > _LONGEST_URI or any(ord(character) < 32 or ord(character) == 127 for character in uri):
         raise PageProblem(400, "This is not the location of a table")
     if has_user_info(uri):
-        raise PageProblem(400, "This is not the location of a table", "It has credentials in it.", uri)
+        raise PageProblem(400, "This is not the location of a table", "It contains credentials.", uri)
     scheme, separator, path = uri.partition("://")
     if not separator:
         scheme, path = "file", uri.removeprefix("file:")
@@ -157,7 +157,7 @@ def table_key(uri: str) -> str:
 
 
 def is_plain(name: str) -> bool:
-    """Say whether a relative name stays below where it starts, however storage or URL decoding reads it."""
+    """Return whether a relative name stays below its start, whether or not it is URL-decoded."""
     decoded = unquote(name)
     return bool(name) and not any(
         part in ("", ".", "..") or "\\" in part or "\0" in part for text in (name, decoded) for part in text.split("/")
@@ -167,11 +167,11 @@ def is_plain(name: str) -> bool:
 def find_table(viewer: Viewer, uri: str) -> KnownTable:
     """Return the table that a request names.
 
-    :raises PageProblem: it is not known, or this user may not see it; the answer is the same.
+    :raises PageProblem: if it is unknown or this user may not see it; the answer is the same.
     """
     known = known_tables()
     if uri.startswith("delta://"):
-        # What the connection says must not come back in the answer: who asks need not be allowed to read it.
+        # The answer must not reveal the connection: the user may not be allowed to read it.
         try:
             key = table_key(_of_asset_uri(uri)[0] or "")
         except PageProblem:
@@ -182,7 +182,7 @@ def find_table(viewer: Viewer, uri: str) -> KnownTable:
         return seen
     for connection in known.connections:
         if connection.holds(key) and viewer.may_read_connection(connection.conn_id):
-            # The form that was checked is the one that is opened.
+            # Open exactly the form that was checked.
             return KnownTable(key, connection.place_of(key), (), connection.conn_id)
     raise unknown_table(uri)
 
@@ -190,7 +190,7 @@ def find_table(viewer: Viewer, uri: str) -> KnownTable:
 def table_of_connection(viewer: Viewer, conn_id: str, name: str) -> str:
     """Return the URI of a name below a connection's base path, for the form that opens a table.
 
-    :raises PageProblem: there is no such connection for this user, or the name leads out of it.
+    :raises PageProblem: if there is no such connection for this user, or the name leads out of its base path.
     """
     found = next((connection for connection in known_tables().connections if connection.conn_id == conn_id), None)
     if found is None or not found.base_path or not viewer.may_read_connection(conn_id) or not is_plain(name.strip("/")):
@@ -204,7 +204,7 @@ _hooks: dict[str, DeltaHook] = {}
 
 
 def known_tables() -> Known:
-    """Return what Airflow knows, at most :data:`SECONDS_KEPT` old."""
+    """Return the tables and connections that Airflow knows, at most :data:`SECONDS_KEPT` old."""
     global _kept
     with _lock:
         if _kept is None or time.monotonic() - _kept[0] > SECONDS_KEPT:
@@ -217,7 +217,7 @@ def known_tables() -> Known:
 
 
 def _hook(conn_id: str) -> DeltaHook:
-    """Return the hook of a connection, which is looked up as seldom as the tables are."""
+    """Return the hook of a connection, which is looked up as rarely as the tables."""
     hook = _hooks.get(conn_id)
     if hook is None:
         hook = _hooks[conn_id] = DeltaHook(conn_id)
@@ -233,9 +233,9 @@ def forget() -> None:
 
 
 def commit_of_event(extra: Any) -> Mapping[str, Any] | None:
-    """Return what an asset event says about a commit: one of a task that committed, or of a watcher; else ``None``.
+    """Return the commit in an asset event of a task or a watcher; ``None`` if there is none.
 
-    What somebody sent to Airflow's API does not count: it could name any place for the API server to open.
+    Events sent to Airflow's API are ignored: they could name any location for the API server to open.
     """
     if not isinstance(extra, Mapping) or extra.get("from_rest_api"):
         return None
@@ -259,10 +259,10 @@ def _load(session: Session) -> Known:
 
 
 def _table_of(asset_uri: str, said: Mapping[str, Any] | None) -> tuple[str, str, str | None] | None:
-    """Return key, location and connection of the table that an asset stands for; ``None`` when it stands for none.
+    """Return key, location and connection of an asset's table; ``None`` if it has none.
 
-    :param said: what its latest event says about a commit: it tells how the table is spelled, and whether an asset that is not
-        one of ours is a table; a table elsewhere is not the asset's.
+    :param said: the commit in its latest event. It gives the spelling of the location, and shows whether an asset with another
+        scheme is a table. A table at another location is ignored.
     """
     is_ours = asset_uri.startswith("delta://")
     own, conn_id = _of_asset_uri(asset_uri) if is_ours else (asset_uri, None)
@@ -276,7 +276,7 @@ def _table_of(asset_uri: str, said: Mapping[str, Any] | None) -> tuple[str, str,
 
 
 def is_about(said: Mapping[str, Any], key: str) -> bool:
-    """Say whether an event is about a table: whoever emits events of an asset could name any other one."""
+    """Return whether an event is about a table: the author of an event could name any other one."""
     try:
         return table_key(str(said["table"])) == key
     except (PageProblem, KeyError):
@@ -284,15 +284,15 @@ def is_about(said: Mapping[str, Any], key: str) -> bool:
 
 
 def _has_default() -> bool:
-    """Say whether there is a default connection, wherever Airflow keeps it."""
+    """Return whether there is a default connection, wherever Airflow keeps it."""
     try:
         return _hook(DeltaHook.default_conn_name).connection is not None
-    except Exception:  # noqa: BLE001 - one that cannot be read is there all the same
+    except Exception:  # noqa: BLE001 - one that cannot be read exists
         return True
 
 
 def _assets(session: Session) -> list[tuple[int, str, Any]]:
-    """Return id, URI and the extra of the latest event of every asset; one seek in an index for each."""
+    """Return id, URI and the extra of the latest event of every asset, with one index lookup for each."""
     from airflow.models.asset import AssetEvent, AssetModel
     from sqlalchemy import select
 
@@ -324,17 +324,17 @@ def _connections(session: Session) -> tuple[KnownConnection, ...]:
             if base:
                 table_key(base)
             found.append(KnownConnection(conn_id, base))
-        except Exception as error:  # noqa: BLE001 - one connection that cannot be read must not hide the others
+        except Exception as error:  # noqa: BLE001 - one unreadable connection must not hide the others
             found.append(KnownConnection(conn_id, None, masked(f"{type(error).__name__}: {error}")))
     return tuple(found)
 
 
 def _of_asset_uri(asset_uri: str) -> tuple[str | None, str | None]:
-    """Return location and connection of a ``delta://`` asset URI, ``(None, None)`` when it cannot be told."""
+    """Return location and connection of a ``delta://`` asset URI; ``(None, None)`` if they cannot be read."""
     from airflow_delta.assets.delta import table_of_asset_uri
 
     try:
         table, conn_id = table_of_asset_uri(asset_uri)
         return _hook(conn_id or DeltaHook.default_conn_name).table_uri(table), conn_id
-    except Exception:  # noqa: BLE001 - a connection that cannot be read must not hide the other tables
+    except Exception:  # noqa: BLE001 - an unreadable connection must not hide the other tables
         return None, None

@@ -1,7 +1,6 @@
-"""The app behind "Delta tables": three pages, their data as JSON, and the files of their looks.
+"""The app behind "Delta tables": the pages, their data as JSON, and static files.
 
-Everything is read, nothing is changed. A table is named by its location, and only known ones are opened
-(:mod:`airflow_delta.plugins.known`).
+Read-only. A table is named by its location, and only known ones are opened (:mod:`airflow_delta.plugins.known`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def create_app() -> FastAPI:
     app = FastAPI(title="Delta tables", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(SecureHeaders)
     add_error_pages(app)
-    # The looks need no session: a frame's style sheet must load on the page that says "sign in", too.
+    # Static files need no session: the style sheet must also load on the page that asks the user to sign in.
     app.mount("/static", StaticFiles(directory=os.path.join(os.path.dirname(__file__), "static")), name="static")
     for path, page in (
         ("/", tables),
@@ -57,7 +56,7 @@ async def tables(request: Request, viewer: ViewerDep, search: Search = "", page:
 async def open_table(
     request: Request, viewer: ViewerDep, conn_id: Annotated[str, Query()], name: Annotated[str, Query(max_length=1000)]
 ) -> Response:
-    """Go to the table of this name below a connection's base path."""
+    """Redirect to the table of this name below a connection's base path."""
     uri = await in_thread(table_of_connection, viewer, conn_id, name)
     return RedirectResponse(views.table_url(prefix_of(request), uri), status_code=303)
 
@@ -71,7 +70,7 @@ async def table(
 
 
 async def transactions(request: Request, viewer: ViewerDep, location: Location, part: bool = False) -> Response:
-    """Show the transactions that no commit holds: as a page, or as the part that the table's page loads."""
+    """Show the uncommitted transactions: as a page, or as the part that the table's page loads."""
     page = await _transactions(request, viewer, location)
     return await in_thread(render, request, "transactions_part.html" if part else "transactions.html", page=page)
 
@@ -95,7 +94,7 @@ async def api_table(
 
 
 async def api_transactions(request: Request, viewer: ViewerDep, location: Location) -> Response:
-    """Return the transactions that no commit holds."""
+    """Return the uncommitted transactions."""
     return JSONResponse(await _transactions(request, viewer, location))
 
 

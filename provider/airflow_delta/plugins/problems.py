@@ -1,4 +1,4 @@
-"""What a page cannot show, as a status and words that a person can act on."""
+"""Errors of the pages, as a status and advice."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _MAX_DETAIL = 1500
 
 
 class PageProblem(Exception):
-    """A page that says what is wrong.
+    """An error page.
 
     :param status: HTTP status.
     :param title: what happened, in a few words.
     :param advice: what to do about it.
-    :param detail: the error as the engine or the storage worded it.
+    :param detail: the error message of the engine or the storage.
     """
 
     def __init__(self, status: int, title: str, advice: str = "", detail: str = "") -> None:
@@ -27,12 +27,12 @@ class PageProblem(Exception):
 
 
 def unknown_table(table: str) -> PageProblem:
-    """Return the answer for a table that is not known, or that this user may not see: the two are not told apart."""
+    """Return the answer for a table that is unknown or that this user may not see, which looks the same."""
     return PageProblem(
         404,
         "This table is not known",
-        "A table is shown when it is an asset of Airflow (an outlet of the task that commits: a delta_transaction has it by "
-        "default) or lies below the base path of a connection of type delta, and you may read that asset or connection.",
+        "A table is shown if it is an Airflow asset (an outlet of the task that commits; a delta_transaction has it by default) "
+        "or below the base path of a connection of type delta, and you may read that asset or connection.",
         table,
     )
 
@@ -57,15 +57,15 @@ def of_kinds(kinds: Collection[str], detail: str, table: str) -> PageProblem:
         return PageProblem(
             413,
             "Too large to show",
-            "The pages read no more than the API server can spare. The command line has no such limit: airflow delta.",
+            "The pages limit what they read on the API server. The command line has no such limit: airflow delta.",
             detail,
         )
     if "DeltaTableNotFoundException" in kinds:
         return gone(table, detail)
     if "VersionNotFoundException" in kinds:
-        return PageProblem(404, "The log does not hold this commit", "It was cleaned up, or does not exist yet.", detail)
+        return PageProblem(404, "This commit is not in the log", "It was cleaned up, or does not exist yet.", detail)
     if "DeltaLogCorruptedException" in kinds:
-        return PageProblem(502, "The log of this table is damaged", "Restore the file that is named from a backup.", detail)
+        return PageProblem(502, "The log of this table is damaged", "Restore the file named below from a backup.", detail)
     if "DeltaUnsupportedTableFeatureException" in kinds or "InvalidProtocolVersionException" in kinds:
         return PageProblem(502, "This table needs a newer reader", "Upgrade the provider on the API server.", detail)
     if "FileNotFoundError" in kinds or "NotADirectoryError" in kinds:
@@ -73,21 +73,21 @@ def of_kinds(kinds: Collection[str], detail: str, table: str) -> PageProblem:
     if "PermissionError" in kinds:
         return PageProblem(502, "The storage refused access", "Check the credentials of the connection of type delta.", detail)
     if "ReaderDiedError" in kinds:
-        return PageProblem(502, "The log of this table cannot be read", "The process that read it has ended. Try again.", detail)
+        return PageProblem(502, "The log of this table cannot be read", "The process reading it has ended. Try again.", detail)
     if "OSError" in kinds or "DeltaIllegalArgumentException" in kinds:
         return PageProblem(
             502,
             "The storage of this table cannot be reached",
-            "The API server reads the log itself: it needs a way to the storage, and a connection of type delta whose base path "
-            "covers the table where credentials are needed.",
+            "The API server reads the log itself: it needs network access to the storage and, if that requires credentials, a "
+            "connection of type delta whose base path covers the table.",
             detail,
         )
-    return PageProblem(502, "The log of this table cannot be read", "See the log of the API server for the whole error.", detail)
+    return PageProblem(502, "The log of this table cannot be read", "See the log of the API server for the full error.", detail)
 
 
 def gone(table: str, detail: str = "") -> PageProblem:
-    """Return the page for a table that is not there."""
-    return PageProblem(404, "There is no table here", "It was dropped or moved, or nothing was committed yet.", detail or table)
+    """Return the page for a table that does not exist."""
+    return PageProblem(404, "There is no table here", "It was dropped or moved, or nothing is committed yet.", detail or table)
 
 
 def timed_out(table: str, seconds: float) -> PageProblem:
@@ -95,11 +95,11 @@ def timed_out(table: str, seconds: float) -> PageProblem:
     return PageProblem(
         504,
         "The storage did not answer in time",
-        f"Nothing came within {seconds:g} seconds. Try again; a smaller page reads fewer commits.",
+        f"No answer within {seconds:g} seconds. Try again; a smaller page reads fewer commits.",
         table,
     )
 
 
 def busy(table: str) -> PageProblem:
-    """Return the page for a connection that too many reads wait for already."""
-    return PageProblem(503, "Too many pages wait for this storage", "Try again in a moment.", table)
+    """Return the page for a connection with too many waiting reads."""
+    return PageProblem(503, "Too many pages are waiting for this storage", "Try again in a moment.", table)

@@ -1,8 +1,8 @@
-"""The process that reads logs for the pages: requests come in on its standard input, answers go out on its standard output.
+"""The process that reads logs for the pages: requests on its standard input, answers on its standard output.
 
-Airflow's API server holds no log in its own memory and never waits for a storage in a thread that holds the interpreter: what
-takes too long or too much is killed here, and the memory is given back. Each message is its length in four bytes, and JSON.
-Credentials come with a request, never as an argument or in the environment. Nothing of Airflow is imported.
+So Airflow's API server holds no log in its memory and no thread of it is busy reading; a read that takes too long or too much
+memory is killed with this process. A message is its length in four bytes, then JSON. Credentials come with the request, never as
+an argument or in the environment. Airflow is not imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_ANSWER = 4 << 20
 """Bytes of JSON in one answer: the API server decodes it."""
 
 ADDRESS_SPACE = 8 << 30
-"""A second fence behind the API server's eye on the memory; addresses are more than what is in use."""
+"""Limit on addresses, besides the API server's limit on memory in use."""
 
 _CLIPPED_TEXT = 2_000
 _CLIPPED_ITEMS = 500
@@ -36,15 +36,15 @@ _LATE = 5.0
 def main() -> None:
     """Answer requests until there are no more."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    # Whatever a library prints must not get into the answers.
+    # What libraries print must not get into the answers.
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
-    os.nice(10)  # who only looks at a page can wait
+    os.nice(10)  # pages can wait
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE if hard == resource.RLIM_INFINITY else min(ADDRESS_SPACE, hard), hard))
     while (request := _receive(requests)) is not None:
-        # Should the API server be gone, nobody else ends a read that hangs.
+        # If the API server is gone, nobody else ends a read that hangs.
         signal.setitimer(signal.ITIMER_REAL, float(request.get("seconds", 60)) + _LATE)
         reply = json.dumps(answer(request)).encode()
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -63,16 +63,16 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         check_within(request["uri"], request.get("within"))
         return {"result": masked_values(_small_enough(_read(request)), secrets)}
     except MemoryError:
-        return _failed(ReadLimitException(f"Table {request['uri']} takes more memory to read than there is."), secrets)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told to who asked
+        return _failed(ReadLimitException(f"Reading table {request['uri']} takes more memory than is available."), secrets)
+    except Exception as error:  # noqa: BLE001 - every error is an answer
         return _failed(error, secrets)
 
 
 def check_within(uri: str, base: str | None) -> None:
-    """Refuse a local table when a symbolic link leads out of the directory that allows it.
+    """Refuse a local table if a symbolic link leads out of the allowed directory.
 
-    :param base: local directory; ``None`` allows all.
-    :raises DeltaTableNotFoundException: the table, its log or its staging directory lies elsewhere.
+    :param base: local directory; ``None`` for no limit.
+    :raises DeltaTableNotFoundException: if the table, its log or its staging directory lies elsewhere.
     """
     if base is None:
         return
@@ -104,16 +104,16 @@ def _read(request: Mapping[str, Any]) -> Any:
 
 
 def _small_enough(result: Any) -> Any:
-    """Return what fits into an answer: long texts and lists are cut where the whole is too long.
+    """Return a result that fits into an answer: if it is too long, long texts and lists are cut.
 
-    :raises ReadLimitException: it is too long all the same.
+    :raises ReadLimitException: if it is still too long.
     """
     if len(json.dumps(result)) <= MAX_ANSWER:
         return result
     clipped = _clipped(result)
     if len(json.dumps(clipped)) <= MAX_ANSWER:
         return clipped
-    raise ReadLimitException(f"What is to be shown is longer than {MAX_ANSWER >> 20} MiB.")
+    raise ReadLimitException(f"The answer is longer than {MAX_ANSWER >> 20} MiB.")
 
 
 def _clipped(value: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Processes that read logs (:mod:`airflow_delta.plugins.reader`), as the API server has them: started when needed, kept warm,
-killed when one takes too long or too much memory.
+"""The API server's processes that read logs (:mod:`airflow_delta.plugins.reader`): started on demand, kept warm, and killed if
+one takes too long or too much memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from airflow_delta.exceptions import ReadLimitException
 from airflow_delta.plugins.reader import HEADER
 
 MAX_MEMORY = 1 << 30
-"""Bytes that a reader may hold in memory."""
+"""Maximum memory of a reader, in bytes."""
 
 WARM = 2
-"""Readers that are kept when there is nothing to read."""
+"""Idle readers that are kept."""
 
 _MAX_READS = 500
 _TIDY_MEMORY = 256 << 20
-"""A reader that holds more after its work is not kept."""
+"""A reader that uses more after its work is not kept."""
 
 _LOOK = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -50,7 +50,7 @@ class Reader:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # What Airflow is told by its environment (its database, its keys, its connections) is none of a reader's business.
+            # A reader does not need Airflow's settings in the environment: database, keys, connections.
             env={name: value for name, value in os.environ.items() if "AIRFLOW" not in name},
             cwd="/",
         )
@@ -59,9 +59,9 @@ class Reader:
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Return the answer to a request; after any error the process is gone.
 
-        :raises TimeoutError: there was none within ``seconds``.
-        :raises ReadLimitException: the process took more than :data:`MAX_MEMORY`.
-        :raises ReaderDiedError: the process has ended.
+        :raises TimeoutError: if there was none within ``seconds``.
+        :raises ReadLimitException: if the process took more than :data:`MAX_MEMORY`.
+        :raises ReaderDiedError: if the process has ended.
         """
         self._reads += 1
         try:
@@ -78,7 +78,7 @@ class Reader:
             self._process.stdin.write(HEADER.pack(len(data)) + data)
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise ReaderDiedError(f"The reader has ended with {self._process.wait()}.") from error
+            raise ReaderDiedError(f"The reader ended with exit code {self._process.wait()}.") from error
         descriptor = self._process.stdout.fileno()
         poll = select.poll()  # not select: an API server may have many files open
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
@@ -87,7 +87,7 @@ class Reader:
             if poll.poll(1000 * max(min(_LOOK, deadline - time.monotonic()), 0)):
                 chunk = os.read(descriptor, 1 << 20)
                 if not chunk:
-                    raise ReaderDiedError(f"The reader has ended with {self._process.wait()}.")
+                    raise ReaderDiedError(f"The reader ended with exit code {self._process.wait()}.")
                 received += chunk
                 if len(received) >= HEADER.size and len(received) - HEADER.size >= HEADER.unpack_from(received)[0]:
                     answer: dict[str, Any] = json.loads(received[HEADER.size :])
@@ -95,13 +95,13 @@ class Reader:
                 continue
             if (used := self.memory()) > MAX_MEMORY:
                 raise ReadLimitException(
-                    f"Table {request['uri']} takes more than {MAX_MEMORY >> 20} MiB to read ({used >> 20} MiB so far)."
+                    f"Reading table {request['uri']} takes more than {MAX_MEMORY >> 20} MiB ({used >> 20} MiB so far)."
                 )
             if time.monotonic() >= deadline:
                 raise TimeoutError
 
     def memory(self) -> int:
-        """Return the bytes that the process holds in memory; 0 when it is gone."""
+        """Return the memory of the process in bytes; 0 if it has ended."""
         try:
             return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * _PAGE
         except (OSError, IndexError):
@@ -130,7 +130,7 @@ class Readers:
         self._idle: list[Reader] = []
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Return the answer of a reader that has nothing to do, or of a new one; raises as :meth:`Reader.ask` does."""
+        """Return the answer of an idle reader or a new one; raises as :meth:`Reader.ask` does."""
         with self._lock:
             reader = self._idle.pop() if self._idle else None
         if reader is not None and not reader.is_fit:
@@ -147,7 +147,7 @@ class Readers:
         return answer
 
     def stop(self) -> None:
-        """End the readers that have nothing to do."""
+        """End the idle readers."""
         with self._lock:
             idle, self._idle = self._idle, []
         for reader in idle:
@@ -159,7 +159,7 @@ _readers: tuple[int, Readers] | None = None
 
 
 def readers() -> Readers:
-    """Return the readers of this process; those of a process that it was forked from are not its own."""
+    """Return the readers of this process, not those of a process that it was forked from."""
     global _readers
     with _lock:
         if _readers is None or _readers[0] != os.getpid():

@@ -1,9 +1,9 @@
-"""Reading tables away from the API server: in processes of their own, a few at a time for each connection, and seldom twice.
+"""Read tables outside the API server: in separate processes, a few at a time for each connection, with a cache.
 
-A thread of the API server waits for each reader and holds nothing meanwhile. Of one connection two reads are under way at a time,
-and one while its storage does not answer; those that have answered keep readers of their own, so that dead endpoints, however
-many, do not hold them up. The same question asked twice is read once; what a commit did is remembered by its version. Threads and
-processes start with the first read: nothing of them exists when a server process forks.
+A thread of the API server waits for each reader without holding the interpreter. At most two reads of a connection run at a time,
+or one while its storage does not answer. Some readers are reserved for connections that have answered, so that dead endpoints do
+not block them. Equal requests share one read, and commits are cached by version. Threads and processes start with the first read,
+so none exist when a server process forks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from airflow_delta.plugins.remembered import Remembered
 T = TypeVar("T")
 
 READERS = 8
-"""Reads under way at a time in one process of the API server."""
+"""Concurrent reads in one process of the API server."""
 
 READERS_OF_A_CONNECTION = 2
 WAITING_FOR_A_CONNECTION = 100
@@ -37,19 +37,19 @@ READ_TIMEOUT = 15.0
 """Seconds that a page waits for a storage."""
 
 READERS_FOR_UNKNOWN = 6
-"""Those of them for connections that have not answered yet, or no longer do, however many these are."""
+"""How many of them may be for connections that have not answered yet, or no longer do."""
 
 FRESH_FOR = 2.0
-"""Seconds for which a page is not read again."""
+"""Seconds for which a page is reused."""
 
 LISTED_FOR = 10.0
-"""The same of what may take long."""
+"""The same for slow reads."""
 
 WEB_THREADS = 2
-"""Threads that look into Airflow's database and draw pages: they hold the interpreter, so that few leave Airflow its turn."""
+"""Threads that query Airflow's database and render pages; few, since they hold the interpreter."""
 
 LISTING = "transactions"
-"""What may take long; one of the readers of a connection does it at a time, so that its histories need not wait."""
+"""The slow read; only one for each connection runs at a time, so that its histories need not wait."""
 
 _SALT = os.urandom(16)
 
@@ -61,9 +61,9 @@ class Place:
     """Where a table is, and how it is reached.
 
     :param uri: location as the engine opens it.
-    :param options: of the object store.
-    :param connection: what reads are counted for: a connection, or the host of a table without one.
-    :param within: local directory that the table must lie in, links resolved; ``None`` for anywhere.
+    :param options: options of the object store.
+    :param connection: what reads are counted by: a connection, or the host of a table without one.
+    :param within: local directory that must contain the table, with links resolved; ``None`` for no limit.
     """
 
     uri: str
@@ -73,7 +73,7 @@ class Place:
 
     @property
     def id(self) -> str:
-        """Return what tells this place from all others, also from the same one with other credentials."""
+        """Return a key that is unique for the place and the credentials."""
         told = json.dumps([self.uri, sorted(self.options.items()), self.connection, self.within])
         return hashlib.blake2b(told.encode(), key=_SALT, digest_size=16).hexdigest()
 
@@ -81,7 +81,7 @@ class Place:
 async def history(place: Place, *, limit: int, before: int | None) -> dict[str, Any]:
     """Return a page of a table's history, see :func:`airflow_delta.plugins.data.history`.
 
-    :raises PageProblem: it cannot be read.
+    :raises PageProblem: if it cannot be read.
     """
     of = place.id
 
@@ -96,7 +96,7 @@ async def history(place: Place, *, limit: int, before: int | None) -> dict[str, 
 async def commit(place: Place, version: int, *, offset: int) -> dict[str, Any]:
     """Return one commit, see :func:`airflow_delta.plugins.data.commit_detail`.
 
-    :raises PageProblem: it cannot be read.
+    :raises PageProblem: if it cannot be read.
     """
     of = place.id
     key = ("commit", of, version, offset)
@@ -114,17 +114,17 @@ async def commit(place: Place, version: int, *, offset: int) -> dict[str, Any]:
 
 
 async def open_transactions(place: Place) -> list[dict[str, Any]]:
-    """Return the transactions that no commit holds, see :func:`airflow_delta.plugins.data.open_transactions`.
+    """Return the uncommitted transactions, see :func:`airflow_delta.plugins.data.open_transactions`.
 
-    :raises PageProblem: they cannot be told.
+    :raises PageProblem: if they cannot be read.
     """
     return await _read(place, (LISTING, place.id), lambda ask_reader: ask_reader(LISTING, {}))
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Call a function that looks into Airflow's database or draws a page, on a thread of the plugin's own.
+    """Call a function that queries Airflow's database or renders a page, in one of the plugin's own threads.
 
-    Not on those of the framework: Airflow's own API would wait for them.
+    In the framework's threads it would block Airflow's own API.
     """
     return await asyncio.wrap_future(_process().web.submit(lambda: function(*arguments, **named)))
 
@@ -147,7 +147,7 @@ async def _read(place: Place, key: tuple[Any, ...], ask: Callable[[AskReader], T
 
 
 def _look_at(late: asyncio.Future[Any]) -> None:
-    """Keep asyncio from reporting a late error as one that nobody looked at."""
+    """Keep asyncio from reporting a late error as never retrieved."""
     if not late.cancelled():
         late.exception()
 
@@ -162,7 +162,7 @@ class _Job:
 
 
 class _Schedule:
-    """Which read is next: at most so many at a time, and so many of each connection."""
+    """Decides which read is next, within the limits in total and for each connection."""
 
     def __init__(self, keep: Callable[[tuple[Any, ...], Any], None]) -> None:
         self._keep = keep
@@ -176,9 +176,9 @@ class _Schedule:
         self._slow: set[str] = set()
 
     def submit(self, place: Place, key: tuple[Any, ...], ask: Callable[[AskReader], Any]) -> Future[Any]:
-        """Return what will be the answer; the same one for who asks the same meanwhile.
+        """Return the future answer; equal requests share it.
 
-        :raises PageProblem: too many wait already.
+        :raises PageProblem: if too many are waiting.
         """
         with self._lock:
             if (job := self._jobs.get(key)) is not None:
@@ -192,7 +192,7 @@ class _Schedule:
             return job.future
 
     def _start(self) -> None:
-        """Start what may be started, in turn of the connections."""
+        """Start the reads that may start, connection by connection."""
         for connection in list(self._waiting):
             waiting = self._waiting.pop(connection)
             allowed = 1 if connection in self._slow else READERS_OF_A_CONNECTION
@@ -207,7 +207,7 @@ class _Schedule:
                 self._threads.submit(self._run, job)
             if not self._running[connection]:
                 del self._running[connection]
-            if waiting:  # at the end: the others come first the next time
+            if waiting:  # at the end: the others come first next time
                 self._waiting[connection] = waiting
 
     def _has_room(self, connection: str) -> bool:
@@ -218,10 +218,10 @@ class _Schedule:
 
     def _run(self, job: _Job) -> None:
         try:
-            if time.monotonic() >= job.deadline:  # nobody waits for it any more
+            if time.monotonic() >= job.deadline:  # nobody is waiting any more
                 raise timed_out(job.place.uri, READ_TIMEOUT)
             result = job.ask(lambda what, arguments: _ask(job.place, what, arguments))
-        except BaseException as error:  # noqa: BLE001 - it is who asked that gets it
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
             self._ended(job, slow=True if isinstance(error, PageProblem) and error.status == 504 else None)
             job.future.set_exception(error)
         else:
@@ -250,7 +250,7 @@ class _Schedule:
 def _ask(place: Place, what: str, arguments: dict[str, Any]) -> Any:
     """Ask a reader.
 
-    :raises PageProblem: it could not tell.
+    :raises PageProblem: if the reader failed.
     """
     request = {"what": what, "uri": place.uri, "options": dict(place.options), "within": place.within, "arguments": arguments}
     try:
@@ -270,7 +270,7 @@ def _ask(place: Place, what: str, arguments: dict[str, Any]) -> Any:
 
 
 class _Process:
-    """What one process of the API server has."""
+    """The state of one process of the API server."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -292,10 +292,10 @@ def _process() -> _Process:
 
 
 def remembered() -> Remembered:
-    """Return what this process remembers of tables."""
+    """Return the cache of this process."""
     return _process().remembered
 
 
 def forget() -> None:
-    """Remember nothing any more."""
+    """Clear the cache."""
     _process().remembered.clear()

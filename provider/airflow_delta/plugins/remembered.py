@@ -1,7 +1,7 @@
-"""What has been read of tables, kept for the next page: what a commit did by table and version, and pages for a moment.
+"""Cache of what was read: commits by table and version, and pages for a moment.
 
-A commit never changes; one that has another size or time than the one that was read is another one (the table was deleted and
-made anew). Everything is kept as text within a limit on bytes, the one that was not used for longest goes first.
+A commit never changes; if its size or time differs, it is another one (the table was deleted and recreated). Everything is kept
+as text up to a limit of bytes, and the least recently used goes first.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class _Kept:
 
 
 class KnownCommits:
-    """What some commits of a table did, as it was remembered at one moment.
+    """Some cached commits of a table at one moment.
 
-    :param kept: size and time, and the summary as text, by version.
+    :param kept: by version: size and time, and the summary as text.
     """
 
     def __init__(self, owner: Remembered, of: str, kept: Mapping[int, tuple[Sequence[int], str]]) -> None:
@@ -39,11 +39,11 @@ class KnownCommits:
         self._kept = kept
 
     def stamps(self) -> dict[str, list[int]]:
-        """Return size and time of the commits by version."""
+        """Return size and time of the commits, by version."""
         return {str(version): list(stamp) for version, (stamp, _) in self._kept.items()}
 
     def completed(self, commits: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the commits of an answer, with what it left out as known; what is new is remembered."""
+        """Return the commits of an answer, with known ones filled in; new ones are cached."""
         told = []
         for commit in commits:
             version = commit["version"]
@@ -56,7 +56,7 @@ class KnownCommits:
 
 
 class Remembered:
-    """The memory of one API server process."""
+    """The cache of one API server process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,13 +65,13 @@ class Remembered:
         self._bytes = 0
 
     def fresh(self, key: tuple[Any, ...], seconds: float) -> Any:
-        """Return a result that was kept less than so many seconds ago, else ``None``."""
+        """Return a result cached less than ``seconds`` ago, otherwise ``None``."""
         with self._lock:
             kept = self._results.get(key)
         return json.loads(kept.text) if kept is not None and time.monotonic() - kept.at < seconds else None
 
     def result(self, key: tuple[Any, ...]) -> Any:
-        """Return a result that was kept, else ``None``."""
+        """Return a cached result, otherwise ``None``."""
         with self._lock:
             kept = self._results.get(key)
             if kept is not None:
@@ -79,7 +79,7 @@ class Remembered:
         return json.loads(kept.text) if kept is not None else None
 
     def keep(self, key: tuple[Any, ...], result: Any) -> None:
-        """Keep a result."""
+        """Cache a result."""
         text = json.dumps(result)
         if len(text) > _LARGEST:
             return
@@ -90,7 +90,7 @@ class Remembered:
             self._make_room()
 
     def commits(self, of: str) -> KnownCommits:
-        """Return what is known of the commits of a table.
+        """Return the cached commits of a table.
 
         :param of: its :attr:`~airflow_delta.plugins.reading.Place.id`.
         """
@@ -101,7 +101,7 @@ class Remembered:
             return KnownCommits(self, of, dict(kept or {}))
 
     def keep_commit(self, of: str, version: int, commit: Mapping[str, Any]) -> None:
-        """Keep what a commit did, with its ``stamp``."""
+        """Cache a commit with its ``stamp``."""
         text = json.dumps(commit)
         if len(text) > _LARGEST:
             return

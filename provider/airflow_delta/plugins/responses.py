@@ -1,4 +1,4 @@
-"""Pages, errors and headers: server-rendered, escaped, and nothing from elsewhere."""
+"""Pages, errors and headers: rendered on the server, escaped, and without content from other hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Message = MutableMapping[str, Any]
 
 
 class SecureHeaders:
-    """ASGI middleware: every response of the pages says what a browser may do with it."""
+    """ASGI middleware that adds security headers to every response."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -40,7 +40,7 @@ class SecureHeaders:
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
-        """Add the headers to the response."""
+        """Call the app and add the headers to its response."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -94,7 +94,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if status == 401:
         return _sign_in(request)
     if status == 403:
-        advice = "The pages need the right to read assets. Ask an administrator of this Airflow for it."
+        advice = "The pages require permission to read assets. Ask an administrator of this Airflow for it."
         return _answer(request, PageProblem(403, "You may not see Delta tables", advice))
     if status == 404:
         return _answer(request, PageProblem(404, "There is no such page"))
@@ -112,7 +112,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: 
 
 
 def _sign_in(request: Request) -> Response:
-    """Send a browser to the login page and back; inside the frame, the link leads the whole window there."""
+    """Redirect a browser to the login page and back; inside the frame, show a link for the whole window instead."""
     path = request.url.path.removeprefix(root_of(request))
     query = f"?{request.url.query}" if request.url.query else ""
     # Back to these pages within Airflow's UI.

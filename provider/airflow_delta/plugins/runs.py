@@ -1,4 +1,4 @@
-"""What Airflow's metadata say about a table: the runs that committed to it, how hard that was, and the commits that failed."""
+"""What Airflow's metadata say about a table: the runs that committed to it, their attempts, and failed commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RECENT_EVENTS = 30
 MAX_FAILURES = 20
 _MAX_EVENTS = 1000
-# An event is recorded when the task has ended, which is some time after its commit.
+# An event is recorded when the task ends, some time after its commit.
 _BEFORE, _AFTER = timedelta(hours=1), timedelta(days=2)
 
 
@@ -61,23 +61,23 @@ def task_run(
     }
 
 
-def recent_events(session: Session, viewer: Viewer, table: KnownTable, limit: int = RECENT_EVENTS) -> list[dict[str, Any]]:
-    """Return the latest commits of a table as its events tell them, newest first, one for each version."""
+def recent_events(session: Session, viewer: Viewer, table: KnownTable) -> list[dict[str, Any]]:
+    """Return the latest commits of a table from its events, newest first, one for each version."""
     found: dict[int, dict[str, Any]] = {}
     for asset_id in table.asset_ids:
-        for said, dag_id, run_id in _events(session, table, asset_id, limit=2 * limit):
+        for said, dag_id, run_id in _events(session, table, asset_id, limit=2 * RECENT_EVENTS):
             if dag_id is not None and not viewer.may_read_run(dag_id):
                 continue
-            # A watcher tells the same commit as the task that made it, without the run.
+            # A watcher reports the same commit as the task that made it, without the run.
             if found.get(said["version"], {}).get("dag_id") is None:
                 found[said["version"]] = {**said, "dag_id": dag_id, "run_id": run_id}
-    return [found[version] for version in sorted(found, reverse=True)[:limit]]
+    return [found[version] for version in sorted(found, reverse=True)[:RECENT_EVENTS]]
 
 
 def facts_by_version(
     session: Session, viewer: Viewer, table: KnownTable, commits: Sequence[Mapping[str, Any]]
 ) -> dict[int, dict[str, Any]]:
-    """Return what only the events know of some commits: attempts, and versions checked for conflicts."""
+    """Return what only the events say about commits: attempts, and versions checked for conflicts."""
     if not commits or not table.asset_ids:
         return {}
     times = [commit["timestamp"] for commit in commits if commit["timestamp"]]
@@ -100,10 +100,8 @@ def facts_by_version(
     return facts
 
 
-def failed_commits(
-    session: Session, viewer: Viewer, table: KnownTable, root: str, limit: int = MAX_FAILURES
-) -> list[dict[str, Any]]:
-    """Return the tries of tasks with this table as outlet that failed, newest first; only of Dags that the user may see."""
+def failed_commits(session: Session, viewer: Viewer, table: KnownTable, root: str) -> list[dict[str, Any]]:
+    """Return failed tries of tasks with this table as outlet, newest first, only of Dags that the user may see."""
     from airflow.models.asset import TaskOutletAssetReference
     from airflow.models.taskinstance import TaskInstance
     from airflow.models.taskinstancehistory import TaskInstanceHistory
@@ -126,7 +124,7 @@ def failed_commits(
             .where(or_(*((model.dag_id == dag_id) & (model.task_id == task_id) for dag_id, task_id in tasks)))
             .where(model.state.in_(failed), model.end_date.is_not(None))
             .order_by(model.end_date.desc())
-            .limit(limit)
+            .limit(MAX_FAILURES)
         )
         for *key, state, end_date, operator, reason in rows:
             if tuple(key) not in found:
@@ -140,7 +138,7 @@ def failed_commits(
                     "message": None,
                     "conflict_version": None,
                 }
-    failures = sorted(found.values(), key=lambda failure: failure["timestamp"], reverse=True)[:limit]
+    failures = sorted(found.values(), key=lambda failure: failure["timestamp"], reverse=True)[:MAX_FAILURES]
     _add_exceptions(
         session, [failure for failure in failures if failure["state"] == "failed" and viewer.may_read_xcom(failure["dag_id"])]
     )
@@ -148,7 +146,7 @@ def failed_commits(
 
 
 def _add_exceptions(session: Session, failures: Sequence[dict[str, Any]]) -> None:
-    """Add what the tasks left about their errors; XComs are those of the last try of each."""
+    """Add the errors that tasks pushed as XCom, which are those of their last try."""
     from airflow.models.xcom import XComModel
     from sqlalchemy import and_, or_, select
 
@@ -203,7 +201,7 @@ def _events(
 
 
 def _times(first: int, last: int) -> tuple[datetime, datetime] | None:
-    """Return when the events of commits were recorded, ``None`` where a log tells times that no calendar has."""
+    """Return when the events of commits were recorded; ``None`` if the times in the log are out of range."""
     try:
         since, until = (datetime.fromtimestamp(milliseconds / 1000, UTC) for milliseconds in (first, last))
         return since - _BEFORE, until + _AFTER

@@ -1,4 +1,4 @@
-"""What a page shows to one user: what the log tells, with what Airflow knows beside it, without what the user may not see."""
+"""The data of a page for one user: from the log and from Airflow, without what the user may not see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RUNS = 3
 
 
 def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page: int = 0) -> dict[str, Any]:
-    """Return a page of the tables that the user may see, and the ``delta`` connections; no storage is touched.
+    """Return a page of the tables that the user may see, and the ``delta`` connections; storage is not accessed.
 
     :param root: path of Airflow's UI.
     :param prefix: path of these pages.
@@ -32,7 +32,7 @@ def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page
     """
     known = known_tables()
     wanted = [table for table in known.tables.values() if search.lower() in table.uri.lower()]
-    # One more than shown says whether there is another page.
+    # One more than shown tells whether there is another page.
     visible: list[KnownTable] = []
     for table in wanted:
         if (seen := known.seen_by(viewer, table)) is not None:
@@ -80,14 +80,14 @@ def history_page(viewer: Viewer, table: KnownTable, history: Mapping[str, Any], 
     """Return a page of a table's history with the runs that committed, and the commits that failed."""
     with create_session(scoped=False) as session:
         facts = facts_by_version(session, viewer, table, history["commits"])
-        # Failures are of now: older pages leave them out.
+        # Failures are recent: older pages omit them.
         failures = failed_commits(session, viewer, table, root) if history["newer"] is None else []
     commits = [_commit(viewer, table, commit, facts.get(commit["version"]), root, prefix) for commit in history["commits"]]
     return {**history, **_head(table, prefix), "commits": commits, "failures": failures}
 
 
 def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], root: str, prefix: str) -> dict[str, Any]:
-    """Return one commit with the run that made it and those that it was checked against."""
+    """Return one commit with the run that made it and the commits that it was checked against."""
     with create_session(scoped=False) as session:
         facts = facts_by_version(session, viewer, table, [detail["commit"]])
     commit = _commit(viewer, table, detail["commit"], facts.get(detail["commit"]["version"]), root, prefix)
@@ -96,7 +96,7 @@ def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], ro
 
 
 def transactions_page(viewer: Viewer, table: KnownTable, transactions: list[dict[str, Any]], prefix: str) -> dict[str, Any]:
-    """Return the transactions that no commit holds; the keys of Dags that the user may not see are left out."""
+    """Return the uncommitted transactions, without the keys of Dags that the user may not see."""
     shown = [
         {**transaction, "app_id": app_id if app_id and viewer.may_read_app_id(app_id) else None}
         for transaction in transactions
@@ -129,7 +129,7 @@ def _commit(
 ) -> dict[str, Any]:
     shown = viewer.without_hidden_dags(commit)
     read_version = shown["read_version"]
-    # Also without an event: every version after the one that was read, up to its own, was committed by others meanwhile.
+    # Also without an event: others committed every version between the one that was read and its own.
     winners = max(shown["version"] - read_version - 1, 0) if read_version is not None else None
     return {
         **shown,

@@ -1,4 +1,4 @@
-"""Wait until a Delta table has a version: a given one, or the next one of a kind."""
+"""Wait for a version of a Delta table: a given one, or the next matching commit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import exceptions
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.committing import REFUSALS
 from airflow_delta.operators.identity import whole_number
+from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions, commit_report, operation_names
 
 if TYPE_CHECKING:
@@ -23,40 +23,37 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 STATE_KEY = "delta_table_version"
-"""Key of the watermark in the state store of the task."""
+"""Key of the watermark in the task state store."""
 
 XCOM_KEY = "delta_table_version"
-"""Key of the XCom with the number of the version alone."""
+"""Key of the XCom with only the version number."""
 
 
 class DeltaTableVersionSensor(BaseSensorOperator):
-    """Wait for a commit to a Delta table, whoever makes it. Reads the log only; neither data nor the list of files.
+    """Wait for a commit to a Delta table by any writer. Reads only the log, neither data nor the list of files.
 
-    With ``version`` it waits until the table has that version. Else it waits for the first commit after ``after_version`` that
-    has one of the operations, touched one of the partitions, and changed rows.
+    With ``version`` it waits until the table has that version. Otherwise it waits for the first commit after ``after_version``
+    that has one of the operations, touched one of the partitions, and changed rows.
 
     Returns the commit as JSON, the same in every mode: the fields of
     :class:`~airflow_delta.commands.inspect.observe.CommitSummary` (``version``, ``timestamp``, ``operation``, ``partitions``,
     ``num_records``, ``tags``, ...) with ``observed_version`` (the latest one), ``table``, ``table_identity`` (its id) and
-    ``dedupe_key``. The XCom ``delta_table_version`` has the number alone,
-    for reads that are pinned to it.
+    ``dedupe_key``. The XCom ``delta_table_version`` has only the version number, for reads at that version.
 
-    :param table: URI, absolute path, or name below the connection's base path. A table that does not exist is waited for.
-        (templated)
+    :param table: URI, absolute path, or name below the connection's base path. The table need not exist yet. (templated)
     :param delta_conn_id: connection of type ``delta``. (templated)
-    :param version: wait until the table has this version, whatever it did. (templated)
-    :param after_version: wait for a commit after this one; -1 counts all. Default: the version that the table has when the sensor
-        first looks; it is kept in the state store of the task, so that it stays the same in reschedules, retries and after a
-        clear. (templated)
-    :param operation: name or names of Delta's operations that count, such as ``WRITE`` or ``["MERGE", "DELETE"]``, in upper or
-        lower case; default: all. (templated)
+    :param version: wait for this version, whatever its operation. (templated)
+    :param after_version: wait for a commit after this version; -1 includes all. Default: the table's version when the sensor
+        first looks, which is kept in the task state store across reschedules, retries and clears. (templated)
+    :param operation: Delta operations to wait for, one or several, such as ``WRITE`` or ``["MERGE", "DELETE"]``, in any case;
+        default: all. (templated)
     :param partitions: Spark SQL predicate over partition columns, such as ``day >= '2026-01-01'``: only commits that touched a
         partition that may satisfy it. (templated)
-    :param data_change_only: commits that changed no rows (OPTIMIZE, ALTER TABLE, CREATE TABLE) do not count, also when
-        ``operation`` names them.
-    :param fail_if_missing: fail when there is no table at the first look, rather than wait for it.
-    :param deferrable: wait in the triggerer; default: ``[operators] default_deferrable``. ``poke_interval`` is then how often it
-        looks, and ``timeout`` how long.
+    :param data_change_only: ignore commits that changed no rows (OPTIMIZE, ALTER TABLE, CREATE TABLE), even if ``operation``
+        names them.
+    :param fail_if_missing: fail if there is no table at the first look.
+    :param deferrable: wait in the triggerer; default: ``[operators] default_deferrable``. It looks every ``poke_interval``
+        seconds, for at most ``timeout`` seconds.
 
     The other parameters are those of Airflow's ``BaseSensorOperator``.
     """
@@ -95,10 +92,10 @@ class DeltaTableVersionSensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Wait, and return the commit.
 
-        :raises DeltaIllegalArgumentException: the arguments do not go together.
-        :raises DeltaTableNotFoundException: there is no table, and ``fail_if_missing`` is set.
-        :raises VersionNotFoundException: commits that had not been looked at were cleaned up.
-        :raises PredicateException: ``partitions`` does not parse or names an unknown column.
+        :raises DeltaIllegalArgumentException: if the arguments contradict each other.
+        :raises DeltaTableNotFoundException: if there is no table and ``fail_if_missing`` is set.
+        :raises VersionNotFoundException: if commits were cleaned up before they were looked at.
+        :raises PredicateException: if ``partitions`` does not parse or names an unknown column.
         """
         self._check_arguments(context)
         if self.deferrable:
@@ -108,7 +105,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         return self._finish(context, super().execute(context))
 
     def _defer(self, context: Context) -> NoReturn:
-        # A first look that failed has told nothing; the trigger then finds the present version itself.
+        # After a failed first look nothing is known; the trigger then finds the current version itself.
         seen = self._seen if self._seen is not None or self.version is not None else self._known(context)
         self.defer(
             trigger=DeltaTableVersionTrigger(
@@ -128,7 +125,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Return the commit that the trigger has found, or raise the error that it met."""
+        """Return the commit that the trigger found, or raise its error."""
         if event.get("status") == "error":
             if self.never_fail:
                 raise AirflowSkipException("Skipping due to never_fail is set to True.")
@@ -144,7 +141,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value=commit_report(match))
 
     def _poke_once(self, context: Context) -> PokeReturnValue:
-        """Look before the task is deferred; errors count as those of a poke do."""
+        """Look before the task is deferred; errors are handled as in a poke."""
         try:
             return self.poke(context)
         except Exception as error:
@@ -152,7 +149,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
                 raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
             if not self.silent_fail:
                 raise
-            self.log.exception("The first look at table %s failed; the trigger tries again.", self.table)
+            self.log.exception("The first look at table %s failed; the trigger will try again.", self.table)
             return PokeReturnValue(is_done=False)
 
     def _look(self, context: Context) -> Match | None:
@@ -182,7 +179,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
     # -- from where on --------------------------------------------------------------------------------------------------------
 
     def _baseline(self, context: Context, log: DeltaLog) -> Watermark:
-        """Return the version after which commits count: the one that was looked at last, the given one, or the present one."""
+        """Return the version after which commits count: the last one looked at, the given one, or the current one."""
         from airflow_delta.commands.inspect.watch import watermark_now
 
         if (known := self._known(context)) is not None:
@@ -209,13 +206,13 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         return Watermark.from_dict(stored)
 
     def _remember(self, context: Context, seen: Watermark) -> None:
-        """Keep how far the table was looked at in vain; what was waited for is never behind it."""
+        """Store how far the table was searched without a match."""
         store = context.get("task_state_store")
         if store is not None:
             store.set(STATE_KEY, {**seen.to_dict(), "waits_for": self._waits_for()})
 
     def _waits_for(self) -> dict[str, Any]:
-        """Return what a stored version belongs to: it says nothing about another table or other conditions."""
+        """Return what a stored version belongs to: it does not apply to another table or other conditions."""
         return {
             "table": self.table,
             "delta_conn_id": self.delta_conn_id,
@@ -231,17 +228,17 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         version, after = whole_number("version", self.version), whole_number("after_version", self.after_version)
         if version is not None and (after is not None or self.operation or self.partitions):
             raise DeltaIllegalArgumentException(
-                f"version={version} waits for one version, whatever it did: after_version, operation and partitions do not go "
-                f"with it (table {self.table}). Leave version out to wait for the next commit that matches."
+                f"version={version} cannot be combined with after_version, operation or partitions (table {self.table}). Leave "
+                "version out to wait for the next commit that matches."
             )
         if (version is not None and version < 0) or (after is not None and after < -1):
             raise DeltaIllegalArgumentException(
-                f"version must be 0 or more and after_version -1 or more, got {version} and {after} (table {self.table})."
+                f"version must be at least 0 and after_version at least -1, got {version} and {after} (table {self.table})."
             )
         if version is None and after is None and self.reschedule and not self.deferrable and not context.get("task_state_store"):
             raise DeltaIllegalArgumentException(
-                f"The sensor is rescheduled, and no task state store is there to keep the version that table {self.table} had at "
-                "first. Give after_version, or use mode='poke' or deferrable=True."
+                f"There is no task state store to keep the first version of table {self.table} across reschedules. Pass "
+                "after_version, or use mode='poke' or deferrable=True."
             )
 
     def _conditions(self) -> CommitConditions:
@@ -251,7 +248,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         if commit is not None:
             context["ti"].xcom_push(key=XCOM_KEY, value=commit["version"])
             self.log.info(
-                "Version %s of %s is there: %s, %s rows in %s files added, %s files removed; the latest version is %s.",
+                "Found version %s of %s: %s, %s rows in %s files added, %s files removed; the latest version is %s.",
                 commit["version"],
                 commit["table"],
                 commit["operation"] or "unknown operation",

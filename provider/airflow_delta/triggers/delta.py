@@ -1,4 +1,4 @@
-"""Wait for versions of a Delta table in the triggerer: for a deferred sensor once, for an asset's watcher again and again."""
+"""Wait for versions of a Delta table in the triggerer: once for a deferred sensor, continuously for an asset watcher."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
 
 _BATCH = 100
-"""So many commits at most in one event."""
+"""Maximum number of commits in one event."""
 
 _HANDED_OVER = 10.0
-"""Seconds after which an event counts as handed over: the triggerer passes on what its triggers yield about once a second."""
+"""Seconds after which an event counts as delivered: the triggerer passes on what its triggers yield about once a second."""
 
 _REOPEN = 3600.0
-"""Seconds after which the table is opened anew: the credentials of its connection may have been renewed."""
+"""Seconds after which the table is reopened: the credentials of its connection may have been renewed."""
 
 _FAILURES = 5
-"""Failures of the storage in a row that a deferred sensor lives with."""
+"""Consecutive storage failures after which a deferred sensor fails."""
 
 
 def operation_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the operations of an argument that may be one name or several."""
+    """Return the operations in an argument that is one name or several."""
     return (value,) if isinstance(value, str) and value else tuple(value or ())
 
 
 def commit_conditions(operation: str | Sequence[str] | None, partitions: str | None, data_change_only: bool) -> CommitConditions:
-    """Return the conditions that the arguments of sensor and trigger stand for."""
+    """Return the conditions for the arguments of the sensor or the trigger."""
     from airflow_delta.commands.inspect.watch import CommitConditions
 
     names = operation_names(operation)
@@ -47,7 +47,7 @@ def commit_conditions(operation: str | Sequence[str] | None, partitions: str | N
 
 
 def commit_report(match: Match) -> dict[str, Any]:
-    """Return what a sensor returns for a commit: plain JSON."""
+    """Return what a sensor returns for a commit, as plain JSON."""
     return {
         **match.summary.to_dict(),
         "observed_version": match.observed_version,
@@ -58,34 +58,32 @@ def commit_report(match: Match) -> dict[str, Any]:
 
 
 class DeltaTableVersionTrigger(BaseEventTrigger):
-    """Fire for versions of a Delta table, whoever commits them: this provider, Spark, delta-rs, any engine.
+    """Fire for versions of a Delta table, committed by any engine: this provider, Spark, delta-rs.
 
-    As the trigger of an ``AssetWatcher`` it tells of each matching version, in order and at least once: an event for each look
-    that found any. How far it is,
-    it keeps in the state store of the asset, after the events have been handed over; after a restart of the triggerer the events
-    of the last moments may come again, and consumers know them by ``dedupe_key``. It never ends by itself: an error is logged,
-    and the next poll tries again.
+    As the trigger of an ``AssetWatcher`` it reports each matching version, in order and at least once: one event for each poll
+    that found any. It keeps its position in the asset state store, after the events have been delivered; after a restart of the
+    triggerer the latest events may repeat, and consumers recognise them by ``dedupe_key``. It never ends by itself: an error is
+    logged, and the next poll tries again.
 
-    ``payload`` of an event: ``version``, ``read_version`` (``None`` where the writer does not say), ``observed_version`` (the
+    ``payload`` of an event: ``version``, ``read_version`` (``None`` if the writer did not record it), ``observed_version`` (the
     latest one at that time), ``table``, ``table_identity`` (its id), ``operation``, ``timestamp`` (milliseconds),
     ``transaction_id``, ``num_files``, ``num_removed_files``, ``num_records``, ``num_bytes``, ``num_partitions``, ``partitions``
-    (100 at most), ``data_change``, ``dedupe_key``. Of several commits in one look these are the last one's, and ``commits`` has
-    all of them, oldest first: ``commits_of_events`` reads both forms.
+    (at most 100), ``data_change``, ``dedupe_key``. If a poll found several commits, these describe the last one, and ``commits``
+    has all of them, oldest first: ``commits_of_events`` reads both forms.
 
-    Airflow runs equal triggers once. One that is equal for several assets cannot tell their states apart: give each a ``label``.
+    Airflow runs equal triggers once. If several assets have equal triggers, their states clash: give each a ``label``.
 
     :param table: URI, absolute path, or name below the connection's base path.
     :param delta_conn_id: connection of type ``delta``.
-    :param after_version: fire for versions after this one; default: those after the version that the table has when the trigger
-        first runs. A watcher that has a state goes on from there.
-    :param operation: name or names of Delta's operations that count, such as ``WRITE``; default: all.
+    :param after_version: fire for versions after this one; default: after the table's version when the trigger first runs. A
+        watcher with a stored state continues from that.
+    :param operation: Delta operations to report, one or several, such as ``WRITE``; default: all.
     :param partitions: Spark SQL predicate over partition columns: only commits that touched a partition that may satisfy it.
-    :param data_change_only: commits that changed no rows (OPTIMIZE, ALTER TABLE) do not count, also when ``operation`` names
-        them.
-    :param poll_interval: seconds between two looks at the log.
-    :param label: tells apart triggers that are the same otherwise.
-    :param version: with ``single_event``: fire when the table has this version, whatever it did.
-    :param table_id: id of the table that ``after_version`` belongs to; of another table at that place, all versions are later.
+    :param data_change_only: ignore commits that changed no rows (OPTIMIZE, ALTER TABLE), even if ``operation`` names them.
+    :param poll_interval: seconds between two polls of the log.
+    :param label: distinguishes triggers that are otherwise equal.
+    :param version: with ``single_event``: fire when the table has this version, whatever its operation.
+    :param table_id: id of the table that ``after_version`` belongs to; all versions of another table at that place are later.
     :param single_event: fire once and end, for a deferred task.
     """
 
@@ -139,12 +137,12 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
 
     @property
     def state_key(self) -> str:
-        """Key of the watermark in the state store of the asset: another one as soon as the trigger looks for something else."""
+        """Key of the watermark in the asset state store; it changes with what the trigger looks for."""
         looks_for = {name: value for name, value in self.serialize()[1].items() if name != "poll_interval"}
         return f"delta_table_version.{hashlib.sha256(json.dumps(looks_for, sort_keys=True).encode()).hexdigest()[:16]}"
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Fire for the versions; all reading of storage happens in threads."""
+        """Fire for the versions; storage is read in threads."""
         events = self._wait() if self.single_event else self._watch()
         async for event in events:
             yield event
@@ -161,14 +159,14 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                 match, seen = await asyncio.to_thread(self._look, seen)
                 failures = 0
             except DeltaError as error:
-                # An event, so that the task fails with this error rather than with one that only says that a trigger failed.
+                # An event, so that the task fails with this error and not only with that of a failed trigger.
                 yield _event({"status": "error", **_description(error)})
                 return
             except OSError as error:
                 failures += 1
                 if failures >= _FAILURES:
                     raise
-                self.log.warning("Table %s could not be looked at (%s of %s): %s", self.table, failures, _FAILURES, error)
+                self.log.warning("Could not read table %s (%s of %s): %s", self.table, failures, _FAILURES, error)
                 self._opened = None
             else:
                 if match is not None:
@@ -196,14 +194,14 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                     seen = await self._begin()
                 await self._remember_handed_over(due)
                 matches, now_seen = await asyncio.to_thread(self._look_further, seen)
-            except Exception as error:  # noqa: BLE001 - a trigger that ends is started again at once, over and over
+            except Exception as error:  # noqa: BLE001 - a trigger that ends is restarted at once, again and again
                 self._opened = None
-                self.log.error("Table %s could not be looked at; trying again in %ss: %s", self.table, self.poll_interval, error)
+                self.log.error("Could not read table %s; trying again in %s s: %s", self.table, self.poll_interval, error)
             else:
                 if matches:
                     yield _event(watched_extras(matches))
                 if now_seen != seen:
-                    # Not before the events are safe: they are passed on after the yield, and a triggerer may die any time.
+                    # Not before the events are safe: they are passed on after the yield, and a triggerer may die at any time.
                     seen = now_seen
                     due.append((time.monotonic(), now_seen))
             if len(matches) < _BATCH:
@@ -218,7 +216,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             seen = Watermark(self.after_version, self.table_id)
         else:
             seen = await asyncio.to_thread(self._present)
-        # At once: what is committed before the first event must not be taken for old after a restart.
+        # At once: after a restart, commits before the first event must not count as old.
         await self._remember(seen)
         return seen
 
@@ -229,15 +227,15 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             return None
         try:
             return Watermark.from_dict(await self.asset_state_store.aget(self.state_key))
-        except ValueError as error:  # the store of several assets wants to be told which one, and a trigger does not know them
+        except ValueError as error:  # with several assets the store asks which one, and a trigger does not know them
             raise DeltaIllegalArgumentException(
-                f"Several assets are watched by one and the same trigger for table {self.table}, and each has its own state. "
-                "Give the trigger of each asset a label= of its own, or use one asset (delta_asset) for the table.",
+                f"Several assets share one trigger for table {self.table}, but each has its own state. Give the trigger of each "
+                "asset its own label=, or use one asset (delta_asset) for the table.",
                 table=self.table,
             ) from error
 
     async def _remember_handed_over(self, due: deque[tuple[float, Watermark]]) -> None:
-        """Remember the latest that is old enough: on a busy table there is always one that is not."""
+        """Store the latest watermark that is old enough: on a busy table there is always one that is not."""
         ready = [seen for since, seen in due if time.monotonic() - since >= _HANDED_OVER]
         if ready:
             await self._remember(ready[-1])
@@ -269,8 +267,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             snapshot = log.snapshot
             gone = -1 if error.version is None else error.version
             following = error.earliest if error.earliest is not None and error.earliest > gone else snapshot.version + 1
-            self.log.error("%s Going on with version %s; there is no event for those before.", error, following)
-            # Of the table that is there now: it may be another one than was seen.
+            self.log.error("%s Continuing with version %s; earlier ones get no event.", error, following)
+            # Of the current table, which may not be the one that was seen.
             seen = Watermark(following - 1, snapshot.metadata.id)
         return found, seen
 

@@ -59,7 +59,7 @@
     part.setAttribute("aria-busy", "true");
     const hint = document.createElement("p");
     hint.className = "hint pad";
-    hint.textContent = "Looking under the table’s staging directory …";
+    hint.textContent = "Reading the table’s staging directory …";
     part.querySelector(".hint")?.replaceWith(hint);
     fetch(part.dataset.load, { credentials: "same-origin", headers: { Accept: "text/html" } })
       .then((response) => response.text())

@@ -1,0 +1,140 @@
+"""The base of the operators, and of the parts that several of them share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+from airflow.sdk import BaseOperator, RetryPolicy
+
+from airflow_delta.operators.lineage import TaskLineage, lineage_on_complete, lineage_on_start
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+PartT = TypeVar("PartT", bound="Part")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Part:
+    """Parameters that several operators share, and what a running task does with them.
+
+    The parameters of a part are parameters, and attributes, of every operator that lists it in ``parts``. A task makes its parts
+    with :meth:`DeltaOperator.hold` when it runs, since only then its templates are rendered.
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = ()
+    task: Any = field(init=False)
+
+    @classmethod
+    @cache
+    def parameters(cls) -> Mapping[str, inspect.Parameter]:
+        """Return the parameters by name."""
+        return inspect.signature(cls).parameters
+
+    @classmethod
+    def of(cls, task: DeltaOperator) -> Self:
+        """Return the part with the task's current parameters."""
+        part = cls(**{name: getattr(task, name) for name in cls.parameters()})
+        part.task = task
+        return part
+
+    def on_kill(self) -> None:
+        """End running work."""
+
+
+Parts = tuple[type[Part], ...]
+
+
+def templated(parts: Parts) -> tuple[str, ...]:
+    """Return the template fields of parts."""
+    return tuple(name for part in parts for name in part.template_fields)
+
+
+class DeltaOperator(BaseOperator):
+    """Base of the operators that are made of parts.
+
+    :param kwargs: parameters of the parts and of any Airflow task.
+    """
+
+    parts: ClassVar[Parts] = ()
+    default_retry_policy: ClassVar[RetryPolicy | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "parts" in vars(cls):
+            cls.__init__ = _with_shared_parameters(cls)  # type: ignore[method-assign]
+
+    def __init__(self, **kwargs: Any) -> None:
+        parts = [part(**{name: kwargs.pop(name) for name in part.parameters() if name in kwargs}) for part in self.parts]
+        if self.default_retry_policy is not None:
+            kwargs.setdefault("retry_policy", self.default_retry_policy)
+        super().__init__(**kwargs)
+        for part in parts:
+            for name in part.parameters():
+                setattr(self, name, getattr(part, name))
+        self._held: tuple[Part, ...] = ()
+        self._killed = False
+
+    def hold(self, part: type[PartT]) -> PartT:
+        """Return a part with the rendered parameters; a kill of the task reaches it."""
+        held = part.of(self)
+        self._held = (*self._held, held)
+        return held
+
+    def on_kill(self) -> None:
+        """End the work of the parts; a commit reads :attr:`is_cancelled` right before it puts its log entry."""
+        self._killed = True
+        for part in self._held:
+            part.on_kill()
+        super().on_kill()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task was told to stop."""
+        return self._killed
+
+    @cached_property
+    def lineage(self) -> TaskLineage:
+        """The tables that the running task has read and written."""
+        return TaskLineage(self.log)
+
+    def table_to_write(self) -> str | None:
+        """Return the table that the task commits to; ``None`` for a stage, or a name that needs its connection."""
+        return None
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the table that the task is about to write, if its arguments name it."""
+        return lineage_on_start(self.table_to_write())
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:  # noqa: ARG002 - as it is called
+        """Return the versions that the task has read and written."""
+        return lineage_on_complete(self.lineage)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the versions that the task had read and committed before it failed."""
+        return self.get_openlineage_facets_on_complete(task_instance)
+
+
+def _with_shared_parameters(cls: type[DeltaOperator]) -> Callable[..., None]:
+    """Return the constructor of an operator with a signature that includes the parameters of its parts.
+
+    Airflow reads these signatures to apply ``default_args``, and to check the arguments of ``partial`` and ``expand``.
+    """
+    init: Any = vars(cls).get("__init__")
+    if init is None:
+
+        def init(self: DeltaOperator, **kwargs: Any) -> None:
+            super(cls, self).__init__(**kwargs)
+
+    signature = inspect.signature(init)
+    *own, variadic = signature.parameters.values()
+    shared = [each for part in cls.parts for each in part.parameters().values()]
+    if cls.default_retry_policy is not None:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        shared.append(inspect.Parameter("retry_policy", kind, default=cls.default_retry_policy, annotation="RetryPolicy | None"))
+    init.__signature__ = signature.replace(parameters=[*own, *shared, variadic])
+    return init  # type: ignore[no-any-return]

@@ -1,0 +1,144 @@
+"""What every stage does around its own work: find its transaction and the stages that it builds on, and report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_delta.observability import Stopwatch, TaskMetrics
+from airflow_delta.operators.base import Part
+from airflow_delta.operators.expected_stages import valid_reports
+from airflow_delta.operators.identity import flatten_reports, stage_identity
+from airflow_delta.operators.origin import open_transaction
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.commands.stage.stage_view import StageView
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+    from airflow_delta.staging.report import StageRequest
+
+STAGE_COLOR = "#e0f2f7"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class StageWork(Part):
+    """The part of a task that stages something for a transaction. Readers of the table see nothing until the commit.
+
+    :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
+    :param after: outputs of earlier stages of the same transaction to build on: this stage sees the table as they leave it.
+        Without it, the commit refuses stages that touch the same files or partitions. (templated)
+    :param delta_conn_id: connection to the table; default: the start task's. (templated)
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("transaction", "after", "delta_conn_id")
+
+    transaction: Any = None
+    after: Any = ()
+    delta_conn_id: str | None = None
+
+    log: DeltaLog = field(init=False)
+    handle: TransactionHandle = field(init=False)
+
+    def open(self, context: Context) -> None:
+        """Find the transaction that the task got as XCom.
+
+        :raises HandleMismatchException: if it is not the one in the Dag file.
+        """
+        self.open_own(context, *open_transaction(self.task, context))
+
+    def open_own(self, context: Context, log: DeltaLog, handle: TransactionHandle) -> None:
+        """Work for a transaction that the task itself has begun."""
+        self.log, self.handle = log, handle
+        self._identity = stage_identity(context)
+        self._context = context
+        self._metrics, self._clock = TaskMetrics(context["ti"]), Stopwatch()
+
+    def view(self, spark_table_uri: str | None = None) -> StageView:
+        """Return what the plan of this stage works with, and all that follows."""
+        from airflow_delta.commands.stage.stage_view import open_stage
+
+        return open_stage(self.log, self.handle, **self._identity, after=self._earlier(), spark_table_uri=spark_table_uri)
+
+    def _earlier(self) -> tuple[StagedWrite, ...]:
+        """The staged writes that this stage builds on; a skipped stage left none."""
+        reports = flatten_reports(self.after) if self.after else ()
+        if self.transaction is not None:
+            return tuple(valid_reports(self._context, reports))
+        from airflow_delta.staging.contract import StagedWrite
+
+        return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)  # the plan refuses them
+
+    def report_if_committed(self, mode: str) -> dict[str, Any] | None:
+        """Return the report of a stage that has nothing to do because an earlier run committed its transaction key.
+
+        :raises HandleMismatchException: if the handle says so but the log does not.
+        """
+        if self.handle.committed is None:
+            return None
+        from airflow_delta.commands.outcome.find_commit import committed_earlier
+        from airflow_delta.commands.stage.stage_view import open_stage, skipped
+
+        committed = committed_earlier(self.log, self.handle)
+        handle = replace(self.handle, committed=committed)
+        self.task.log.info(
+            "Transaction %s: its key %s is already in version %s of %s: nothing is staged (rerun_policy=%s).",
+            handle.transaction_id,
+            handle.app_id,
+            committed.version,
+            handle.table,
+            handle.rerun_policy,
+        )
+        return skipped(open_stage(self.log, handle, **self._identity), mode=mode).to_dict()
+
+    def tell_plan(self, request: StageRequest) -> None:
+        """Log what Spark is asked to do."""
+        files = [*(request.scan.files if request.scan else ()), *(request.rewrite.files if request.rewrite else ())]
+        self.task.log.info(
+            "Transaction %s: planned %s of stage %s at version %s: reads %s files (%s bytes) of the table.",
+            request.transaction_id,
+            request.mode if request.operation == "WRITE" else request.operation,
+            request.stage,
+            request.read_version,
+            len(files),
+            sum(file.size for file in files),
+        )
+
+    def collected(self, collect: Callable[[], StagedWrite]) -> StagedWrite:
+        """Turn files into staged actions, and log what their footers say."""
+        clock = Stopwatch()
+        staged = collect()
+        self.task.log.info(
+            "Transaction %s: read the footers of %s files of stage %s: %s rows, %s bytes; %.1f s.",
+            staged.transaction_id,
+            staged.num_files,
+            staged.stage,
+            staged.num_records,
+            staged.num_bytes,
+            clock.seconds,
+        )
+        return staged
+
+    def report(self, staged: StagedWrite) -> Mapping[str, Any]:
+        """Log what was staged and return its JSON form."""
+        self.task.log.info(
+            "Transaction %s: staged %s of stage %s: %s rows in %s files added, %s files removed, %s bytes; attempt %s. "
+            "Nothing is visible until the commit.",
+            staged.transaction_id,
+            staged.mode if staged.operation == "WRITE" else staged.operation,
+            staged.stage,
+            staged.num_records,
+            staged.num_files,
+            staged.num_removed_files,
+            staged.num_bytes,
+            staged.attempt,
+        )
+        self.measure(staged)
+        return staged.to_dict()
+
+    def measure(self, staged: StagedWrite) -> None:
+        """Send the metrics of what was staged, and record what was read."""
+        self._metrics.staged(staged, self.handle.table, self._clock.seconds)
+        self.task.lineage.note_reads(self.handle, [staged])
