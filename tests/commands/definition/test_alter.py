@@ -242,7 +242,7 @@ def test_what_is_refused_names_table_and_version(table: Table, change: Change, e
 
 def test_features_that_readers_know_are_not_dropped(table: Table) -> None:
     table.write(ROWS, begin={"configuration": {"delta.enableDeletionVectors": "true"}})
-    with pytest.raises(DeltaUnsupportedOperationException, match="Let Delta Spark do it"):
+    with pytest.raises(DeltaUnsupportedOperationException, match="Use Delta Spark"):
         run(table, DropFeature("deletionVectors"))
 
 

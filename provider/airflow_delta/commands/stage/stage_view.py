@@ -103,11 +103,12 @@ class StageView(TransactionView):
 
         :raises StagingException: if the report is not that of the request, or names directories outside the attempt.
         """
-        for name in ("transaction_id", "stage", "attempt"):
-            if getattr(report, name) != getattr(request, name):
+        asked = {"transaction_id": self.handle.transaction_id, "stage": request.stage, "attempt": request.attempt}
+        for name, expected in asked.items():
+            if getattr(report, name) != expected:
                 raise StagingException(
                     f"The report of stage {request.stage} is of another execution: {name} is {getattr(report, name)!r}, expected "
-                    f"{getattr(request, name)!r}. Clear the stage.",
+                    f"{expected!r}. Clear the stage.",
                     table=self.handle.table,
                     version=self.handle.read_version,
                 )
@@ -116,9 +117,10 @@ class StageView(TransactionView):
             raise StagingException(
                 f"The report of stage {request.stage} names directories outside its attempt", table=self.handle.table
             )
-        asked = replace(self, task_id=request.task_id, map_index=request.map_index, attempt=request.attempt)
         given = Arguments.of(request)
-        return asked if given.after == self.after else _with_stages(asked, given.earlier)
+        same = (request.task_id, request.map_index, request.attempt) == (self.task_id, self.map_index, self.attempt)
+        stage = self if same else replace(self, task_id=request.task_id, map_index=request.map_index, attempt=request.attempt)
+        return stage if given.after == self.after else _with_stages(stage, given.earlier)
 
     def staged(
         self,
