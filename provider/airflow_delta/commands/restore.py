@@ -163,7 +163,9 @@ def _keys(files: pa.Table) -> list[tuple[str, str | None]]:
 def _without(files: pa.Table, keys: list[tuple[str, str | None]], kept: set[tuple[str, str | None]]) -> pa.Table:
     import pyarrow as pa
 
-    return files.filter(pa.array([key not in kept for key in keys], pa.bool_()))
+    from airflow_delta.log.arrow.arrays import array
+
+    return files.filter(array([key not in kept for key in keys], pa.bool_()))
 
 
 def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> None:

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from airflow_delta.log.arrow.arrays import array as to_array
+from airflow_delta.log.arrow.arrays import repeated
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
@@ -83,7 +85,7 @@ def to_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
         source = camel(field.name)
         if field.name == "data_change":
-            arrays.append(pa.repeat(pa.scalar(False), rows.num_rows))
+            arrays.append(repeated(False, rows.num_rows))
         elif field.name == "stats" and "stats_parsed" in rows.schema.names and _absent(rows, "stats"):
             from airflow_delta.log.checkpoint.stats import format_stats
 
@@ -122,13 +124,11 @@ def from_actions(actions: Iterable[AddFile] | Iterable[RemoveFile], schema: pa.S
 def _column(rows: list[Any], field: pa.Field) -> pa.Array:
     name = field.name
     if name == "data_change":
-        return pa.repeat(pa.scalar(False), len(rows))
+        return repeated(False, len(rows))
     values = [getattr(row, name) for row in rows]
-    if field.type == STRING_MAP:
-        values = [None if value is None else list(value.items()) for value in values]
-    elif name == "deletion_vector":
+    if name == "deletion_vector":
         values = [None if value is None else msgspec.structs.asdict(value) for value in values]
-    return pa.array(values, field.type)
+    return to_array(values, field.type)
 
 
 def to_add_files(files: pa.Table) -> list[AddFile]:

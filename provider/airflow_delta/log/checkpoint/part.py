@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.schema.walk import Path
-from airflow_delta.log.statistics.footers import leaf_paths
+from airflow_delta.log.statistics.footers import instant_of, leaf_paths
 
 BATCH_ROWS = 32_768
 
@@ -83,6 +83,9 @@ class RowGroup:
         statistics = self._meta.column(position).statistics
         if statistics is None or not statistics.has_min_max:
             return None
+        moment = instant_of(statistics)
+        if moment is not None:
+            return moment(statistics.min_raw), moment(statistics.max_raw)
         return statistics.min, statistics.max
 
     def may_hold(self, kind: str) -> bool:

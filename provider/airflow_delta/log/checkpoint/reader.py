@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, Manifest, SidecarFile, check_manifest, decode_manifest
 from airflow_delta.log.checkpoint.part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
 from airflow_delta.log.schema.walk import Path
@@ -137,7 +138,7 @@ class CheckpointReader:
         if self.manifest is not None:
             return {txn.app_id: txn for txn in self.manifest.transactions}.get(app_id)
         for batch in self._batches(self._state_parts, "txn", ["appId", "version", "lastUpdated"]):
-            for row in batch.filter(pc.equal(batch.column("appId"), app_id)).to_pylist():
+            for row in batch.filter(pc.equal(batch.column("appId"), scalar(app_id))).to_pylist():
                 found = SetTransaction(app_id=app_id, version=row["version"], last_updated=row.get("lastUpdated"))
         return found
 

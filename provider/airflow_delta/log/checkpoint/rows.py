@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA
 from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, SidecarFile
 from airflow_delta.log.checkpoint.schema import (
@@ -44,7 +45,7 @@ class AddRows:
 
     def _column(self, files: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name == "dataChange":
-            return pa.repeat(pa.scalar(False), files.num_rows)
+            return repeated(False, files.num_rows)
         name = _snake(field.name)
         if name in FILE_SCHEMA.names and name not in files.schema.names:
             return pa.nulls(files.num_rows, field.type)
@@ -99,34 +100,33 @@ def state_rows(
     txns = sorted(transactions, key=lambda txn: txn.app_id)
     if txns:
         columns = [
-            pa.array([txn.app_id for txn in txns], pa.string()),
-            pa.array([txn.version for txn in txns], pa.int64()),
-            pa.array([txn.last_updated for txn in txns], pa.int64()),
+            array([txn.app_id for txn in txns], pa.string()),
+            array([txn.version for txn in txns], pa.int64()),
+            array([txn.last_updated for txn in txns], pa.int64()),
         ]
         yield "txn", pa.StructArray.from_arrays(columns, fields=list(TXN))
-    yield "metaData", pa.array([_row(metadata)], METADATA)
-    yield "protocol", pa.array([_row(protocol)], PROTOCOL)
+    yield "metaData", array([_row(metadata)], METADATA)
+    yield "protocol", array([_row(protocol)], PROTOCOL)
     named = sorted(domains, key=lambda domain: domain.domain)
     if named:
-        yield "domainMetadata", pa.array([_row(domain) for domain in named], DOMAIN_METADATA)
+        yield "domainMetadata", array([_row(domain) for domain in named], DOMAIN_METADATA)
 
 
 def metadata_rows(about: CheckpointMetadata) -> pa.StructArray:
     """Return the column ``checkpointMetadata``."""
-    tags = None if about.tags is None else list(about.tags.items())
-    return pa.array([{"version": about.version, "tags": tags}], CHECKPOINT_METADATA)
+    return array([{"version": about.version, "tags": about.tags}], CHECKPOINT_METADATA)
 
 
 def sidecar_rows(sidecars: Sequence[SidecarFile]) -> pa.StructArray:
     """Return the column ``sidecar``."""
-    return pa.array([msgspec.to_builtins(sidecar) for sidecar in sidecars], SIDECAR)
+    return array([msgspec.to_builtins(sidecar) for sidecar in sidecars], SIDECAR)
 
 
 def _row(action: Protocol | Metadata | DomainMetadata) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(action)
     if isinstance(action, Metadata):
-        row["configuration"] = list(action.configuration.items())
-        row["format"] = {"provider": action.format.provider, "options": list(action.format.options.items())}
+        row["configuration"] = action.configuration
+        row["format"] = {"provider": action.format.provider, "options": action.format.options}
     return row
 
 

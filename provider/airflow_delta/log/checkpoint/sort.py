@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import array
+from airflow_delta.log.checkpoint import partitions
 from airflow_delta.log.checkpoint.partitions import COUNT, KEY, combination_keys, combinations
 from airflow_delta.log.expressions.predicate import partition_texts
 from airflow_delta.log.schema.partition_values import parse_partition_value
@@ -48,7 +50,7 @@ class PartitionTyper:
             if text not in known:
                 known[text] = parse_partition_value(text, data_type)
             values.append(known[text])
-        return pa.array(values, arrow).take(encoded.indices)
+        return array(values, arrow).take(encoded.indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,10 @@ class PartitionOrder:
             counted = combinations(texts, combination_keys(texts))
             found = counted if found is None else pa.concat_tables([found, counted])
             if found.num_rows > 4 * bucket_rows:
-                found = _merged(found)
+                found = partitions.merged(found)
         if found is None:
-            return cls(pa.array([], pa.string()), [0])
-        found = _merged(found)
+            return cls(array([], pa.string()), [0])
+        found = partitions.merged(found)
         texts = [found.column(str(i)).combine_chunks() for i in range(len(typer.names))]
         typed = pa.table(typer.typed(texts), names=[str(i) for i in range(len(texts))])
         order = pc.sort_indices(typed, sort_keys=[(name, "ascending") for name in typed.column_names])
@@ -101,11 +103,6 @@ class PartitionOrder:
             rows += count
         keys = found.column(KEY).take(order)
         return cls(keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys, starts)
-
-
-def _merged(found: pa.Table) -> pa.Table:
-    keys = [name for name in found.column_names if name != COUNT]
-    return found.group_by(keys, use_threads=False).aggregate([(COUNT, "sum")]).rename_columns({f"{COUNT}_sum": COUNT})
 
 
 class Buckets:
@@ -120,7 +117,7 @@ class Buckets:
         self._held: list[list[bytes]] = [[] for _ in order.bucket_starts]
         ends = [*order.bucket_starts[1:], len(order.keys)]
         self._sizes = [end - start for start, end in zip(order.bucket_starts, ends, strict=True)]
-        self._bucket_of = pa.array([bucket for bucket, size in enumerate(self._sizes) for _ in range(size)], pa.int32())
+        self._bucket_of = array([bucket for bucket, size in enumerate(self._sizes) for _ in range(size)], pa.int32())
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Hand out the rows of a batch, which has a column ``partition_values``."""

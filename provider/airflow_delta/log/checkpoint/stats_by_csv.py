@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import scalar
+
 _COMMAS = bytes.maketrans(b"{}:", b",,,")
 _COMMAS_FOR_BRACES = bytes.maketrans(b"{}", b",,")
 _BLOCK = 1 << 20
@@ -134,7 +136,7 @@ def _leaves(data_type: pa.DataType, path: Path = ()) -> Iterator[tuple[Path, pa.
 def _check(table: pa.Table, shape: _Shape, types: Mapping[str, pa.DataType]) -> None:
     expected = [*shape.keys.items(), *((gap, "") for gap in shape.gaps)]
     for position, text in expected:
-        if not pc.all(pc.equal(table.column(str(position)), text), skip_nulls=False).as_py():
+        if not pc.all(pc.equal(table.column(str(position)), scalar(text)), skip_nulls=False).as_py():
             raise NotUniform
     for position in shape.values.values():
         if types.get(str(position)) == pa.string():

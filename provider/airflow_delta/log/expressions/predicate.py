@@ -155,10 +155,13 @@ class Predicate:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        from airflow_delta.log.arrow.arrays import array as to_array
+        from airflow_delta.log.arrow.arrays import repeated, scalar
+
         part = None if self.partition_part is None else self.partition_part.widened
         if part is None or not part.columns:
             keep = part is None or part.evaluate({}) is True
-            return pc.equal(pa.nulls(length, pa.bool_()).fill_null(keep), True)
+            return repeated(keep, length)
         encoded = [texts(column.physical_path[0]).dictionary_encode(null_encoding="encode") for column in part.columns]
         values = [
             [_value(text, column.data_type) for text in array.dictionary.to_pylist()]
@@ -167,11 +170,11 @@ class Predicate:
         # One number for each combination: positions in the dictionaries, as digits of a mixed radix.
         codes = encoded[0].indices.cast(pa.int64())
         for array in encoded[1:]:
-            codes = pc.add(pc.multiply(codes, len(array.dictionary)), array.indices.cast(pa.int64()))
+            codes = pc.add(pc.multiply(codes, scalar(len(array.dictionary))), array.indices.cast(pa.int64()))
         combined = codes.dictionary_encode()
         paths = [column.physical_path for column in part.columns]
         kept = [part._may_hold(dict(zip(paths, _digits(code, values), strict=True))) for code in combined.dictionary.to_pylist()]
-        return pa.array(kept, pa.bool_()).take(combined.indices)
+        return to_array(kept, pa.bool_()).take(combined.indices)
 
 
 def _value(text: str | None, data_type: DataType) -> Any:
@@ -192,16 +195,18 @@ def _digits(code: int, values: list[list[Any]]) -> list[Any]:
 
 def partition_texts(values: pa.MapArray, name: str) -> pa.Array:
     """Return the texts of one partition column from maps of texts; null where the map lacks it."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
+    from airflow_delta.log.arrow.arrays import scalar
+
+    wanted = scalar(name)
     if len(values) and not values.null_count:
         start, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
         keys, items = values.keys.slice(start, end - start), values.items.slice(start, end - start)
-        found = items.filter(pc.equal(keys, name))
+        found = items.filter(pc.equal(keys, wanted))
         if len(found) == len(values):  # a map holds a key once at most: one hit in each
             return found
-    return pc.map_lookup(values, pa.scalar(name), "first")
+    return pc.map_lookup(values, wanted, "first")
 
 
 __all__ = ["Predicate", "PredicateException", "partition_texts"]

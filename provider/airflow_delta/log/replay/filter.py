@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA, from_actions
 from airflow_delta.log.checkpoint.part import RowGroup
 from airflow_delta.log.checkpoint.reader import CheckpointReader
@@ -56,7 +57,7 @@ class FileFilter:
 
         def evaluate(rows: pa.RecordBatch) -> pa.BooleanArray:
             if column not in rows.schema.names:
-                return pa.nulls(rows.num_rows, pa.bool_()).fill_null(True)
+                return repeated(True, rows.num_rows)
             return self._statistics_mask(rows.column(column), rows.column("partitionValues") if mixed else None)
 
         return [*(members if typed else ["stats"]), *mixed], evaluate
@@ -95,7 +96,7 @@ class PathFilter(FileFilter):
 
     def __init__(self, paths: Collection[str]) -> None:
         self._paths = sorted(paths)
-        values = pa.array(self._paths, pa.string())
+        values = array(self._paths, pa.string())
         self._steps: list[Step] = [(["path"], lambda rows: pc.is_in(rows.column("path"), value_set=values))]
 
     def prepare(self, reader: CheckpointReader) -> None:

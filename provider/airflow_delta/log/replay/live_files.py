@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, TailFiles, canonical_path, file_key, is_plain
+from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.checkpoint.file_columns import (
     FILE_SCHEMA,
     TOMBSTONE_SCHEMA,
@@ -151,7 +152,7 @@ class _Selection:
                 masks.append(pc.replace_with_mask(mask, mask, evaluate(_as_batch(rows.filter(mask)))))
             else:
                 masks.append(mask)
-        combined = pa.concat_arrays(masks) if masks else pa.array([], pa.bool_())
+        combined = pa.concat_arrays(masks) if masks else array([], pa.bool_())
         groups, kept, at = [], [], 0
         for group in self.groups:
             part = combined.slice(at, group.num_rows)
@@ -159,7 +160,7 @@ class _Selection:
             if pc.any(part).as_py():
                 groups.append(group)
                 kept.append(part)
-        return replace(self, groups=groups, mask=pa.concat_arrays(kept) if kept else pa.array([], pa.bool_()))
+        return replace(self, groups=groups, mask=pa.concat_arrays(kept) if kept else array([], pa.bool_()))
 
 
 def _as_batch(rows: pa.StructArray) -> pa.RecordBatch:
@@ -202,7 +203,7 @@ class TouchedFiles:
         if folded:
             paths = {_folded(spelling) for path in paths for spelling in _spellings(path)}
         return cls(
-            pa.array(list(paths), pa.string()),
+            array(list(paths), pa.string()),
             frozenset(file_key(action) for action in actions) if folded or vectors else None,
             folded,
             ("path", *(_VECTOR_ID if vectors else ())),
@@ -226,7 +227,7 @@ class TouchedFiles:
         paths = chosen.column("path").to_pylist()
         vectors = chosen.column("deletionVector").to_pylist() if "deletionVector" in chosen.schema.names else [None] * len(paths)
         dead = [(canonical_path(p), _vector_id(v)) in keys for p, v in zip(paths, vectors, strict=True)]
-        return pc.replace_with_mask(candidates, candidates, pa.array(dead, pa.bool_()))
+        return pc.replace_with_mask(candidates, candidates, array(dead, pa.bool_()))
 
 
 def _folded(path: str) -> str:
@@ -292,8 +293,8 @@ def _checkpoint_tombstones(reader: CheckpointReader, tail: TailFiles, retained_a
     wanted = [camel(name) for name in TOMBSTONE_SCHEMA.names if name != "data_change"]
     for rows in reader.remove_batches(wanted):
         if retained_after is not None and "deletionTimestamp" in rows.schema.names:
-            times = pc.fill_null(rows.column("deletionTimestamp"), 0)
-            rows = rows.filter(pc.greater(times, retained_after))
+            times = pc.fill_null(rows.column("deletionTimestamp").cast(pa.int64()), scalar(0))
+            rows = rows.filter(pc.greater(times, scalar(retained_after)))
         live = touched.drop_from(rows)
         if live.num_rows:
             yield to_columns(live, TOMBSTONE_SCHEMA)

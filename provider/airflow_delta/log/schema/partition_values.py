@@ -283,10 +283,11 @@ def partition_array(texts: pa.Array, data_type: DataType) -> pa.Array:
     """
     import pyarrow as pa
 
+    from airflow_delta.log.arrow.arrays import array
     from airflow_delta.log.schema.types import arrow_type
 
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
     encoded = texts.dictionary_encode()
     values = [parse_partition_value(text, data_type) for text in encoded.dictionary.to_pylist()]
-    return pa.array(values, arrow_type(data_type)).take(encoded.indices)
+    return array(values, arrow_type(data_type)).take(encoded.indices)

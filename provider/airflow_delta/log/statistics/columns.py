@@ -8,12 +8,13 @@ from __future__ import annotations
 import datetime as dt
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.expressions.ast import Column
 from airflow_delta.log.schema.partition_values import parse_timestamp, partition_array, possible_instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
@@ -97,9 +98,9 @@ def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: Column, bou
         encoded = pc.dictionary_encode(texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts)
         ranges = [possible_instants(text, column.data_type) for text in encoded.dictionary.to_pylist()]
         if any(ranges):
-            ends = [pa.array([r and r[end] for r in ranges], kind).take(encoded.indices) for end in (0, 1)]
+            ends = [array([r and r[end] for r in ranges], kind).take(encoded.indices) for end in (0, 1)]
             low, high = (pc.coalesce(end, bounds) for end in ends)
-    return Bounds(low, high, nulls, pc.add(pc.multiply(nulls, 0), 1))
+    return Bounds(low, high, nulls, repeated(1, len(nulls)))
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------------------
@@ -184,20 +185,20 @@ def _decode_one(text: str | None, decode: Callable[[str], Any], nothing: Any) ->
         return nothing
 
 
-def _numbers(array: pa.Array) -> pa.Array:
+def _numbers(values: pa.Array) -> pa.Array:
     """Return the array with NaN, which bounds nothing, as unknown."""
-    if not pa.types.is_floating(array.type):
-        return array
-    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), scalar(None, values.type), values)
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     source = pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
     try:
-        array = pa.array(values, source)
-        return _numbers(array) if source == kind else array.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError):
-        return _numbers(pa.array([_one(value, kind) for value in values], kind))  # an odd value among them
+        found = array(values, source)
+        return _numbers(found) if source == kind else found.cast(kind)
+    except (pa.ArrowException, ValueError, OverflowError, TypeError):
+        return _numbers(array([_one(value, kind) for value in values], kind))  # an odd value among them
 
 
 def _one(value: Any, kind: pa.DataType) -> Any:
@@ -211,6 +212,7 @@ def _one(value: Any, kind: pa.DataType) -> Any:
             value = parse_timestamp(value, zoned=kind.tz is not None)
         elif pa.types.is_date(kind):
             value = dt.date.fromisoformat(value)
-        return cast("Any", pa.scalar(value, kind).as_py())
-    except (pa.ArrowInvalid, ValueError, OverflowError, TypeError):
+        array([value], kind)
+    except (ValueError, OverflowError, TypeError):
         return None
+    return value

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import repeated, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DecimalType, StructType
 from airflow_delta.log.statistics.columns import Bounds, from_json, from_partition_values, from_struct
@@ -81,12 +82,11 @@ def skipping_mask(
         for column in partition_columns(predicate):
             known[column] = from_partition_values(partition_texts(column.physical_path[0]), column, has_bounds(column))
     mask = _Rules(known, len(stats)).may_hold(ast.push_down_not(predicate.expression))
-    return pc.fill_null(mask, True)
+    return pc.fill_null(mask, scalar(True))
 
 
 def _constant(value: bool | None, length: int) -> pa.BooleanArray:
-    nothing = pa.nulls(length, pa.bool_())
-    return nothing if value is None else pc.fill_null(nothing, value)
+    return pa.nulls(length, pa.bool_()) if value is None else repeated(value, length)
 
 
 class _Rules:
@@ -107,7 +107,7 @@ class _Rules:
             case ast.Opaque() | ast.Not(ast.Opaque()):
                 return _constant(None, self.length)
             case ast.IsNull(column) if column in self.known:
-                return pc.greater(self.known[column].null_count, 0)
+                return pc.greater(self.known[column].null_count, scalar(0))
             case ast.Not(ast.IsNull(column)) if column in self.known:
                 return self._not_all_null(column)
             case ast.Compare("<=>", column, literal) if literal.value is None:
@@ -159,7 +159,8 @@ class _Rules:
         if not prefix:
             return _constant(None, self.length)
         shortest = pc.utf8_slice_codeunits(bounds.minimum, 0, len(prefix))
-        return pc.and_kleene(pc.less_equal(shortest, prefix), pc.greater_equal(bounds.maximum, prefix))
+        start = scalar(prefix)
+        return pc.and_kleene(pc.less_equal(shortest, start), pc.greater_equal(bounds.maximum, start))
 
     def _compare(self, operator: str, literal: ast.Literal, bounds: Bounds) -> pa.BooleanArray:
         if literal.value is None:
@@ -202,25 +203,25 @@ def _limits(literal: ast.Literal, operator: str) -> tuple[pa.Scalar, pa.Scalar] 
     if isinstance(literal.data_type, DecimalType):
         number = float(value)
         margin = abs(number) * _DECIMAL_MARGIN
-        return pa.scalar(number - margin, pa.float64()), pa.scalar(number + margin, pa.float64())
+        return scalar(number - margin, pa.float64()), scalar(number + margin, pa.float64())
     if name in INTEGRAL:
         return _integer_limits(value, operator)
     if name in FLOATING:
         # Of a column that is, or was, of type float the shortest text is written; its value lies up to half a digit beside.
         margin = abs(value) * _FLOAT_MARGIN if math.isfinite(value) else 0.0
-        return pa.scalar(value - margin, pa.float64()), pa.scalar(value + margin, pa.float64())
+        return scalar(value - margin, pa.float64()), scalar(value + margin, pa.float64())
     if name in ("timestamp", "timestamp_ntz"):
         kind = pa.timestamp("us", "UTC") if name == "timestamp" else pa.timestamp("us")
         try:  # the maximum was cut to milliseconds
-            return pa.scalar(value - _MILLISECOND, kind), pa.scalar(value, kind)
+            return scalar(value - _MILLISECOND, kind), scalar(value, kind)
         except OverflowError:
             return None
-    exact = pa.scalar(value)
+    exact = scalar(value)
     return exact, exact
 
 
 def _integer_limits(value: int | decimal.Decimal, operator: str) -> tuple[pa.Scalar, pa.Scalar] | None:
     if not -(2**63) <= value < 2**63 or (operator == "<>" and not isinstance(value, int)):
         return None
-    low = pa.scalar(math.ceil(value), pa.int64())
-    return low, low if isinstance(value, int) else pa.scalar(math.floor(value), pa.int64())
+    low = scalar(math.ceil(value), pa.int64())
+    return low, low if isinstance(value, int) else scalar(math.floor(value), pa.int64())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import StagedFileException
+from airflow_delta.log.schema.partition_values import EPOCH
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 _TAIL = 64 * 1024
 _MAGIC = b"PAR1"
+PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 _FIXED = 8  # length of the footer, and the magic number
 
 
@@ -67,6 +71,23 @@ def _leaves(data_type: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str
         yield from _leaves(data_type.value_type, (*path, "element"))
     else:
         yield path
+
+
+def instant_of(statistics: pq.Statistics) -> Callable[[int], dt.datetime] | None:
+    """Return the function from a physical value to the point in time it stands for; ``None`` for columns of other types.
+
+    pyarrow's own ``min`` and ``max`` import pandas for timestamps.
+    """
+    if statistics.physical_type != "INT64" or statistics.logical_type.type != "TIMESTAMP":
+        return None
+    logical = json.loads(statistics.logical_type.to_json())
+    return timestamps(PER_SECOND[logical["timeUnit"]], zoned=logical["isAdjustedToUTC"])
+
+
+def timestamps(per_second: int, *, zoned: bool) -> Callable[[int], dt.datetime]:
+    """Return the function from a number of ticks since the epoch to a point in time, cut to microseconds."""
+    epoch = EPOCH if zoned else EPOCH.replace(tzinfo=None)
+    return lambda raw: epoch + dt.timedelta(microseconds=raw * 1_000_000 // per_second)
 
 
 def try_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8) -> list[pq.FileMetaData | str]:

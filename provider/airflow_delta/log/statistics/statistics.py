@@ -17,10 +17,9 @@ import msgspec
 
 from airflow_delta.log.features.indexed_columns import indexed_leaves
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.partition_values import EPOCH
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType
 from airflow_delta.log.schema.walk import folded
-from airflow_delta.log.statistics.footers import leaf_paths, read_footers
+from airflow_delta.log.statistics.footers import PER_SECOND, leaf_paths, read_footers, timestamps
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["indexed_leaves", "read_footers", "stats_from_footer", "truncate_max", "truncate_min"]
 
 _MAX_CHARACTER = chr(0x10FFFF)
-_PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 
 
 def truncate_min(text: str, length: int) -> str | None:
@@ -197,13 +195,8 @@ def _converter(column: Any, leaf: Leaf) -> Callable[[Any], Any] | None:
     if name == "date" and physical == "INT32" and kind == "Date":
         return lambda raw: dt.date(1970, 1, 1) + dt.timedelta(days=raw)
     if name in ("timestamp", "timestamp_ntz") and physical == "INT64" and kind == "Timestamp":
-        return _timestamp_converter(_PER_SECOND[logical["timeUnit"]], zoned=name == "timestamp")
+        return timestamps(PER_SECOND[logical["timeUnit"]], zoned=name == "timestamp")
     return None
-
-
-def _timestamp_converter(per_second: int, *, zoned: bool) -> Callable[[int], dt.datetime]:
-    epoch = EPOCH if zoned else EPOCH.replace(tzinfo=None)
-    return lambda raw: epoch + dt.timedelta(microseconds=raw * 1_000_000 // per_second)
 
 
 def _decimal_converter(physical: str, logical: dict[str, Any]) -> Callable[[Any], decimal.Decimal] | None:

@@ -97,7 +97,9 @@ def small_files(files: pa.Table, min_size: int, partitions: set[Partition] | Non
     """
     import pyarrow.compute as pc
 
-    small = files.filter(pc.less_equal(files.column("size"), min_size))
+    from airflow_delta.log.arrow.arrays import scalar
+
+    small = files.filter(pc.less_equal(files.column("size"), scalar(min_size)))
     found: dict[Partition, tuple[int, int]] = {}
     for batch in small.to_batches():
         for values, size in zip(batch.column("partition_values").to_pylist(), batch.column("size").to_pylist(), strict=True):

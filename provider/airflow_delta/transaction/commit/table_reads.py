@@ -207,6 +207,8 @@ def with_num_records(files: pa.Table) -> pa.Table:
     """Return the files with a column ``num_records``: rows of each, without those that its deletion vector marks."""
     import pyarrow as pa
 
+    from airflow_delta.log.arrow.arrays import array
+
     counts: list[int | None] = []
     for stats, vector in zip(files.column("stats").to_pylist(), files.column("deletion_vector").to_pylist(), strict=True):
         try:
@@ -214,7 +216,7 @@ def with_num_records(files: pa.Table) -> pa.Table:
         except msgspec.DecodeError:
             physical = None
         counts.append(None if physical is None else physical - (vector["cardinality"] if vector is not None else 0))
-    return files.append_column("num_records", pa.array(counts, pa.int64()))
+    return files.append_column("num_records", array(counts, pa.int64()))
 
 
 def files_for_limit(num_records: Sequence[int | None], limit: int) -> int:

@@ -91,14 +91,15 @@ class PartitionSet:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        from airflow_delta.log.arrow.arrays import array, repeated, scalar
         from airflow_delta.log.expressions.predicate import partition_texts
 
         columns = [partition_texts(values, field.physical_name).dictionary_encode("encode") for field in self.schema.fields]
-        codes = pa.array([0] * len(values), pa.int64())
+        codes = repeated(0, len(values))
         for column in columns:
-            codes = pc.add(pc.multiply(codes, len(column.dictionary)), column.indices.cast(pa.int64()))
+            codes = pc.add(pc.multiply(codes, scalar(len(column.dictionary))), column.indices.cast(pa.int64()))
         wanted = [code for code in pc.unique(codes).to_pylist() if self._has(code, columns, replace)]
-        return pc.is_in(codes, value_set=pa.array(wanted, pa.int64()))
+        return pc.is_in(codes, value_set=array(wanted, pa.int64()))
 
     def _has(self, code: int, columns: list[pa.DictionaryArray], replace: bool) -> bool:
         row: list[str | None] = []

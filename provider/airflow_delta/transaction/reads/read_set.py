@@ -104,11 +104,12 @@ class ReadSet:
         """Return those of ``paths`` that this transaction read."""
         found = self._paths.intersection(paths)
         if self._columns and paths:
-            import pyarrow as pa
             import pyarrow.compute as pc
 
+            from airflow_delta.log.arrow.arrays import array
+
             for column in self._columns:
-                wanted = pa.array(paths, column.type)
+                wanted = array(paths, column.type)
                 found.update(column.filter(pc.is_in(column, value_set=wanted)).to_pylist())
         return found
 
