@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -23,8 +23,6 @@ SCHEMA_LENGTH = 20_000
 """Characters of JSON above which the schema of a checkpoint is left out (``checkpointSchema.writeThresholdLength``)."""
 ACTIONS_LISTED = 30
 """Most sidecars, and most actions that are no files, that are repeated in the hint (``lastCheckpoint.*.threshold``)."""
-
-_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 class LastCheckpointV2(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -86,26 +84,25 @@ def canonical_checksum(content: Any) -> str:
     """
     import hashlib
 
-    own = _quoted(CHECKSUM)
-    entries = sorted(f"{key}={value}" for key, value in _entries(content, "") if key != own)
-    return hashlib.md5(",".join(entries).encode(), usedforsecurity=False).hexdigest()
+    own, entries = _quoted(CHECKSUM), list[tuple[str, str]]()
+    _collect(content, "", entries)
+    text = ",".join(sorted(f"{key}={value}" for key, value in entries if key != own))
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def _entries(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
+def _collect(node: Any, prefix: str, into: list[tuple[str, str]]) -> None:
     if isinstance(node, dict):
-        children = [(_quoted(name), value) for name, value in node.items()]
+        for name, value in node.items():
+            _collect(value, f"{prefix}+{_quoted(name)}" if prefix else _quoted(name), into)
     elif isinstance(node, list):
-        children = [(str(position), value) for position, value in enumerate(node)]
+        for position, value in enumerate(node):
+            _collect(value, f"{prefix}+{position}" if prefix else str(position), into)
     else:
-        yield prefix, _quoted(node) if isinstance(node, str) else json.dumps(node)
-        return
-    for key, value in children:
-        yield from _entries(value, f"{prefix}+{key}" if prefix else key)
+        into.append((prefix, _quoted(node) if isinstance(node, str) else json.dumps(node)))
 
 
 def _quoted(text: str) -> str:
-    encoded = "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
-    return f'"{encoded}"'
+    return f'"{quote(text.encode("utf-8", "surrogatepass"), safe="")}"'
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -90,9 +90,15 @@ class Committing(TableChanges):
         """Whether the committed version is a multiple of ``delta.checkpointInterval``, and not the first."""
         if self.outcome is None or self.outcome.version == 0 or self._committed_metadata is None:
             return False
+        return self.outcome.version % self.checkpoint_interval == 0
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """``delta.checkpointInterval`` of the metadata that the commit has left."""
         from airflow_delta.log.features.properties import TableProperties
 
-        return self.outcome.version % TableProperties(self._committed_metadata.configuration).checkpoint_interval == 0
+        metadata = self._committed_metadata
+        return TableProperties({} if metadata is None else metadata.configuration).checkpoint_interval
 
     def get_user_metadata(self, operation: Operation) -> str | None:
         """Return the text for ``commitInfo.userMetadata``: the operation's, else the transaction's, else the policy's."""

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaError, PostCommitHookFailedException
+from airflow_delta.log.storage.turn import turn
 from airflow_delta.transaction.commit.active import suspended
 from airflow_delta.transaction.policy.events import record_event
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
 
 logger = logging.getLogger(__name__)
@@ -64,7 +66,9 @@ class ChecksumHook(PostCommitHook):
 class CheckpointHook(PostCommitHook):
     """Writes a checkpoint of every ``delta.checkpointInterval``-th version, then deletes what of the log has expired.
 
-    :param always: of every version that it is run for.
+    While another process of this machine writes one, a due checkpoint is left to that process.
+
+    :param always: of every version that it is run for, whoever else writes one.
     """
 
     name = "Post commit checkpoint trigger"
@@ -76,7 +80,17 @@ class CheckpointHook(PostCommitHook):
         """Write a checkpoint when one is due."""
         if txn.policy.checkpoint == "off" or not (self._always or txn.needs_checkpoint):
             return
-        log = txn.log
+        with turn(txn.log.store) as free:
+            if not free and not self._always:
+                logger.info("Version %s of %s gets no checkpoint now: another process is writing one", version, txn.log.uri)
+                return
+            self._write(txn.log, version)
+            later = txn.log.update().version
+            due = later - later % txn.checkpoint_interval
+            if due > version:
+                self._write(txn.log, due)
+
+    def _write(self, log: DeltaLog, version: int) -> None:
         snapshot = log.snapshot if log.snapshot.version == version else log.snapshot_at(version)
         log.checkpoint(snapshot)
         if snapshot.properties.enable_expired_log_cleanup:
