@@ -90,7 +90,7 @@ def restore_actions(
 
     :param timestamp: milliseconds since the epoch.
     """
-    from airflow_delta.log.checkpoint.file_columns import to_add_files
+    from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
     from airflow_delta.log.features import protocol
     from airflow_delta.log.time_travel import version_at_timestamp
     from airflow_delta.transaction import Operation
@@ -108,7 +108,7 @@ def restore_actions(
         )
     source = log.snapshot_at(wanted)
     _check_within_retention(latest, source)
-    to_restore, present = source.files(), latest.files()
+    to_restore, present = (snapshot.files(columns=FILE_COLUMNS) for snapshot in (source, latest))
     restored_keys, present_keys = _keys(to_restore), _keys(present)
     kept = set(restored_keys) & set(present_keys)
     adds = [msgspec.structs.replace(add, data_change=True) for add in to_add_files(_without(to_restore, restored_keys, kept))]

@@ -15,8 +15,6 @@ from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_delta.log import DeltaLog
     from airflow_delta.transaction import OptimisticTransaction
 
@@ -141,7 +139,7 @@ def find_replaced(
 def _record_reads(txn: OptimisticTransaction, handle: TransactionHandle, stage: StageActions) -> None:
     reads = stage.write.reads
     if reads.whole_table:
-        txn.filter_files()
+        txn.filter_files(columns=["path"])
         txn.read_whole_table()
     rewrites = stage.write.mode == "rewrite"
     own = stage.write.replace_where if stage.write.mode == "overwrite" else None
@@ -150,7 +148,7 @@ def _record_reads(txn: OptimisticTransaction, handle: TransactionHandle, stage: 
         if rewrites or (predicate == own and stage.removes):
             txn.track_read_predicates(predicate_of(handle, stage.write, predicate))
         else:
-            txn.filter_files(predicate_of(handle, stage.write, predicate))
+            txn.filter_files(predicate_of(handle, stage.write, predicate), columns=["path"])
     if reads.files:
         txn.track_files_read(reads.files)
     if reads.app_ids:
@@ -162,20 +160,16 @@ def _whole_files(txn: OptimisticTransaction, handle: TransactionHandle, stage: S
     write = stage.write
     if write.mode in _LISTS_FILES:
         return None
+    from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
+
     if write.mode == "dynamic":
-        return _actions(txn.filter_files_for_partitions(stage.adds))
+        return to_add_files(txn.filter_files_for_partitions(stage.adds, columns=FILE_COLUMNS))
     if write.replace_where is None:
-        return _actions(txn.filter_files())
+        return to_add_files(txn.filter_files(columns=FILE_COLUMNS))
     predicate = predicate_of(handle, write, write.replace_where)
     if not predicate.partition_only:
         txn.track_read_predicates(predicate)
         return None
-    files = _actions(txn.filter_files(predicate))
+    files = to_add_files(txn.filter_files(predicate, columns=FILE_COLUMNS))
     # Of the others, which need a time zone, Spark has written the rows that stay.
     return [file for file in files if predicate.selects_partition(file.partition_values)] if predicate.zone_dependent else files
-
-
-def _actions(files: pa.Table) -> list[AddFile]:
-    from airflow_delta.log.checkpoint.file_columns import to_add_files
-
-    return to_add_files(files)

@@ -42,6 +42,11 @@ FILE_SCHEMA = pa.schema(
 )
 """All columns of a table of live files. ``data_change`` is always ``False``, as in Delta's replay."""
 
+FILE_COLUMNS = tuple(FILE_SCHEMA.names)
+"""Their names: what an action is made of."""
+
+_DEFAULT = pa.schema([field for field in FILE_SCHEMA if field.name != "stats"])
+
 TOMBSTONE_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -65,12 +70,12 @@ def camel(name: str) -> str:
 
 
 def projected(columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of a selection of columns, in the order asked; all of them for ``None``.
+    """Return the schema of a selection of columns, in the order asked; all but ``stats`` for ``None``.
 
     :raises DeltaIllegalArgumentException: there is no such column.
     """
     if columns is None:
-        return FILE_SCHEMA
+        return _DEFAULT
     unknown = [name for name in columns if name not in FILE_SCHEMA.names]
     if unknown:
         raise DeltaIllegalArgumentException(

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.actions.reconciliation import TailFiles, file_key
 from airflow_delta.log.arrow.arrays import array, scalar
-from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA, to_add_files
+from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, FILE_SCHEMA, to_add_files
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checksum.histograms import DELETED_RECORD_BINS, FILE_SIZE_BINS
 from airflow_delta.log.checksum.totals import MAX_FILES, Deletions, SizeCounts, Totals
@@ -44,7 +44,7 @@ def count_totals(reader: CheckpointReader | None, tail: TailFiles) -> Totals:
         cardinalities.append(pc.if_else(vectors.is_valid(), counts, scalar(None, pa.int64())))
     size, deleted = pa.concat_arrays(sizes), pa.concat_arrays(cardinalities)
     if len(size) <= MAX_FILES:
-        return Totals.of({file_key(add): add for add in to_add_files(live_files(reader, tail))})
+        return Totals.of({file_key(add): add for add in to_add_files(live_files(reader, tail, columns=FILE_COLUMNS))})
     files, size_in_bytes = _bins(size, FILE_SIZE_BINS)
     rows, _ = _bins(pc.fill_null(deleted, scalar(0)), DELETED_RECORD_BINS)
     deletions = Deletions(pc.sum(deleted).as_py() or 0, len(deleted) - deleted.null_count, rows)

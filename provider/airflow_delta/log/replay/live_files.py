@@ -48,7 +48,7 @@ def live_files(
     :param reader: the checkpoint, or ``None`` when the log has none.
     :param tail: the commits after it.
     :param file_filter: what to leave out; files that may hold a matching row are never left out.
-    :param columns: which columns, in which order; all for ``None``.
+    :param columns: which columns, in which order; all but ``stats`` for ``None``.
     :raises DeltaLogCorruptedException: the checkpoint is damaged.
     :raises DeltaIllegalArgumentException: there is no such column.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,6 +65,7 @@ class TableReads:
         *predicates: str | Predicate,
         keep_num_records: bool = False,
         new_files: Iterable[AddFile] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """Return the files that may hold rows for which all predicates hold, and record them as read.
 
@@ -73,6 +75,7 @@ class TableReads:
         :param keep_num_records: add a column ``num_records``: rows of the file, without those that its deletion vector marks;
             null where its statistics do not tell.
         :param new_files: instead of predicates: see :meth:`filter_files_for_partitions`.
+        :param columns: as for :meth:`airflow_delta.log.Snapshot.files`; ``path`` must be among them.
         :returns: the table of :meth:`airflow_delta.log.Snapshot.files`.
         :raises PredicateException: a predicate does not parse or names an unknown column.
         :raises DeltaIllegalArgumentException: both predicates and new files are given.
@@ -80,10 +83,10 @@ class TableReads:
         if new_files is not None:
             if predicates:
                 raise DeltaIllegalArgumentException("filter_files takes predicates or new files, not both", table=self.log.uri)
-            files = self.filter_files_for_partitions(new_files)
+            read: Callable[..., pa.Table] = partial(self.filter_files_for_partitions, new_files)
         else:
-            files = self._filter_files(predicates)
-        return with_num_records(files) if keep_num_records else files
+            read = partial(self._filter_files, predicates)
+        return _read_counted(read, columns) if keep_num_records else read(columns=columns)
 
     def files_for_scan(self, *predicates: str | Predicate, limit: int | None = None) -> pa.Table:
         """Return the files that a scan must open, and record them as read; see :meth:`filter_files`.
@@ -98,7 +101,7 @@ class TableReads:
         if self.read_version < 0:
             return self._filter_files(predicates)
         predicate = self._conjunction(predicates)
-        files = with_num_records(self.snapshot.files(predicate))
+        files = _read_counted(partial(self.snapshot.files, predicate), None)
         if predicate is not None and not predicate.selects_partitions(map(dict, files.column("partition_values").to_pylist())):
             return self._filter_files(predicates)  # of some files, the time zone of the reader tells whether their rows count
         files = files.slice(0, files_for_limit(files.column("num_records").to_pylist(), limit)).drop_columns(["num_records"])
@@ -115,18 +118,20 @@ class TableReads:
         :raises DeltaAssertionError: a predicate is on other than partition columns.
         """
         self._assert_partition_only(partition_predicates)
-        return self._filter_files(partition_predicates)
+        from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS
 
-    def _filter_files(self, predicates: Sequence[str | Predicate]) -> pa.Table:
+        return self._filter_files(partition_predicates, columns=FILE_COLUMNS)
+
+    def _filter_files(self, predicates: Sequence[str | Predicate], *, columns: Sequence[str] | None = None) -> pa.Table:
         if self.read_version < 0:
             self.reads.add_predicate(" AND ".join(str(getattr(p, "text", p)) for p in predicates) or "true")
-            return self._no_files()
+            return self._no_files(columns)
         predicate = self._conjunction(predicates)
         if predicate is None:
             self.reads.add_predicate("true")
         else:
             self._record(predicate)
-        files = self.snapshot.files(predicate)
+        files = self.snapshot.files(predicate, columns)
         self.reads.add_files(files)
         return files
 
@@ -137,19 +142,21 @@ class TableReads:
                 f"Only predicates on partition columns may select these files, not {predicate.text}", table=self.log.uri
             )
 
-    def filter_files_for_partitions(self, new_files: Iterable[AddFile]) -> pa.Table:
+    def filter_files_for_partitions(self, new_files: Iterable[AddFile], *, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the files in the partitions of ``new_files``, as a dynamic partition overwrite replaces them.
 
         Records the partitions as read, not the files: another overwrite of the same files fails on removing them twice.
+
+        :param columns: as for :meth:`airflow_delta.log.Snapshot.files`; ``partition_values`` must be among them.
         """
         from airflow_delta.transaction.reads.partition_sets import PartitionSet
 
         if self.read_version < 0:
             self.reads.add_predicate("the partitions of the new files")
-            return self._no_files()
+            return self._no_files(columns)
         partitions = PartitionSet.of((file.partition_values for file in new_files), self.snapshot.partition_schema)
         self.reads.add_predicate(partitions.text, partitions, partitions.members)
-        return partitions.select(self.snapshot.files(), replace=True)
+        return partitions.select(self.snapshot.files(columns=columns), replace=True)
 
     def track_files_read(self, paths: Iterable[str]) -> None:
         """Record files as read, by path as the log has it."""
@@ -179,10 +186,10 @@ class TableReads:
         return -1 if version is None else version
 
     @staticmethod
-    def _no_files() -> pa.Table:
-        from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA
+    def _no_files(columns: Sequence[str] | None) -> pa.Table:
+        from airflow_delta.log.checkpoint.file_columns import projected
 
-        return FILE_SCHEMA.empty_table()
+        return projected(columns).empty_table()
 
     def _conjunction(self, predicates: Sequence[str | Predicate]) -> Predicate | None:
         if not predicates:
@@ -201,6 +208,15 @@ class TableReads:
             self.reads.add_predicate(predicate.text)
         else:
             self.reads.add_predicate(predicate.text, part, part.text)
+
+
+def _read_counted(read: Callable[..., pa.Table], columns: Sequence[str] | None) -> pa.Table:
+    """Return files with a column ``num_records``, which needs more columns than are asked for."""
+    from airflow_delta.log.checkpoint.file_columns import projected
+
+    wanted = projected(columns).names
+    files = with_num_records(read(columns=list(dict.fromkeys([*wanted, "stats", "deletion_vector"]))))
+    return files.select([*wanted, "num_records"])
 
 
 def with_num_records(files: pa.Table) -> pa.Table:
