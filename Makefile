@@ -15,13 +15,14 @@ TEST_FLAGS ?=
 RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-delta-spark test-live test-ui test-lowest coverage lint format docs lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark test-live test-ui test-lowest test-all coverage lint format docs lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing)"
 	@echo "make test       the tests, but for the slow ones"
 	@echo "make test-slow  the slow ones"
-	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes)"
+	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes; DELTA_SPARK_PART=2/4 for a part)"
+	@echo "make test-all   every suite, one after the other, nothing left out (over an hour)"
 	@echo "make test-live  scenarios on a running Airflow with PostgreSQL: reruns, backfills, events (about a quarter of an hour)"
 	@echo "make test-ui    the plugin's pages in headless Chromium, on a running Airflow (a few minutes; needs Chromium)"
 	@echo "make test-lowest  the tests on a real Airflow with the lowest versions that the metadata allow (a few minutes)"
@@ -73,6 +74,9 @@ test-delta-spark: $(STAMP)
 # In one process: all scenarios wait at once, on one Airflow.
 test-live: $(STAMP)
 	@$(RUN) $(BIN)/python -m pytest --timeout 1500 -m live tests/live $(TEST_FLAGS)
+
+test-all:
+	@$(MAKE) --no-print-directory lint test test-slow test-live test-ui test-lowest docs coverage test-delta-spark
 
 test-ui: $(STAMP)
 	@$(RUN) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)

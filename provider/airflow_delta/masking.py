@@ -22,13 +22,20 @@ def _words(text: str) -> frozenset[str]:
 _USER_INFO = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#\s\"'<>]*)@")
 _CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl", "az", "azure"})
 # Parameters of URLs, as in signed ones and those of JDBC: ?password=..., &sig=..., ;password=...
-_URL = re.compile(r"(?:https?|sc|jdbc:[a-z0-9:+]{1,40})://[^\s\"'<>]*", re.IGNORECASE)
+_URL = re.compile(r"(?:(?:https?|sc)://|jdbc:)[^\s\"'<>]*", re.IGNORECASE)
 _ORACLE = re.compile(r"(?P<driver>jdbc:oracle:[a-z0-9]+:)[^@\s\"'<>]{1,500}@", re.IGNORECASE)
-_PARAMETER = re.compile(r"(?P<start>[?&;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()]+)")
+_PARAMETER = re.compile(r"(?P<start>[?&;(,#](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>\{[^}\s]{0,200}\}|[^&;#\s\"'<>()]+)")
 _HARMLESS_PARAMETERS = _words("""
     comp continuation-token database databasename delete delimiter encoding-type encrypt fetch-owner list-type marker
     max-keys partnumber prefix restype start-after uploads versionid x-id table version limit before offset page part q
-    ssl sslmode usessl trustservercertificate logintimeout
+    ssl sslmode usessl trustservercertificate logintimeout requiressl allowpublickeyretrieval verifyservercertificate
+    address address_list connect_data description host port portnumber protocol server servername service_name sid instance
+    instancename catalog schema currentschema db warehouse role workgroup outputlocation
+    applicationname applicationintent programname multisubnetfailover failover load_balance integratedsecurity
+    connecttimeout connectiontimeout sockettimeout querytimeout tcpkeepalive autoreconnect fetchsize defaultrowfetchsize
+    defaultfetchsize usecursorfetch rewritebatchedstatements readonly servertimezone timezone connectiontimezone
+    characterencoding useunicode zerodatetimebehavior tinyint1isbit preparethreshold stringtype targetservertype
+    mode db_close_delay create hostnameincertificate sendstringparametersasunicode
 """)
 
 _SECRET_PARTS = _words("""
@@ -186,7 +193,7 @@ def is_harmless_store_option(name: str, value: str) -> bool:
     for store in ("aws_", "azure_storage_", "azure_", "google_", "gcs_"):
         short = short.removeprefix(store)
     if short in _STORE_OPTIONS or name.lower() in _STORE_OPTIONS:
-        return not has_secret(value)
+        return not has_secret(value) and "@" not in value  # a password with a slash in it makes a URL that is none
     return not _may_be_secret(name) and _is_plain(value)
 
 

@@ -11,10 +11,14 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task
 
+from airflow_delta import staging_path
 from airflow_delta.exceptions import HandleMismatchException, StagingException
 from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.delete_update import DeltaTruncateOperator
+from airflow_delta.operators.optimize import DeltaAutoCompactOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 
@@ -52,7 +56,10 @@ class World:
         ti = TaskInstance(
             dag_id=self.dag.dag_id, run_id=self.run_id, task_id=definition.task_id, map_index=map_index, try_number=1
         )
-        context = {"ti": ti, "dag": self.dag, "task": operator, "outlet_events": {}, "run_id": self.run_id, "params": {"t": "t"}}
+        context = {"ti": ti, "dag": self.dag, "task": operator, "outlet_events": {}, "run_id": self.run_id}
+        context["params"] = {"t": "t", **definition.params}
+        context["task_instance_key_str"] = f"{self.dag.dag_id}__{definition.task_id}__{self.run_id}"
+        ti.task = operator
         for name in operator.template_fields:
             value = arguments[name] if name in arguments else operator.render_template(getattr(operator, name), context)
             setattr(operator, name, value)
@@ -170,6 +177,8 @@ def test_a_claimed_version_is_that_of_the_log(world):
     [
         {"table": "{{ params.t }}"},
         {"transaction_key": "key of {{ run_id }}/{{ ti.task_id }}/{{ task.task_id }}/{{ ti.map_index }}"},
+        {"transaction_key": "{{ task_instance_key_str }} {{ ti.task.task_id }}"},
+        {"table": "{{ params.own }}", "params": {"own": "table of the start task"}},
         {"app_id": "loader", "txn_version": "{{ 20260101 }}"},
         {"rerun_policy": "{{ 'fail' }}"},
     ],
@@ -183,6 +192,12 @@ def test_templates_are_rendered_by_each_task(tmp_path, options):
     assert world.run(world.abort, map_index=3, transaction=handle)["outcome"] == "committed"  # start is not expanded
     world.refuses({**handle, "table": f"{tmp_path}/other", "stagingPath": f"{tmp_path}/other/staged/{handle['transactionId']}"})
     world.refuses({**handle, "appId": "other"})
+
+
+def test_a_key_that_a_template_has_made_a_number_of(tmp_path):
+    world = World(str(tmp_path / "table"))
+    handle = world.run(world.start, transaction_key=20260101)
+    assert handle["appId"] == "20260101"
 
 
 def test_start_tasks_that_are_expanded(tmp_path):
@@ -221,3 +236,38 @@ def test_a_handle_that_another_task_hands_on(world, tmp_path):
     with pytest.raises(HandleMismatchException, match="pass table="):
         world.run(unknown, transaction=handle)
     assert world.run(named, transaction=handle)["outcome"] == "deleted"
+
+
+def test_a_result_of_another_table_is_not_compacted(world, tmp_path):
+    """The task that compacts after a commit takes its table from the Dag file, too."""
+    with world.dag:
+        compact = DeltaAutoCompactOperator(task_id="compact", committed=world.commit.output)
+        after_operation = DeltaAutoCompactOperator(
+            task_id="after_operation",
+            committed=DeltaTruncateOperator(task_id="truncate", table=str(tmp_path / "table")).output,
+        )
+    _, result = world.publish()
+    _, theirs = World(str(tmp_path / "victim")).publish()
+    for definition in (compact, after_operation):
+        assert world.run(definition, committed=result) is None  # nothing is due
+        with pytest.raises(HandleMismatchException, match=r"victim.*table of what it comes from"):
+            world.run(definition, committed=theirs)
+    with world.dag:
+        unknown = DeltaAutoCompactOperator(task_id="unknown", committed="{{ params.result }}")
+    with pytest.raises(HandleMismatchException, match="Pass table="):
+        world.run(unknown, committed=result)
+
+
+def test_a_job_is_sent_to_no_other_table(world, tmp_path):
+    with world.dag:
+        job = EmptyOperator(task_id="job")
+        world.start >> job
+    ti = TaskInstance(dag_id="a_dag", run_id="a_run", task_id="job", map_index=-1, try_number=1)
+    ti.xcom_push = lambda key, value: None
+    ti.get_template_context = lambda: {"ti": ti, "dag": world.dag, "task": job, "params": {"t": "t"}}
+    handle = world.begin()
+    assert staging_path(handle, ti).startswith(f"{tmp_path}/table/staged/")
+    theirs = World(str(tmp_path / "victim")).begin()
+    for forged in (theirs, {**handle, "stagingPath": "/etc"}):
+        with pytest.raises(HandleMismatchException):
+            staging_path(forged, ti)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import Enum
 
+import attrs
 import pytest
-from airflow.sdk import DAG, AssetAlias, XComArg, task, task_group
+from airflow.sdk import DAG, AssetAlias, ObjectStoragePath, XComArg, task, task_group
 
 from airflow_delta import delta_transaction
 from airflow_delta.decorators.delta_stage import delta_stage_task
@@ -259,6 +262,32 @@ class TestKeyOfAnExpandedGroup:
     )
     def test_keys_that_may_differ(self, kwargs):
         self.expand([1, {"day": datetime(2026, 1, 1)}], **kwargs)
+
+
+@dataclass
+class Slice:
+    day: date
+    files: list[ObjectStoragePath]
+
+
+@attrs.define
+class Part:
+    kind: Enum
+    of: Slice
+
+
+def test_values_of_types_that_airflow_hands_on():
+    """What XCom may hold is what a group may be expanded over, paths of files above all."""
+    from airflow_delta.operators.mapped_identity import value_name
+
+    def named(path: str, day: int) -> str:
+        files = [ObjectStoragePath(path, conn_id="lake")]
+        return value_name({"part": Part(Enum("Kind", ["RAW"]).RAW, Slice(date(2026, 1, day), files))}, "task")
+
+    assert named("s3://a/b", 1) == named("s3://a/b", 1)
+    assert len({named("s3://a/b", 1), named("s3://a/c", 1), named("s3://a/b", 2)}) == 3
+    path = ObjectStoragePath("s3://a/b", conn_id="lake")
+    assert value_name({"file": path}, "task") != value_name({"file": path / "c"}, "task")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from airflow.sdk import RetryAction
 
 from airflow_delta import exceptions
 from airflow_delta.operators.expected_stages import check_all_reported
-from airflow_delta.operators.identity import flatten_reports, parse_handle
+from airflow_delta.operators.identity import flatten_reports, parse_handle, try_chain
 from airflow_delta.operators.run_age import possible_since
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.operators.transaction import (
@@ -72,6 +72,24 @@ def stage(uri, handle, values=(1, 2, 3)):
 
 def commit(handle, staged, **kwargs):
     return DeltaCommitOperator(task_id="commit", transaction=handle, staged=staged, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("number", "max_tries", "first_try", "since"),
+    [
+        (1, 2, 1, "10:30:00"),  # as this try began
+        (2, 2, 1, "09:50:00"),  # as the run began, and clocks differ
+        (5, 5, 4, "09:50:00"),  # cleared after the third
+    ],
+)
+def test_since_when_another_try_may_have_committed(number, max_tries, first_try, since):
+    began = datetime(2026, 1, 1, 10, tzinfo=UTC)
+    operator = DeltaAbortOperator(task_id="task", transaction=None, retries=2)
+    given = context(operator, try_number=number) | {"dag_run": SimpleNamespace(start_date=began)}
+    given["ti"].__dict__.update(max_tries=max_tries, start_date=began.replace(minute=30))
+    tries = try_chain(given)
+    assert (tries.first_try, tries.is_retry) == (first_try, number > first_try)
+    assert f"{datetime.fromtimestamp(tries.since / 1000, UTC):%H:%M:%S}" == since
 
 
 class TestIdentity:

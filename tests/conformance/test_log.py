@@ -1,7 +1,7 @@
 """The log as a writer leaves it: rules 1.8, 3.1 to 3.9 and 3.11 of Delta's engine.
 
-Partition values of every type (3.4) are the tables of ``log/test_partition_values.py``, statistics of every type (3.5) and the
-columns that have them (3.6) those of ``log/test_statistics.py`` and ``delta_spark/test_statistics.py``.
+Partition values of every type (3.4) are the tables of ``log/schema/test_partition_values.py``, statistics of every type (3.5)
+and the columns that have them (3.6) those of ``log/statistics/test_statistics.py`` and ``delta_spark/test_statistics.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Metadata before they are committed: rules 4.1 and 5.1 to 5.4 of Delta's engine.
 
-What a metadata change does to the protocol is ``test_features.py``; column mapping in depth is ``log/test_column_mapping.py``.
+What a metadata change does to the protocol is ``test_features.py``; column mapping in depth is
+``log/features/test_column_mapping.py``.
 """
 
 from __future__ import annotations

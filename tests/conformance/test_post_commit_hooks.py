@@ -1,6 +1,7 @@
 """What happens after a commit: rules 1.9 and 1.10 of Delta's engine.
 
-Symlink manifests are ``transaction/test_symlink_manifest.py``, the request for compaction ``transaction/test_auto_compact.py``.
+Symlink manifests are ``transaction/commit/test_symlink_manifest.py``, the request for compaction
+``transaction/commit/test_auto_compact.py``.
 """
 
 from __future__ import annotations

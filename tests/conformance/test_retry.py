@@ -1,7 +1,7 @@
 """The retry loop: rule 1.7 of Delta's engine, and what the seed says its log lines and its final error tell.
 
-Puts that are not answered clearly are ``transaction/test_commit_loop.py``; processes that race for real are
-``transaction/test_processes.py``.
+Puts that are not answered clearly are ``transaction/commit/test_loop.py``; processes that race for real are
+``transaction/commit/test_processes.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A transaction from its start to its commit: rules 1.1, 1.3, 1.4, 1.6 and 1.11 of Delta's engine.
 
-What each way of reading records (1.2) is the table of ``transaction/test_read_tracking.py``; the active transaction of a thread
-is ``transaction/test_active.py``; operations and their parameters (6) are ``transaction/test_operations.py``.
+What each way of reading records (1.2) is the table of ``transaction/reads/test_read_set.py``; the active transaction of a thread
+is ``transaction/commit/test_active.py``; operations and their parameters (6) are ``transaction/operations/test_operation.py``.
 """
 
 from __future__ import annotations

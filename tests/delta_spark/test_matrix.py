@@ -11,6 +11,8 @@ import pytest
 
 from airflow_delta.transaction import Operation
 from delta_spark.jvm import JvmTransaction, exception_name, java_exception
+from transaction.conflicts.test_scenarios_legacy import SCENARIOS as LEGACY
+from transaction.conflicts.test_scenarios_optimistic import SCENARIOS as OPTIMISTIC
 from transaction.harness import Race, Table, add, metadata
 from transaction.matrix import (
     COLUMNS,
@@ -23,8 +25,6 @@ from transaction.matrix import (
     start_for_metadata_changes,
     win,
 )
-from transaction.test_scenarios_legacy import SCENARIOS as LEGACY
-from transaction.test_scenarios_optimistic import SCENARIOS as OPTIMISTIC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

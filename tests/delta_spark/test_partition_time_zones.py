@@ -44,7 +44,7 @@ def zone(request: pytest.FixtureRequest, delta: SparkSession) -> Iterator[str]:
     delta.conf.set("spark.sql.session.timeZone", before or "UTC")
 
 
-def create(path: Path) -> None:
+def create(path: Path, configuration: dict[str, str | None] | None = None) -> None:
     moments = [None if text is None else dt.datetime.fromisoformat(f"{text}+00:00") for text in TIMES]
     rows = pa.table(
         {
@@ -53,7 +53,7 @@ def create(path: Path) -> None:
             "ts": pa.array([m for m in moments for _ in range(3)], pa.timestamp("us", "UTC")),
         }
     )
-    write_deltalake(path, rows, partition_by=["ts"])
+    write_deltalake(path, rows, partition_by=["ts"], configuration=configuration)
 
 
 def by_delta_rs(path: Path) -> dict[int, Any]:
@@ -124,6 +124,24 @@ def test_operations(delta: SparkSession, tmp_path: Path, zone: str) -> None:
     ours.publish(handle, far)
     delta.sql(f"DELETE FROM {sql_name(theirs)} WHERE ts < TIMESTAMP'2020-06-01 00:00:00 UTC'")
     same()
+
+
+def test_the_change_data_feed_of_a_range(delta: SparkSession, tmp_path: Path) -> None:
+    """Some partitions are in the range whatever the zone, of others Spark decides: the feed tells of both."""
+    ours, theirs = Table(tmp_path / "ours", delta), tmp_path / "theirs"
+    create(ours.path, {"delta.enableChangeDataFeed": "true"})
+    shutil.copytree(ours.path, theirs)
+    predicate = "ts >= '2020-10-25T01:00:00Z'"
+    rows = "SELECT 100L id, 5 v, TIMESTAMP'2021-01-01 00:00:00' ts"
+    ours.write(rows, mode="overwrite", replace_where=predicate)
+    delta.sql(rows).write.format("delta").mode("overwrite").option("replaceWhere", predicate).save(str(theirs))
+    assert delta_rows(delta, ours.path) == delta_rows(delta, theirs)
+
+    def feed(path: Path) -> list[Any]:
+        changes = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1).load(str(path))
+        return sorted(map(tuple, changes.select("id", "v", "ts", "_change_type").collect()))
+
+    assert feed(ours.path) == feed(theirs) != []
 
 
 def test_what_needs_a_zone_and_has_none(delta: SparkSession, tmp_path: Path) -> None:

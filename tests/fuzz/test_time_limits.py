@@ -118,6 +118,7 @@ DEEP = '{"type":"array","containsNull":true,"elementType":' * 3_000
         ("predicate", "s LIKE '%a_a%a_a%a__a%_b'"),
         ("predicate", f"s LIKE '{'%a' * 500}b'"),
         ("predicate", f"s LIKE '%{'a' * 1_000}_b'"),
+        ("predicate", "s = '" + "''" * 10_000 + "'"),
         ("predicate", "(" * 5_000),
         ("predicate", "x" + "::int" * 100 + " = 1"),
         ("predicate", "x = 1" + " AND abs(x) = 1" * 100),

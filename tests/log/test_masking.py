@@ -28,6 +28,10 @@ TEXTS = [
     ("https://h/?prefix=a&X-Amz-Signature=abc&sig=x", "https://h/?prefix=a&X-Amz-Signature=***&sig=***"),
     ("jdbc:postgresql://h/db?user=a&password=b", "jdbc:postgresql://h/db?user=***&password=***"),
     ("jdbc:sqlserver://h;databaseName=x;password=p", "jdbc:sqlserver://h;databaseName=x;password=***"),
+    ("jdbc:sqlserver://h;password={a;b};encrypt=true", "jdbc:sqlserver://h;password=***;encrypt=true"),
+    ("jdbc:derby:x;create=true;password=p", "jdbc:derby:x;create=true;password=***"),
+    ("jdbc:mysql://address=(host=h)(password=p)/db", "jdbc:mysql://address=(host=h)(password=***)/db"),
+    ("https://h/#access_token=a", "https://h/#access_token=***"),
     ("jdbc:oracle:thin:scott/tiger@//h:1521/x", "jdbc:oracle:thin:***@//h:1521/x"),
     ("sc://host:15002/;token=abc", "sc://host:15002/;token=***"),
     ("x where a = 1; b = 2", "x where a = 1; b = 2"),
@@ -42,7 +46,10 @@ def test_texts(text, expected):
     assert str(DeltaError(text)).endswith(expected)
 
 
-@pytest.mark.parametrize("part", ["x", "a:", "://", "@", "s3://", "jdbc:", "jdbc:oracle:x:", "?a", "http://a?b=", "&", "=", "a@"])
+@pytest.mark.parametrize(
+    "part",
+    ["x", "a:", "://", "@", "s3://", "jdbc:", "jdbc:oracle:x:", "?a", "http://a?b=", "&", "=", "a@", "jdbc:;a={", "jdbc:("],
+)
 def test_a_long_text_takes_no_longer_than_its_length(part):
     """A text of a table's log may be megabytes; a limit on time is what this is about."""
     began = time.process_time()
@@ -59,6 +66,7 @@ OPTIONS = [
     ({"AWS_REGION": "eu-west-1", "AWS_ALLOW_HTTP": "true", "timeout": "30s", "aws_endpoint": "http://minio:9000"}, ()),
     ({"AWS_ENDPOINT_URL": "http://user:secret@host"}, ("user:secret", "secret")),
     ({"AWS_ENDPOINT_URL": "http://user:s%2Fx@host"}, ("user:s%2Fx", "s%2Fx", "s/x")),
+    ({"AWS_ENDPOINT_URL": "http://user:s/x@host"}, ("http://user:s/x@host",)),
     ({"AWS_SECRET_ACCESS_KEY": "hush", "AZURE_STORAGE_SAS_TOKEN": "sv=1"}, ("hush", "sv=1")),
     ({"something_new": "value", "something_else": "false", "another": "42"}, ("value",)),
     ({"secret_pin": "1234"}, ("1234",)),
@@ -73,6 +81,9 @@ def test_values_of_options_that_are_not_known_to_be_harmless(options, secrets):
 def test_options_of_spark_that_must_not_be_written_down():
     harmless = {"header": "true", "maxRecordsPerFile": 5, "compression": "zstd", "parquet.block.size": 1, "url": "jdbc:h2:mem:x"}
     assert refused_options(harmless) == []
+    assert refused_options({"url": "jdbc:mysql://h/db?useSSL=false&serverTimezone=UTC&rewriteBatchedStatements=true"}) == []
+    for url in ("jdbc:derby:x;password=p", "jdbc:h2:mem:x;PASSWORD=p", "jdbc:mysql://address=(host=h)(password=p)/db"):
+        assert refused_options({"url": url}) == ["url"]
     refused = {
         "password": "x",
         "user": "x",

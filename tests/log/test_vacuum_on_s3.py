@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta.commands.begin.begin import begin
+from airflow_delta.commands.publish.publish import publish
 from airflow_delta.commands.restore import restore
 from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
+from airflow_delta.commands.write.plan_write import collect_files
 from airflow_delta.exceptions import DeltaFileNotFoundException, NonEmptyLocationException
 from airflow_delta.log import DeltaLog
 
@@ -71,3 +75,29 @@ def test_a_table_is_created_where_no_other_files_are(s3_table, s3_options):
             begin(log, transaction_key="new")
         log.store.delete([key])
     assert begin(log, transaction_key="new").read_version == -1
+
+
+def test_markers_of_directories_are_no_files(s3_table, s3_options, s3_client):
+    """What the S3 console and Hadoop leave for a directory: an empty object whose key ends in a slash."""
+    _, _, bucket, root = s3_table.split("/", 3)
+
+    def mark(*directories: str) -> None:
+        for directory in directories:
+            s3_client.put_object(Bucket=bucket, Key=f"{root}/{directory}", Body=b"")
+
+    mark("", "empty/", "old_$folder$", "staged/", "staged_$folder$")
+    log = DeltaLog.for_table(s3_table, s3_options)
+    handle = begin(log, transaction_key="new", partition_by=["p"])
+    job = f"staged/{handle.transaction_id}/job"
+    mark(f"staged/{handle.transaction_id}/", f"{job}/", f"{job}/p=1/", f"{job}/p=2/", f"{job}/p=1_$folder$", "_delta_log/")
+    log.store.put(f"{job}/_SUCCESS", b"")
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"id": [1]}), buffer)
+    log.store.put(f"{job}/p=1/part-0.parquet", buffer.getvalue())
+    assert [status.name for status in log.store.list_recursive(job)] == ["_SUCCESS", "part-0.parquet"]
+    assert log.store.list_children("staged") == ([], [handle.transaction_id])
+    staged = collect_files(log, handle, task_id="job", attempt="1-a", path="job")
+    assert publish(log, handle, [staged], attempt="1-a").version == 0
+    assert vacuum(log, retention_hours=0, retention_check=False, dry_run=True).paths == (f"{job}/_SUCCESS",)
+    log.store.put("empty.json", b"")  # has nothing in it, and is a file
+    assert "empty.json" in {status.path for status in log.store.list_recursive("")}

@@ -260,15 +260,15 @@ def localised(text: str, folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.airflow
 @pytest.mark.spark
-def test_the_dags_of_the_readme_run(tmp_path):
+def test_the_dags_of_the_readme_and_of_the_operations_run(tmp_path):
     """Word for word, but for the buckets: a month that is published once, and two operations that become one version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from deltalake import DeltaTable, write_deltalake
 
-    shown = blocks("python", path=README)
-    (flights,) = [block for block in shown if is_dag(block)]
-    (orders,) = [block for block in shown if "DeltaMergeOperator" in block.text]
+    (flights,) = [block for block in blocks("python", path=README) if is_dag(block)]
+    operations = blocks("python", path=ROOT / "docs" / "operations" / "README.md")
+    (orders,) = [block for block in operations if "DeltaMergeOperator" in block.text]
     for month in ("2012-12", "2013-01", "2013-02"):
         (tmp_path / "raw" / "flights" / month).mkdir(parents=True)
         pq.write_table(pa.table({"flight": [1, 2, 3]}), tmp_path / "raw" / "flights" / month / "part-0.parquet")

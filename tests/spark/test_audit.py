@@ -19,7 +19,7 @@ from airflow_delta.staging.merge import when_matched_update, when_not_matched_in
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
 from commands.flow import Table, column
-from commands.test_table_features import create
+from commands.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

@@ -24,7 +24,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile
 from commands.flow import Table, column
-from commands.test_table_features import create, field, identity
+from commands.stage.test_table_features import create, field, identity
 
 pytestmark = pytest.mark.spark
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.expressions.functions import DETERMINISTIC, NOT_DETERMINISTIC, OF_THE_SESSION, OTHERS, UNSAFE
+from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.schema.types import PrimitiveType, StructField, StructType
 from airflow_delta.staging.merge import when_matched_update
 from commands.flow import Table, column
-from commands.test_table_features import create
+from commands.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 
@@ -59,3 +62,10 @@ def test_no_expression_sets_a_property_of_the_driver(spark: Any, tmp_path: Path)
     with pytest.raises(DeltaError, match=r"calls reflect\(\)"):
         Table(tmp_path / "new", spark).write("SELECT 1L id, 'a' s", mode="overwrite", replace_where=f"s = {call}")
     assert spark.sparkContext._jvm.java.lang.System.getProperty("airflow.delta.test") is None
+
+
+def test_a_text_that_looks_like_a_variable_is_a_text(spark: Any) -> None:
+    schema = StructType((StructField("s", PrimitiveType("string")),))
+    rows = spark.createDataFrame([("${env:HOME}",), (os.environ["HOME"],)], "s string")
+    for text in ("s = '${env:HOME}'", r"lower(s) = lower('$\{env:HOME}')"):
+        assert [row.s for row in rows.where(Predicate.parse(text, schema).text).collect()] == ["${env:HOME}"]

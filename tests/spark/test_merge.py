@@ -28,7 +28,7 @@ from airflow_delta.staging.merge import (
     when_not_matched_insert,
 )
 from commands.flow import Table, column
-from commands.test_table_features import create, field, identity
+from commands.stage.test_table_features import create, field, identity
 
 pytestmark = pytest.mark.spark
 

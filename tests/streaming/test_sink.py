@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 DRIVER = """
 import os, signal, sys
 from pyspark.sql import SparkSession
-from airflow_delta.commands import run
+from airflow_delta.commands import run_transaction as run
 from airflow_delta.streaming import DeltaBatchSink
 
 table, source, checkpoint, when, at = *sys.argv[1:5], int(sys.argv[5])

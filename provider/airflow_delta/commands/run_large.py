@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.begin.read_snapshot import read_snapshot
-from airflow_delta.commands.outcome.find_commit import commit_of_chain, touched_partitions
+from airflow_delta.commands.outcome.find_commit import own_after_conflict, touched_partitions
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaConcurrentModificationException
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile, SetTransaction
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
@@ -80,10 +80,9 @@ def run_large(
                 log, handle, txn, actions, operation, large=at_once, tags=tags, user_metadata=user_metadata, hooks=hooks
             )
         except DeltaConcurrentModificationException as conflict:
+            if (own := own_after_conflict(log, handle.app_id, start.get("tries"))) is not None:
+                return own  # two tries were at work: Airflow had given one of them up
             if restarts >= max_restarts:
-                log.update()
-                if (own := commit_of_chain(log, handle.app_id, start.get("tries"))) is not None:
-                    return own  # of a try that Airflow had given up, and that was still at work
                 raise
             restarts += 1
             logger.warning(

@@ -8,10 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.outcome.find_commit import commit_of_chain
+from airflow_delta.commands.outcome.find_commit import own_after_conflict
 from airflow_delta.commands.publish.abort import abort
 from airflow_delta.commands.publish.publish import publish
-from airflow_delta.exceptions import CommitStateUnknownException, DeltaConcurrentModificationException
+from airflow_delta.exceptions import (
+    CommitStateUnknownException,
+    DeltaConcurrentModificationException,
+    TransactionAlreadyCommittedException,
+)
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
@@ -54,12 +58,11 @@ def run_transaction(
             )
         except CommitStateUnknownException:
             raise
-        except DeltaConcurrentModificationException as conflict:
+        except (DeltaConcurrentModificationException, TransactionAlreadyCommittedException) as conflict:
             _give_up(log, handle)
-            if restarts >= max_restarts:
-                log.update()
-                if (own := commit_of_chain(log, handle.app_id, start.get("tries"))) is not None:
-                    return own  # of a try that Airflow had given up, and that was still at work
+            if (own := own_after_conflict(log, handle.app_id, start.get("tries"))) is not None:
+                return own  # two tries were at work: Airflow had given one of them up
+            if restarts >= max_restarts or isinstance(conflict, TransactionAlreadyCommittedException):
                 raise
             restarts += 1
             logger.warning(

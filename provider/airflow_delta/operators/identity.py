@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from airflow_delta.commands.outcome.find_commit import TryChain
     from airflow_delta.staging.contract import TransactionHandle
 
+_CLOCKS_DIFFER_BY = 600_000
+
 
 def default_transaction_key(context: Context) -> str:
     """Return the identity of a transaction whose author named none: Dag id, group id, run id, and what it is mapped to.
@@ -67,11 +69,17 @@ def try_chain(context: Context) -> TryChain:
     """Return the running try with those that it is a retry of."""
     from airflow_delta.commands.outcome.find_commit import TryChain
 
+    ti = context["ti"]
     tags = commit_tags(context)
     max_tries = int(tags.get("airflow.maxTries", -1))
     retries = getattr(context.get("task"), "retries", None)
     first_try = max_tries - retries + 1 if isinstance(retries, int) and max_tries >= 0 else 1
-    return TryChain(tags, max(first_try, 1))
+    # Airflow moves the run's start when a run that has ended is cleared, not while a task of it is between two tries. A first try
+    # is given up after minutes of silence, longer than clocks differ; a second one may commit at once.
+    first = int(ti.try_number) <= 1
+    began: Any = getattr(ti if first else context.get("dag_run"), "start_date", None)
+    since = None if began is None else int(began.timestamp() * 1000) - (0 if first else _CLOCKS_DIFFER_BY)
+    return TryChain(tags, max(first_try, 1), since)
 
 
 def _map_index(ti: Any) -> int:
@@ -110,6 +118,11 @@ def flatten_reports(value: Any) -> Iterator[Mapping[str, Any] | None]:
             yield from flatten_reports(item)
     else:
         raise StagingException(f"Expected staged writes, got {type(value).__name__}: {str(value)[:80]}")
+
+
+def text_of(value: Any) -> Any:
+    """Return a name as text that a template has made a number of (``render_template_as_native_obj``)."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def whole_number(name: str, value: int | str | None) -> int | None:

@@ -11,12 +11,15 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import attrs
 from airflow.sdk import XComArg
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -203,8 +206,18 @@ def _as_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
+    if isinstance(value, Enum):
+        return value.value
+    if attrs.has(type(value)):
+        return attrs.asdict(value, recurse=False)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return list(value)
+    from airflow.sdk import ObjectStoragePath
+
+    if isinstance(value, ObjectStoragePath):
+        return str(value)
     raise TypeError(f"{type(value).__name__} is not JSON")

@@ -13,6 +13,7 @@ from airflow_delta import exceptions
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.committing import DeltaCommittingOperator
 from airflow_delta.operators.identity import commit_tags, whole_number
+from airflow_delta.operators.origin import check_table_of_result
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.spark_session import SparkSessionOperator
 from airflow_delta.operators.table import DeltaMaintenanceBase, DeltaSparkTableOperator
@@ -226,9 +227,14 @@ class DeltaAutoCompactOperator(SparkSessionOperator, DeltaMaintenanceBase):
         self.max_file_size = max_file_size
 
     def execute(self, context: Context) -> dict[str, Any] | None:  # type: ignore[override]
-        """Return what was done, ``None`` when nothing was due."""
+        """Return what was done, ``None`` when nothing was due.
+
+        :raises HandleMismatchException: the result is of another table than the Dag file says.
+        """
         if self.committed is not None and self.table is None:
-            self.table = CommitResult.from_dict(self.committed).table
+            table = CommitResult.from_dict(self.committed).table
+            check_table_of_result(self, context, table)
+            self.table = table
         return super().execute(context) or None
 
     def run(self, log: DeltaLog, context: Context) -> dict[str, Any]:

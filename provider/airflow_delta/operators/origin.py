@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
+from airflow.sdk.definitions.param import process_params
 
 from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
@@ -101,12 +102,45 @@ def _uri(table: str, conn_id: str) -> str:
     return DeltaHook(conn_id).get_log(table).uri
 
 
+def check_table_of_result(operator: Any, context: Context, table: str) -> None:
+    """Check that a commit's result (``committed`` of a task), handed in as XCom, is of a table that the Dag file says.
+
+    :param table: the one that the result names.
+    :raises HandleMismatchException: no task that the result can come from is one of that table.
+    """
+    definition = _definition(operator, context)
+    if definition is None:
+        return
+    given = _argument(definition, "committed", None)
+    sources = [task for task, _ in XComArg.iter_xcom_references(given)]
+    if not sources:
+        if isinstance(given, Mapping):
+            return
+        sources = list(definition.get_flat_relatives(upstream=True))
+    tasks = [*sources, *(start for source in sources for start in _starts_of(source) or ())]
+    uris = [uri for task in tasks if _argument(task, "table", None) is not None for uri in _Declared.of(task, context).uris]
+    if table not in uris:
+        known = f"the table of what it comes from is {' or '.join(uris[:3])}" if uris else "nothing before it names a table"
+        raise HandleMismatchException(
+            f"The task {operator.task_id!r} was handed the result of a commit to {table}, and in the Dag file {known}. Nothing "
+            "was done. Pass table=; if the Dag was not changed after the commit, its XCom was altered.",
+            table=table,
+        )
+
+
+def _definition(operator: Any, context: Context) -> Any:
+    """Return a task as the Dag file has it, not rendered."""
+    dag: Any = context.get("dag")
+    return None if dag is None else dag.task_dict.get(operator.task_id)
+
+
 def _start_tasks(operator: Any, context: Context) -> list[Any] | None:
     """Return the start tasks whose handle a task may have; ``None``: the Dag file states the handle itself, or is not there."""
-    dag: Any = context.get("dag")
-    definition: Any = None if dag is None else dag.task_dict.get(operator.task_id)
-    if definition is None:
-        return None
+    definition = _definition(operator, context)
+    return None if definition is None else _starts_of(definition)
+
+
+def _starts_of(definition: Any) -> list[Any] | None:
     given = _argument(definition, "transaction", None)
 
     def starts(tasks: Any) -> list[Any]:
@@ -149,12 +183,26 @@ class _AsStart:
 
     def __init__(self, ti: Any, start: Any) -> None:
         self._ti = ti
+        self.task = start
         self.task_id = start.task_id
         mapped = start.is_mapped or start.get_closest_mapped_task_group() is not None
         self.map_index = ti.map_index if mapped else -1  # a stage may be expanded where the start task is not
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ti, name)
+
+
+def _scope(start: Any, context: Context) -> dict[str, Any]:
+    """Return what the templates of a start task see, in the context of another task of the run."""
+    ti = _AsStart(context["ti"], start)
+    scope: dict[str, Any] = {**context, "task": start, "ti": ti, "task_instance": ti}
+    mine, running = "task_instance_key_str", context["task"]
+    if mine in scope:
+        scope[mine] = scope[mine].replace(f"__{running.task_id}__", f"__{start.task_id}__", 1)
+    if start.params or running.params:  # a task may have its own beside those of the Dag
+        conf = getattr(context.get("dag_run"), "conf", None)
+        scope["params"] = process_params(context["dag"], start, conf, suppress_exception=False)
+    return scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +217,7 @@ class _Declared:
 
     @classmethod
     def of(cls, start: Any, context: Context) -> _Declared:
-        ti = _AsStart(context["ti"], start)
-        scope: dict[str, Any] = {**context, "task": start, "ti": ti, "task_instance": ti}
+        scope = _scope(start, context)
 
         def values(name: str, default: Any = None) -> tuple[Any, ...]:
             given = _argument(start, name, default)
@@ -179,7 +226,7 @@ class _Declared:
             rendered = start.render_template(given.values, scope)
             return tuple(item.get(given.key, default) if given.key is not None else item for item in rendered)
 
-        conn_ids = tuple(map(str, values("delta_conn_id", DeltaHook.default_conn_name)))
+        conn_ids = tuple(str(name or DeltaHook.default_conn_name) for name in values("delta_conn_id"))
         tables = tuple(map(str, values("table")))
         identity = {name: values(name) for name in ("transaction_key", "app_id", "txn_version")}
         identity["rerun_policy"] = values("rerun_policy", "skip")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.operators.identity import parse_handle
@@ -20,10 +21,16 @@ def staging_path(transaction: Any, ti: RuntimeTaskInstanceProtocol) -> str:
 
     :param transaction: output of the start task.
     :param ti: the running task instance.
+    :raises HandleMismatchException: the transaction is not that of a start task before this task.
     """
     from airflow_delta.staging.paths import stage_key
 
     handle = parse_handle(transaction, task_id=ti.task_id)
+    if (context := getattr(ti, "get_template_context", None)) is not None:
+        from airflow_delta.operators.origin import open_transaction
+
+        job = SimpleNamespace(transaction=handle, task_id=ti.task_id, delta_conn_id=None, changes_table=False)
+        open_transaction(job, context())
     key = stage_key(ti.task_id, -1 if ti.map_index is None else ti.map_index)
     path = f"{handle.staging_path.rstrip('/')}/{key}/try-{ti.try_number}"
     ti.xcom_push(STAGING_PATH_KEY, path)

@@ -12,7 +12,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.committing import FINAL_ERRORS, REFUSALS, DeltaCommittingOperator
-from airflow_delta.operators.identity import commit_tags, default_transaction_key, former_keys, try_chain, whole_number
+from airflow_delta.operators.identity import commit_tags, default_transaction_key, former_keys, text_of, try_chain, whole_number
 from airflow_delta.operators.lineage import absolute_table
 from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.run_age import possible_since
@@ -83,6 +83,7 @@ class DeltaTaskIdentity(DeltaCommittingOperator):
 
     def _begin_options(self, context: Context) -> dict[str, Any]:
         """Return the identity as :func:`airflow_delta.commands.begin.begin.begin` takes it."""
+        self.transaction_key, self.app_id = text_of(self.transaction_key), text_of(self.app_id)
         key = self.transaction_key
         if key is None and self.app_id is None and self.txn_version is None:
             key = default_transaction_key(context)

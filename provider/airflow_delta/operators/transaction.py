@@ -21,6 +21,7 @@ from airflow_delta.operators.identity import (
     default_transaction_key,
     flatten_reports,
     former_keys,
+    text_of,
     whole_number,
 )
 from airflow_delta.operators.lineage import table_of_handle
@@ -118,6 +119,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         from airflow_delta.commands.begin.begin import begin
 
         log = DeltaHook(self.delta_conn_id).get_log(self.table)
+        self.transaction_key, self.app_id = text_of(self.transaction_key), text_of(self.app_id)
         key = self.transaction_key
         if key is None and self.app_id is None and self.txn_version is None:
             key = default_transaction_key(context)

@@ -1,9 +1,9 @@
 """Reading tables away from the API server: in processes of their own, a few at a time for each connection, and seldom twice.
 
 A thread of the API server waits for each reader and holds nothing meanwhile. Of one connection two reads are under way at a time,
-and one while its storage does not answer, so that a dead endpoint leaves the others their readers. The same question asked twice
-is read once; what a commit did is remembered by its version. Threads and processes start with the first read: nothing of them
-exists when a server process forks.
+and one while its storage does not answer; those that have answered keep readers of their own, so that dead endpoints, however
+many, do not hold them up. The same question asked twice is read once; what a commit did is remembered by its version. Threads and
+processes start with the first read: nothing of them exists when a server process forks.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ WAITING_FOR_A_CONNECTION = 100
 READ_TIMEOUT = 15.0
 """Seconds that a page waits for a storage."""
 
-SLOW_FOR = 60.0
-"""Seconds for which a connection that did not answer gets one reader."""
+READERS_FOR_UNKNOWN = 6
+"""Those of them for connections that have not answered yet, or no longer do, however many these are."""
 
 FRESH_FOR = 2.0
 """Seconds for which a page is not read again."""
@@ -172,7 +172,8 @@ class _Schedule:
         self._waiting: dict[str, deque[_Job]] = {}
         self._running: Counter[str] = Counter()
         self._listing: set[str] = set()
-        self._slow: dict[str, float] = {}
+        self._answered: set[str] = set()
+        self._slow: set[str] = set()
 
     def submit(self, place: Place, key: tuple[Any, ...], ask: Callable[[AskReader], Any]) -> Future[Any]:
         """Return what will be the answer; the same one for who asks the same meanwhile.
@@ -194,9 +195,8 @@ class _Schedule:
         """Start what may be started, in turn of the connections."""
         for connection in list(self._waiting):
             waiting = self._waiting.pop(connection)
-            slow = self._slow.get(connection, 0.0) > time.monotonic()
-            allowed = 1 if slow else READERS_OF_A_CONNECTION
-            while self._running[connection] < allowed and self._running.total() < READERS:
+            allowed = 1 if connection in self._slow else READERS_OF_A_CONNECTION
+            while self._running[connection] < allowed and self._has_room(connection):
                 job = next((job for job in waiting if connection not in self._listing or job.key[0] != LISTING), None)
                 if job is None:
                     break
@@ -209,6 +209,12 @@ class _Schedule:
                 del self._running[connection]
             if waiting:  # at the end: the others come first the next time
                 self._waiting[connection] = waiting
+
+    def _has_room(self, connection: str) -> bool:
+        if self._running.total() >= READERS or connection in self._answered:
+            return self._running.total() < READERS
+        unknown = sum(count for name, count in self._running.items() if name not in self._answered)
+        return unknown < READERS_FOR_UNKNOWN
 
     def _run(self, job: _Job) -> None:
         try:
@@ -233,9 +239,11 @@ class _Schedule:
             if not self._running[connection]:
                 del self._running[connection]
             if slow:
-                self._slow[connection] = time.monotonic() + SLOW_FOR
+                self._answered.discard(connection)
+                self._slow.add(connection)
             elif slow is False:
-                self._slow.pop(connection, None)
+                self._answered.add(connection)
+                self._slow.discard(connection)
             self._start()
 
 

@@ -70,10 +70,11 @@ def with_known_columns(schema: Json, known: Json) -> Json:
 
 
 def _same_kind(before: Type, now: Type) -> bool:
-    """Return whether a column keeps its id: the same type, or the same kind of nested type."""
+    """Return whether a column keeps its id: the same type, but for fields of structs, which have ids of their own."""
     if isinstance(before, str) or isinstance(now, str):
         return bool(before == now)
-    return bool(before["type"] == now["type"])
+    parts = ("elementType", "keyType", "valueType")
+    return before["type"] == now["type"] and all(_same_kind(before[part], now[part]) for part in parts if part in before)
 
 
 def physical_name(field: Json, rules: TableRules) -> str:

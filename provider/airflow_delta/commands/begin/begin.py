@@ -76,7 +76,7 @@ def begin(
     :param create: the commit creates the table when there is none; else that is an error.
     :param transaction_id: identity of this execution, a new UUID unless given.
     :param in_place: the table is made of the files that lie there (CONVERT); else it is created only where none are.
-    :param tries: of an operation that begins and commits in one task: a commit of an earlier try is its own, whatever the policy.
+    :param tries: of an operation that begins and commits in one task: a commit of another try is its own, whatever the policy.
     :param possible_since: returns when this identity may have been committed for the first time, in milliseconds since the epoch
         (``None``: not longer ago than keys are kept). Asked when the table lets keys expire and does not know this one.
     :param former_keys: keys of another scheme that may stand for the same work: where the table knows one of them, and not this
@@ -114,7 +114,10 @@ def begin(
         from airflow_delta.commands.begin.location import check_location
 
         check_location(log)
-    own = None if last is None or last < (identity.txn_version or 0) else commit_of_chain(log, identity.app_id, tries)
+    own = None
+    # Under 'skip' it does not matter which try, or run, has committed the identity.
+    if last is not None and last >= (identity.txn_version or 0) and rerun_policy != "skip":
+        own = commit_of_chain(log, identity.app_id, tries)
     transaction_id = transaction_id if transaction_id is not None else str(uuid.uuid4())
     handle = TransactionHandle(
         transaction_id=transaction_id,

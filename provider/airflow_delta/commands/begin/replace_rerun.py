@@ -80,7 +80,7 @@ def _known_before(snapshot: Snapshot, handle: TransactionHandle) -> bool:
 def _refuse_kept_rows(handle: TransactionHandle, snapshot: Snapshot, commit: Commit) -> None:
     """Refuse files that may hold rows that their commit did not bring: copies, or what a deletion vector leaves."""
     info = commit.commit_info or {}
-    keeps = (info.get("tags") or {}).get(KEEPS_ROWS) == "true"
+    keeps = (info.get("tags") or {}).get(KEEPS_ROWS) == "true" or not all(add.data_change for add in commit.adds)
     if commit.removes and not keeps:
         copied = (info.get("operationMetrics") or {}).get("numCopiedRows", "0")
         keeps = info.get("operation") in _REWRITES or str(copied) != "0"

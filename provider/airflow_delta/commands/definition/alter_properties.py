@@ -13,6 +13,7 @@ from airflow_delta.commands.definition.alter_clustering import cluster_by
 from airflow_delta.commands.definition.altered_table import AlteredTable, protocol_with
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException, ProtocolDowngradeException
 from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.properties import CONSTRAINT_PREFIX, TableProperties, normalise_key
@@ -202,7 +203,6 @@ def _with_row_tracking_names(table: AlteredTable, metadata: Metadata) -> Metadat
 
 def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
     """Check what can be told of an expression without Spark, which has the last word when it checks the rows."""
-    import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
@@ -211,7 +211,7 @@ def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
     if (problem := oversized(change.expression)) is not None:
         raise table.refuse(f"The constraint {change.name} {problem}")
     try:
-        tree = sqlglot.parse_one(change.expression, dialect="spark")
+        tree = tree_of(change.expression)
     except SqlglotError as error:
         raise DeltaAnalysisException(
             f"The constraint {change.name} does not parse: {change.expression} ({str(error).splitlines()[0]})"

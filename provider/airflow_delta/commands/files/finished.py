@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.files.adds import is_unfinished, unfinished
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagedFileException, StagingException
+from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import is_hidden, transaction_directory
 
@@ -30,7 +31,8 @@ def find_finished_files(
 
     :param directory: relative to the table root.
     :raises DeltaIllegalArgumentException: it is the staging path itself, where every try of every job and stage writes.
-    :raises StagedFileException: there is nothing, a job has not ended, or a file is neither Parquet nor hidden.
+    :raises StagedFileException: there is nothing, a job has not ended, a file is neither Parquet nor hidden, or they are those
+        of a Delta table.
     :raises StagingException: an attempt of a stage of this transaction wrote there.
     """
     from airflow_delta.log.statistics.footers import try_footers
@@ -49,6 +51,14 @@ def find_finished_files(
         relative = status.path.removeprefix(f"{directory}/")
         if is_unfinished(relative):
             raise unfinished(log, directory, relative)
+        if LOG_DIRECTORY in relative.split("/")[:-1]:
+            raise StagedFileException(
+                f"{log.uri.rstrip('/')}/{directory} holds a Delta table of its own: rows that are deleted there, or older "
+                f"versions of rows, would appear in {handle.table}. Have the job write plain Parquet, or read that table in "
+                "@task.delta_stage.",
+                table=handle.table,
+                version=handle.read_version,
+            )
         if is_hidden(relative):
             ended = ended or status.name == _SUCCESS
             continue

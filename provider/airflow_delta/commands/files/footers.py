@@ -192,11 +192,11 @@ def _check_spelling(data: Type, known: Type, path: str, file: str, where: str) -
     seen: dict[str, str] = {}
     for field in data["fields"]:
         name, prefix = field["name"], f"{path}." if path else ""
-        other = seen.setdefault(name.lower(), name)
-        if other != name:
-            raise SchemaMismatchException(
-                f"{file} has the columns {prefix}{other} and {prefix}{name}, which only differ in case."
-            )
+        if (other := seen.get(name.lower())) is not None:
+            twice = f"column {prefix}{name} twice"
+            differ = f"columns {prefix}{other} and {prefix}{name}, which only differ in case"
+            raise SchemaMismatchException(f"{file} has the {twice if other == name else differ}.")
+        seen[name.lower()] = name
         same = find_field(known, name) if same_kind else None
         if same is not None and same["name"] != name:
             raise SchemaMismatchException(

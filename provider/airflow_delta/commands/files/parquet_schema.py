@@ -52,16 +52,32 @@ _PLAIN = {
 def schema_of_footer(footer: pq.FileMetaData) -> StructType:
     """Return the schema of a Parquet file: what Spark noted in it, else what Spark makes of its types; all nullable.
 
+    A note that does not fit the file is ignored: PyArrow and pandas keep it over renames, casts and added columns.
+
     :raises DeltaAnalysisException: a column has a type that Spark cannot read, or Delta not store.
     """
-    noted = (footer.metadata or {}).get(_SPARK_SCHEMA)
     columns = (footer.schema.column(i) for i in range(footer.num_columns))
-    if noted is not None:
-        for column in columns:  # another program may have kept the note, and written other types
-            _leaf(column)
-        return nullable_schema(_described(parse_schema(noted.decode())))
     arrow = footer.schema.to_arrow_schema()
-    return nullable_schema(StructType(tuple(StructField(f.name, _type(f.type, columns)) for f in arrow)))
+    stored = StructType(tuple(StructField(f.name, _type(f.type, columns)) for f in arrow))
+    note = (footer.metadata or {}).get(_SPARK_SCHEMA)
+    if note is not None and _describes(noted := parse_schema(note.decode()), stored):
+        return nullable_schema(_described(noted))
+    return nullable_schema(stored)
+
+
+def _describes(noted: DataType, stored: DataType) -> bool:
+    """Tell whether a noted type is that of the columns as they are stored."""
+    match noted, stored:
+        case StructType(mine), StructType(theirs):
+            return [f.name for f in mine] == [f.name for f in theirs] and all(
+                _describes(one.data_type, other.data_type) for one, other in zip(mine, theirs, strict=True)
+            )
+        case ArrayType(), ArrayType():
+            return _describes(noted.element_type, stored.element_type)
+        case MapType(), MapType():
+            return _describes(noted.key_type, stored.key_type) and _describes(noted.value_type, stored.value_type)
+    # Stored as a struct, and as nothing that has a type.
+    return noted == stored or (noted.name == "variant" and isinstance(stored, StructType)) or noted.name == "void"
 
 
 def _described(schema: StructType) -> StructType:

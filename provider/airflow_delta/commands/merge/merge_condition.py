@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
-from airflow_delta.log.expressions.text import split, tokens_of
+from airflow_delta.log.expressions.text import split, tokens_of, tree_of
 from airflow_delta.staging.contract import Json
 
 if TYPE_CHECKING:
@@ -57,12 +57,11 @@ class MergeCondition:
 
     def compared(self) -> list[Json]:
         """Return pairs of columns that are equal in rows that match: ``column``, ``source`` (Spark SQL), ``nullSafe``."""
-        import sqlglot
         from sqlglot import exp
 
         found = []
         for text in self.conjuncts:
-            node: Any = _unwrapped(sqlglot.parse_one(text, dialect="spark"))
+            node: Any = _unwrapped(tree_of(text))
             if not isinstance(node, exp.EQ | exp.NullSafeEQ):
                 continue
             sides = [_unwrapped(node.this), _unwrapped(node.expression)]
@@ -78,10 +77,9 @@ class MergeCondition:
         return found
 
     def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
-        import sqlglot
         from sqlglot import exp
 
-        for column in sqlglot.parse_one(text, dialect="spark").find_all(exp.Column):
+        for column in tree_of(text).find_all(exp.Column):
             yield self._side(column)
 
     def _side(self, column: Any) -> tuple[str, list[str]]:
@@ -97,7 +95,6 @@ def check_expression(text: str, *, table: str, repeatable: bool = False) -> None
 
     :raises DeltaAnalysisException: it does.
     """
-    import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
@@ -106,7 +103,7 @@ def check_expression(text: str, *, table: str, repeatable: bool = False) -> None
     if (problem := oversized(text)) is not None:
         raise refused(table, f"{text[:100]!r}... {problem}")
     try:
-        tree = sqlglot.parse_one(text, dialect="spark")
+        tree = tree_of(text)
     except SqlglotError as error:
         raise refused(table, f"{text!r} does not parse as Spark SQL: {first_line(error)}") from error
     if tree.find(exp.Query, exp.AggFunc, exp.Window) is not None:

@@ -147,7 +147,7 @@ def _values(target: RewriteTarget, schema: Json, rules: TableRules, clause: Merg
     defaults = {name.lower(): text for name, text in rules.defaults.items()}
     values: dict[str, str] = {}
     for name, expression in (clause.set or {}).items():
-        field = find_field(schema, name) or find_field(schema, _bare(name, target_alias))
+        field = _column(schema, name, target_alias)
         if field is None:
             known = ", ".join(f["name"] for f in schema["fields"])
             hint = " Fields of a struct cannot be set alone: set all of it." if "." in name else ""
@@ -174,9 +174,16 @@ def _check_identity(target: RewriteTarget, rules: TableRules, clause: MergeClaus
             )
 
 
-def _bare(name: str, alias: str) -> str:
-    """Return the name of a column without the alias of the table and without backticks."""
+def _column(schema: Json, name: str, alias: str) -> Json | None:
+    """Return the column of a name with or without the alias of the table; ``None`` also for a field of a struct."""
     quoted = "`" + alias.lower().replace("`", "``") + "`."
     prefix = next((p for p in (f"{alias.lower()}.", quoted) if name.lower().startswith(p)), "")
     rest = name[len(prefix) :]
-    return rest[1:-1].replace("``", "`") if len(rest) > 1 and rest[0] == rest[-1] == "`" else rest
+    if len(rest) > 1 and rest[0] == rest[-1] == "`":
+        return find_field(schema, rest[1:-1].replace("``", "`"))
+    head, _, inner = rest.partition(".")
+    struct = find_field(schema, head)
+    kind = None if struct is None or isinstance(struct["type"], str) else struct["type"]
+    if inner and kind is not None and kind["type"] == "struct" and find_field(kind, inner.split(".")[0].strip("`")) is not None:
+        return None  # as in SQL, a column `a.b` beside the struct needs backticks
+    return find_field(schema, rest) or find_field(schema, name)

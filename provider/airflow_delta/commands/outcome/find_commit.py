@@ -37,10 +37,13 @@ class TryChain:
 
     :param tags: ``commitInfo.tags`` of a commit by this try.
     :param first_try: number of the first try of the chain, for commits that do not tell ``max_tries``.
+    :param since: milliseconds since the epoch; no other try of the chain committed before. (A run that is deleted and made anew
+        has tries with the same numbers.)
     """
 
     tags: Mapping[str, str]
     first_try: int = 1
+    since: int | None = None
 
     @property
     def is_retry(self) -> bool:
@@ -65,16 +68,19 @@ class TryChain:
 
 
 def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> CommitResult | None:
-    """Find the commit that an earlier try of the same chain has put, and could not tell of.
+    """Find the commit that another try of the same chain has put: an earlier one that could not tell of it, or a later one,
+    where Airflow had given this one up.
 
     :param app_id: an application that the log knows.
     :raises TransactionExpiredException: the log no longer holds the commits that would tell.
     """
-    if tries is None or int(tries.tags.get(TRY_NUMBER, 1)) <= 1:
+    if tries is None:
         return None
     oldest = None
     for file in newest_first(log):
         oldest = file.version
+        if tries.since is not None and _committed_before(log, file, tries.since):
+            return None
         commit = holds_app_id(log, file, app_id)
         if commit is None:
             continue
@@ -90,6 +96,20 @@ def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> Commi
             version=log.snapshot.version,
         )
     return None
+
+
+def own_after_conflict(log: DeltaLog, app_id: str, tries: TryChain | None) -> CommitResult | None:
+    """Find the commit of another try of the same chain that was faster than this one."""
+    snapshot = log.update()
+    if snapshot.version < 0 or snapshot.transaction_version(app_id) is None:
+        return None
+    return commit_of_chain(log, app_id, tries)
+
+
+def _committed_before(log: DeltaLog, file: CommitFile, time: int) -> bool:
+    info = read_commit_info(file.version, file.data, table=log.uri) or {}
+    written = info.get("inCommitTimestamp", info.get("timestamp"))
+    return isinstance(written, int) and written < time
 
 
 def find_commit(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.rewrite.rewrite_target import RewriteTarget, rewrite_target
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
+from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageRequest
 from airflow_delta.staging.rules import TableRules
@@ -109,30 +110,35 @@ def resolve_assignments(handle: TransactionHandle, rules: TableRules, values: Ma
 
 
 def _resolve(handle: TransactionHandle, schema: Json, name: str) -> list[str]:
-    """Return the names that lead to a column or a field of it."""
-    whole = find_field(schema, name)
-    if whole is not None:  # also a name with dots in it
-        return [whole["name"]]
+    """Return the names that lead to a column or a field of it.
+
+    As in SQL ``a.b`` is the field of a struct, and only where there is none the column whose name holds the dot.
+    """
     parts = [quoted.replace("``", "`") or plain for quoted, plain in _NAME.findall(name)]
     path: list[str] = []
     kind: Type = schema
+    problem = None if parts else f"sets a column without a name ({name!r})"
     for part in parts:
         if isinstance(kind, str) or kind["type"] != "struct":
-            raise _refused(handle, f"sets {name}, but {'.'.join(path)} is no struct; set all of it")
+            problem = f"sets {name}, but {'.'.join(path)} is no struct; set all of it"
+            break
         field = find_field(kind, part)
         if field is None:
             names = ", ".join(f["name"] for f in fields(kind))
             where = f"the fields of {'.'.join(path)}" if path else "the columns"
-            raise _refused(handle, f"sets {name}, and there is no {part}; {where} are {names}")
+            problem = f"sets {name}, and there is no {part}; {where} are {names}"
+            break
         path.append(field["name"])
         kind = field["type"]
-    if not path:
-        raise _refused(handle, f"sets a column without a name ({name!r})")
-    return path
+    if problem is None:
+        return path
+    whole = find_field(schema, name)
+    if whole is None:
+        raise _refused(handle, problem)
+    return [whole["name"]]
 
 
 def _check_expression(handle: TransactionHandle, name: str, expression: str) -> None:
-    import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
@@ -141,7 +147,7 @@ def _check_expression(handle: TransactionHandle, name: str, expression: str) -> 
     if (problem := oversized(expression)) is not None:
         raise _refused(handle, f"sets {name} to {expression[:100]!r}..., which {problem}")
     try:
-        tree = sqlglot.parse_one(expression, dialect="spark")
+        tree = tree_of(expression)
     except SqlglotError as error:
         reason = str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
         raise _refused(handle, f"sets {name} to {expression!r}, which does not parse as Spark SQL ({reason})") from error
@@ -153,7 +159,6 @@ def _check_expression(handle: TransactionHandle, name: str, expression: str) -> 
 
 def is_repeatable(expression: str) -> bool:
     """Return whether an expression certainly has the same value for a row whenever it is evaluated."""
-    import sqlglot
     from sqlglot import exp
 
     from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
@@ -161,7 +166,7 @@ def is_repeatable(expression: str) -> bool:
     words = {word.lower() for word in re.findall(r"\w+", expression)}
     if words & (NOT_DETERMINISTIC | OF_THE_SESSION):
         return False
-    return sqlglot.parse_one(expression, dialect="spark").find(exp.Anonymous) is None  # a function that nobody here knows
+    return tree_of(expression).find(exp.Anonymous) is None  # a function that nobody here knows
 
 
 def _refused(handle: TransactionHandle, what: str) -> DeltaAnalysisException:

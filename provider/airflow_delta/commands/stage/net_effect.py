@@ -171,5 +171,8 @@ def _whole_files(txn: OptimisticTransaction, handle: TransactionHandle, stage: S
         txn.track_read_predicates(predicate)
         return None
     files = to_add_files(txn.filter_files(predicate, columns=FILE_COLUMNS))
-    # Of the others, which need a time zone, Spark has written the rows that stay.
-    return [file for file in files if predicate.selects_partition(file.partition_values)] if predicate.zone_dependent else files
+    if not predicate.zone_dependent:
+        return files
+    # Of files that need a time zone, Spark has written the rows that stay; with change data, the stage lists the others as well.
+    listed = {remove.path for remove in stage.removes}
+    return [file for file in files if file.path not in listed and predicate.selects_partition(file.partition_values)]

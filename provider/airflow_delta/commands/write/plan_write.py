@@ -187,6 +187,8 @@ def _plan_replace_where(
         return predicate, None
     if not data_change:
         raise zone_needed(handle, predicate, "With data_change=False")
+    if table_rules(handle).change_data:  # a version that has change data files tells of all its changes in them
+        return predicate, plan_scan_after(log, begun, replace_where, earlier, spark_table_uri=spark_table_uri)
     return predicate, scan_of(log, handle, undecided, predicate, spark_table_uri=spark_table_uri)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_delta.log.expressions.text import tokens_of
+from airflow_delta.log.expressions.text import tokens_of, tree_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructType
@@ -48,10 +48,9 @@ def of_table(text: str, schema: StructType, alias: str) -> str:
 
     :param alias: of the table.
     """
-    import sqlglot
     from sqlglot import exp
 
-    heads = [column.parts[0] for column in sqlglot.parse_one(text, dialect="spark").find_all(exp.Column)]
+    heads = [column.parts[0] for column in tree_of(text).find_all(exp.Column)]
     found = {h.meta["start"] for h in heads if h.name.lower() != alias.lower() and schema.find(h.name) is not None}
     prefix = "`" + alias.replace("`", "``") + "`."
     for start in sorted(found, reverse=True):

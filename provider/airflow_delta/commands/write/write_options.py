@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.commands.begin.read_snapshot import parse_predicate
 from airflow_delta.commands.stage.plan_create import check_create
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException, DeltaIllegalStateException
+from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.staging.contract import Json, TransactionHandle
 
 if TYPE_CHECKING:
@@ -141,7 +142,6 @@ def check_condition(handle: TransactionHandle, option: str, condition: str) -> N
 
     :raises DeltaIllegalArgumentException: it does not parse, holds a subquery, or calls a function that a condition may not.
     """
-    import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
@@ -149,7 +149,7 @@ def check_condition(handle: TransactionHandle, option: str, condition: str) -> N
 
     problem = oversized(condition) or refused_function(condition)
     try:
-        if problem is None and sqlglot.parse_one(condition, dialect="spark").find(exp.Query) is not None:
+        if problem is None and tree_of(condition).find(exp.Query) is not None:
             problem = "holds a subquery"
     except (SqlglotError, RecursionError):
         problem = "does not parse as Spark SQL"

@@ -31,6 +31,7 @@ _MAGIC = 1681511377
 _MAGIC_NOT_PORTABLE = 1681511376
 _FRAME = 4  # bytes of the size before the data, and of the checksum after it
 _UUID_LENGTH = 20
+_MAX_ROW = (1 << 63) - 1
 _MAX_INT = (1 << 31) - 1  # offset and size are integers of 32 bits (protocol)
 _RANGES_AT_ONCE = 32
 _GAP = 1 << 16
@@ -249,6 +250,8 @@ def _bitmap(store: LogStore, descriptor: DeletionVectorDescriptor, data: bytes, 
         )
     if bitmap and num_records is not None and bitmap.max() >= num_records:
         raise _damaged(store, where, f"it marks row {bitmap.max()} of a file that has {num_records} rows (numRecords)")
+    if bitmap and bitmap.max() > _MAX_ROW:
+        raise _damaged(store, where, f"it marks row {bitmap.max()}, which no file has")
     return bitmap
 
 

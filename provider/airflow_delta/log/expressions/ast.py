@@ -404,7 +404,8 @@ _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0
 
 def quote_text(text: str) -> str:
     """Return a string literal of Spark SQL."""
-    return "'" + "".join(_ESCAPES.get(letter, letter) for letter in text) + "'"
+    quoted = "".join(_ESCAPES.get(letter, letter) for letter in text)
+    return "'" + quoted.replace("${", "$\\{") + "'"  # Spark replaces ${...} by a variable, also inside of a string
 
 
 def literal_text(value: Any, data_type: DataType) -> str:

@@ -123,7 +123,7 @@ _WORDS = _names(
 )
 _TOKEN = re.compile(
     r"""
-      (?P<space>\s++|--[^\r\n]*+)
+      (?P<space>\s++|--(?:[^\r\n\\]|\\(?!\n))*+)
     | (?P<string>[rR](?:'[^']*+'|"[^"]*+")|'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")
     | `(?P<quoted>(?:[^`]|``)*+)`
     | (?P<word>\w++)
@@ -136,6 +136,8 @@ MAX_DEPTH = 32
 MAX_TOKENS = 10_000
 _UNREADABLE = {"'": "a quote that is not closed", '"': "a quote that is not closed", "`": "a back-quote that is not closed"}
 _UNREADABLE |= {"/*": "a comment between /* and */", "$": "a dollar sign"}
+_UNREADABLE["\\"] = "a backslash outside of a string"  # at the end of a comment, to Spark, the next line is a comment as well
+_AFTER_COLUMN = _names("and between div escape ilike in is like not or regexp rlike")
 
 
 def refused_function(text: str, *, assigned: bool = False, session: bool = True) -> str | None:
@@ -144,12 +146,18 @@ def refused_function(text: str, *, assigned: bool = False, session: bool = True)
     :param assigned: the value is stored, not a condition: it is evaluated once, and may be another one each time.
     :param session: it may ask for the time, the user and the like.
     """
+    if "${" in text:  # also inside of a string: ${env:HOME} is read from the driver's environment
+        return r"holds ${, where Spark puts the value of a variable; write $\{ in a string"
     previous: list[tuple[str, str]] = []  # the last two tokens: kind, text
     for kind, value in _tokens(text):
         if kind == "other" and value in _UNREADABLE:
             return f"holds {_UNREADABLE[value]}"
         if kind == "string" and previous and previous[-1] == ("word", "using"):
             return "runs a script (USING)"
+        if previous == [("other", "("), ("word", "table")] and (
+            kind == "quoted" or (kind == "word" and value not in _AFTER_COLUMN)
+        ):
+            return "holds a subquery (TABLE)"
         if value == "(" and kind == "other" and previous:
             last = previous[-1]
             qualified = len(previous) > 1 and previous[-2] == ("other", ".")

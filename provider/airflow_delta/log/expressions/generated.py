@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
 
 
@@ -95,7 +96,6 @@ def _refused(name: str, text: str, why: str, error_class: str) -> DeltaAnalysisE
 
 
 def _parse(name: str, text: str) -> Any:
-    import sqlglot
     from sqlglot.errors import SqlglotError
 
     from airflow_delta.log.expressions.functions import oversized
@@ -103,7 +103,7 @@ def _parse(name: str, text: str) -> Any:
     if (problem := oversized(text)) is not None:
         raise _refused(name, text[:100], f"it {problem}", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN")
     try:
-        return sqlglot.parse_one(text, dialect="spark")
+        return tree_of(text)
     except SqlglotError as error:
         first = str(error).splitlines()[0]
         raise _refused(name, text, f"it is no Spark SQL ({first})", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN") from error

@@ -25,7 +25,7 @@ from airflow_delta.log.expressions.ast import (
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
 from airflow_delta.log.expressions.resolve import Columns, UnsupportedError
 from airflow_delta.log.expressions.simple import parse_simple
-from airflow_delta.log.expressions.text import bare, escape_doubled_quotes, split
+from airflow_delta.log.expressions.text import bare, escape_doubled_quotes, split, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,12 +98,7 @@ class _Parser:
 
     def expression(self, text: str) -> Expression:
         """Return the tree of a text; parts that are not understood stay as they are written."""
-        import sqlglot
-
-        statements = sqlglot.parse(text, dialect="spark")
-        if len(statements) != 1 or statements[0] is None:
-            raise PredicateException(f"The predicate {self.text!r} is not one expression")
-        return self.part(text, statements[0])
+        return self.part(text, tree_of(text))
 
     def part(self, text: str, node: Any) -> Expression:
         """Return the tree of a text that is parsed already."""

@@ -19,17 +19,37 @@ def tokens_of(text: str) -> list[Any]:
     return list(sqlglot.tokenize(text, dialect="spark"))
 
 
+def tree_of(text: str) -> Any:
+    """Return sqlglot's tree of an expression.
+
+    :raises sqlglot.errors.SqlglotError: it does not parse.
+    """
+    import sqlglot
+    from sqlglot.errors import ParseError, SqlglotError
+
+    try:
+        statements = sqlglot.parse(text, dialect="spark")
+    except (SqlglotError, RecursionError):
+        raise
+    except Exception as error:  # sqlglot stumbles over some texts
+        raise ParseError(f"sqlglot fails with {type(error).__name__}: {error}") from error
+    if len(statements) != 1 or statements[0] is None:
+        raise ParseError("It is not one expression")
+    return statements[0]
+
+
 def escape_doubled_quotes(text: str) -> str:
     """Return the text with quotes that are doubled inside a string (``'it''s'``, as Spark 4 reads it) escaped by a backslash."""
     if "''" not in text and '""' not in text:
         return text
-    tokens = tokens_of(text)
-    result = text
-    for left, right in reversed(list(pairwise(tokens))):
+    parts: list[str] = []
+    start = 0
+    for left, right in pairwise(tokens_of(text)):
         strings = left.token_type.name == right.token_type.name == "STRING"
         if strings and left.end + 1 == right.start and text[left.end] == text[right.start]:
-            result = f"{result[: left.end]}\\{text[left.end]}{result[right.start + 1 :]}"
-    return result
+            parts.append(f"{text[start : left.end]}\\{text[left.end]}")
+            start = right.start + 1
+    return "".join(parts) + text[start:]
 
 
 def bare(text: str) -> str:

@@ -15,7 +15,16 @@ import msgspec
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, parse_schema, to_json
+from airflow_delta.log.schema.types import (
+    PHYSICAL_NAME,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    parse_schema,
+    to_json,
+)
 from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields, walk_fields
 
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -178,7 +187,7 @@ def _with_mapping(new: Metadata, old: Metadata | None, *, changes_mode: bool, ov
         if ID in field.metadata and PHYSICAL_NAME in field.metadata:
             return field
         before = existing.get(folded(path))
-        reused = before if overwrites_schema and before is not None and _same_kind(before, field) else None
+        reused = before if overwrites_schema and before is not None and _same_kind(before.data_type, field.data_type) else None
         metadata = dict(field.metadata)
         if ID not in metadata:
             known = None if reused is None else field_id(reused)
@@ -254,8 +263,13 @@ def _paths(metadata: Metadata) -> set[Path]:
     return {path for path, _ in walk_fields(parse_schema(metadata.schema_string))}
 
 
-def _same_kind(before: StructField, now: StructField) -> bool:
-    """Return whether a column that replaces another may keep its id: the same type, or the same kind of nested type."""
-    if before.data_type.name in ("struct", "array", "map"):
-        return before.data_type.name == now.data_type.name
-    return before.data_type == now.data_type
+def _same_kind(before: DataType, now: DataType) -> bool:
+    """Return whether a column keeps its id: the same type, but for fields of structs, which have ids of their own."""
+    match before, now:
+        case StructType(), StructType():
+            return True
+        case ArrayType(), ArrayType():
+            return _same_kind(before.element_type, now.element_type)
+        case MapType(), MapType():
+            return _same_kind(before.key_type, now.key_type) and _same_kind(before.value_type, now.value_type)
+    return before == now

@@ -9,6 +9,7 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.generated_columns import generated_columns
@@ -67,7 +68,6 @@ def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool
 
     :raises DeltaAnalysisException: an expression is one that cannot be read here, so that it may refer to the column.
     """
-    import sqlglot
     from sqlglot.errors import SqlglotError
 
     from airflow_delta.log.expressions.generated import references
@@ -76,7 +76,7 @@ def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool
     for expressions, is_generated in ((check_constraints(metadata), False), (generated, True)):
         for name, text in expressions.items():
             try:
-                paths = list(references(sqlglot.parse_one(text, dialect="spark")))
+                paths = list(references(tree_of(text)))
             except SqlglotError as error:
                 raise DeltaAnalysisException(
                     f"Column {column} cannot be changed: whether {name} refers to it cannot be told, since its expression {text} "

@@ -228,7 +228,8 @@ class ObjectStore(LogStore):
             listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/" if directory else None))
         except FileNotFoundError:
             return [], []
-        files = sorted(meta["path"].rpartition("/")[2] for meta in listed["objects"])
+        objects = [status for status in map(self._status, listed["objects"]) if status.size or not _is_marker(status, directory)]
+        files = sorted(status.name for status in objects)
         return files, sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
 
     def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
@@ -246,6 +247,20 @@ class ObjectStore(LogStore):
                 return
 
     def _list(self, prefix: str | None, offset: str | None = None) -> Iterator[FileStatus]:
+        """Yield objects in order, without markers of directories (``p=1/``), whose paths come without the slash at their end."""
+        own, empty = (prefix or "").rstrip("/"), None
+        for status in self._objects(prefix, offset):
+            if empty is not None and not status.path.startswith(f"{empty.path}/") and self.head(empty.path) is not None:
+                yield empty
+            empty = None
+            if status.size:
+                yield status
+            elif not _is_marker(status, own):
+                empty = status  # a marker if objects follow below it, or if there is no object of that name
+        if empty is not None and self.head(empty.path) is not None:
+            yield empty
+
+    def _objects(self, prefix: str | None, offset: str | None) -> Iterator[FileStatus]:
         import obstore
 
         client = self._client()
@@ -340,6 +355,11 @@ class ObjectStore(LogStore):
         paths = [status.path for status in self.list_recursive(directory)]
         self.delete(paths)
         return len(paths)
+
+
+def _is_marker(empty: FileStatus, listed: str) -> bool:
+    """Tell whether an empty object marks the directory that is listed, or, as older Hadoops do it, another one."""
+    return empty.path == listed or empty.name.endswith("_$folder$")
 
 
 def _boolean(value: Any) -> bool:

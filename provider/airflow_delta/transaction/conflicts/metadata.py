@@ -118,9 +118,22 @@ def _has_added(current: CurrentTransaction, winner: Metadata) -> bool:
 
 
 def only_adds_columns(before: Metadata, after: Metadata) -> bool:
-    """Tell whether metadata differ from others only in columns that are new at the end."""
-    old, new = (msgspec.json.decode(metadata.schema_string)["fields"] for metadata in (before, after))
-    return len(new) > len(old) and new[: len(old)] == old and _same_but_columns(before, after)
+    """Tell whether metadata differ from others only in columns that are new at the end, of structs as well."""
+    old, new = (msgspec.json.decode(metadata.schema_string) for metadata in (before, after))
+    return old != new and _has_grown(old, new) and _same_but_columns(before, after)
+
+
+def _has_grown(before: Any, after: Any) -> bool:
+    """Tell whether a type is another one, perhaps with more fields at the end of its structs."""
+    if before == after:
+        return True
+    if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() != after.keys():
+        return False
+    if "fields" in before:
+        old, new = before["fields"], after["fields"]
+        return len(new) >= len(old) and all(_has_grown(*pair) for pair in zip(old, new, strict=False))
+    nested = {"type", "elementType", "keyType", "valueType"}
+    return all(_has_grown(before[key], after[key]) if key in nested else before[key] == after[key] for key in before)
 
 
 def adds_columns_of(own: Metadata, winner: Metadata) -> bool:

@@ -17,7 +17,7 @@ import pytest
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.arrow.values import to_pylist
 
-PROVIDER = Path(__file__).parents[2] / "provider/airflow_delta"
+PROVIDER = Path(__file__).parents[3] / "provider/airflow_delta"
 MAP = pa.map_(pa.string(), pa.string())
 NESTED = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string()), ("at", pa.timestamp("us", "UTC"))]))])
 MOMENT = dt.datetime(2024, 1, 2, 3, 4, 5, 6, dt.UTC)
@@ -105,11 +105,11 @@ def test_values_that_do_not_fit(values: list[Any], data_type: pa.DataType, error
 
 def test_no_conversion_loads_pandas() -> None:
     program = (
-        "import sys; from log.test_arrow_values import *; assert 'pandas' not in sys.modules, 'the test itself'\n"
+        "import sys; from log.arrow.test_arrays import *; assert 'pandas' not in sys.modules, 'the test itself'\n"
         "for data_type, values in VALUES: to_pylist(array(values, data_type))\n"
         "assert 'pandas' not in sys.modules"
     )
-    tests = str(Path(__file__).parents[1])
+    tests = str(Path(__file__).parents[2])
     subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r}); {program}"], check=True, timeout=60)
 
 

@@ -83,6 +83,39 @@ def test_anything_else_is_a_conflict(tmp_path: Path, own: list[Any], winner: lis
         )
 
 
+GROWN = {**NESTED, "fields": [*NESTED["fields"], {**NESTED["fields"][0], "name": "b"}]}
+OTHER = {**NESTED, "fields": [*NESTED["fields"], {**NESTED["fields"][0], "name": "c"}]}
+TWICE = {**GROWN, "fields": [*GROWN["fields"], {**NESTED["fields"][0], "name": "c"}]}
+
+
+def in_list(kind: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": kind, "containsNull": True}
+
+
+@pytest.mark.parametrize("wrapped", [lambda kind: kind, in_list], ids=["struct", "list of structs"])
+@pytest.mark.parametrize(
+    ("own", "winner", "fits"),
+    [
+        ((GROWN,), (GROWN,), True),
+        ((GROWN, X), (GROWN, X), True),
+        ((GROWN,), (GROWN, X), True),
+        ((GROWN,), (OTHER,), False),
+        ((GROWN,), (TWICE,), False),
+        ((GROWN, X), (GROWN,), False),
+    ],
+)
+def test_new_fields_of_a_struct(tmp_path: Path, wrapped: Any, own: Any, winner: Any, fits: bool) -> None:
+    """They are new columns as those of the table are."""
+    before = with_columns(("s", wrapped(NESTED))).schema_string
+    changed = (with_columns(("s", wrapped(kind)), *more) for kind, *more in (own, winner))
+    if fits:
+        table = race(tmp_path, *changed, schema_string=before)
+        assert not any("metaData" in line for line in table.lines(2))
+    else:
+        with pytest.raises(MetadataChangedException):
+            race(tmp_path, *changed, schema_string=before)
+
+
 def test_two_that_change_more_than_columns_conflict(tmp_path: Path) -> None:
     both = with_columns(X, description="new")
     with pytest.raises(MetadataChangedException):

@@ -22,7 +22,7 @@ from airflow_delta.staging.merge import (
     when_not_matched_insert,
 )
 from commands.flow import Table, column, schema
-from commands.test_table_features import create, field, identity
+from commands.stage.test_table_features import create, field, identity
 
 COLUMNS = schema(column("id", "long"), column("day", "date"), column("ts", "timestamp"), column("s", "string"))
 UPSERT = [when_matched_update(), when_not_matched_insert()]
@@ -158,6 +158,17 @@ def test_refusals(tmp_path: Path, clauses: Any, message: str) -> None:
         plan(table, on="target.id ==== source.id")
     with pytest.raises(IdentityInsertException, match="key"):
         plan(table, [when_matched_update({"key": "1"})])
+
+
+def test_a_field_is_not_taken_for_a_column_whose_name_has_a_dot(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    create(table, column("id", "long"), column("a", {"type": "struct", "fields": [column("b", "long")]}), column("a.b", "long"))
+    for name in ("a.b", "target.a.b"):
+        with pytest.raises(DeltaAnalysisException, match="Fields of a struct cannot be set alone"):
+            plan(table, [when_matched_update({name: "1"})])
+    for name in ("`a.b`", "target.`a.b`"):
+        request = plan(table, [when_matched_update({name: "1"})])
+        assert request.arguments["clauses"][0]["set"] == {"a.b": "1"}
 
 
 def test_a_table_that_only_takes_appends(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.schema_changes import drop_column, rename_column
 from airflow_delta.log.schema.types import parse_schema
+from airflow_delta.staging.mapping import with_known_columns
 
 RANDOM = re.compile(r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NAME = {"delta.columnMapping.mode": "name"}
@@ -132,6 +133,28 @@ def test_an_overwrite_reuses_columns_of_the_same_name_and_type():
     assert RANDOM.fullmatch(physical(new)["b"])
     replaced = column_mapping.assign(with_mode(bare, "id"), old, creates_table=True)
     assert ids(replaced) == {"A": 5, "b": 6, "s": 7, "s.x": 8, "s.y": 9}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "stays"),
+    [
+        (array("integer"), array("integer"), True),
+        (array("integer"), array("string"), False),
+        (array("integer"), array(array("integer")), False),
+        (mapping("string", "integer"), mapping("string", "long"), False),
+        (mapping("string", "integer"), mapping("integer", "integer"), False),
+        (array(struct(mapped("x", 2))), array("integer"), False),
+        (array(struct(mapped("x", 2))), array(struct(column("x"), column("y"))), True),
+        (array(struct(mapped("x", 2))), array(struct(column("x", "string"))), True),
+    ],
+)
+def test_a_list_or_map_of_other_values_is_another_column(before: Any, now: Any, stays: bool):
+    """Else the change data feed would read what an overwrite removes with the type of what it writes."""
+    old = with_mode(metadata(mapped("l", 1, kind=before)), "name", 2)
+    new = column_mapping.assign(with_mode(metadata(column("l", now)), "name", 2), old, overwrites_schema=True)
+    assert (ids(new)["l"] == 1) is (physical(new)["l"] == "col-l") is stays
+    [written] = with_known_columns(struct(column("l", now)), json.loads(old.schema_string))["fields"]
+    assert (written["metadata"].get("delta.columnMapping.id") == 1) is stays
 
 
 NONE, UPGRADED = metadata(column("a")), with_mode(metadata(mapped("a", 1, "a")), "name", 1)

@@ -27,8 +27,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
-
-from .flow import Table, column, schema
+from commands.flow import Table, column, schema
 
 
 @pytest.fixture

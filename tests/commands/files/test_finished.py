@@ -73,6 +73,18 @@ def test_everything_else_is_listed(table):
     assert "0.parquet" not in str(caught.value)
 
 
+def test_a_delta_table_is_more_than_its_files(table):
+    """Files that are no longer part of the job's own table hold rows that it has deleted."""
+    handle = table.begin()
+    other = Table(Path(handle.staging_path) / "out" / "deeper")
+    for mode in ("append", "overwrite"):
+        inner = other.begin()
+        other.publish(inner, other.stage_files(inner, path=job(inner), mode=mode))
+    for path in ("out", "out/deeper"):
+        with pytest.raises(StagedFileException, match="Delta table of its own"):
+            table.stage_files(handle, path=path)
+
+
 def test_a_path_that_is_missing_is_not_without_rows(table):
     handle = table.begin()
     for path in ("out", "out/deeper"):
@@ -129,6 +141,7 @@ def test_each_try_of_a_job_has_a_path_of_its_own(table):
         ({"id": pa.array([1], pa.int64())}, r"0.parquet names a column id that table .* names Id"),
         ({"Id": pa.array([1], pa.int64()), "ID": pa.array([1], pa.int64())}, "columns Id and ID"),
         ({"Id": pa.array([1], pa.int64()), "s": pa.array([{"a": 1, "A": 2}])}, r"columns s.a and s.A"),
+        ({"s": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])}, r"column s.a twice"),
     ],
 )
 def test_names_are_spelled_as_in_the_table(table, columns, says):
@@ -186,6 +199,53 @@ def test_a_note_of_spark_does_not_hide_what_a_file_holds(table):
     pq.write_table(rows, directory / "0.parquet", version="2.6")
     with pytest.raises(DeltaAnalysisException, match="column t"):
         table.stage_files(handle, path="out", merge_schema=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"id": pa.array([1], pa.int64())}, "names a column id"),
+        ({"Id": pa.array([60.5])}, "expected bigint, got double"),
+        ({"Id": pa.array([10**6], pa.int32())}, "expected bigint, got int"),
+    ],
+)
+def test_a_note_of_spark_that_another_program_has_kept_is_not_believed(table, columns, says):
+    """PyArrow and pandas keep the note when they rename or cast a column, or add one."""
+    handle = table.begin()
+    noted = {"org.apache.spark.sql.parquet.row.metadata": schema(column("Id", "long"))}
+    directory = Path(handle.staging_path)
+    for path in ("out", "more"):
+        (directory / path).mkdir(parents=True)
+    pq.write_table(pa.table(columns).replace_schema_metadata(noted), directory / "out" / "0.parquet")
+    with pytest.raises(SchemaMismatchException, match=says):
+        table.stage_files(handle, path="out")
+    rows = pa.table({"Id": pa.array([2], pa.int64()), "x": pa.array([7], pa.int64())}).replace_schema_metadata(noted)
+    pq.write_table(rows, directory / "more" / "0.parquet")
+    with pytest.raises(SchemaMismatchException, match="column x: unexpected"):
+        table.stage_files(handle, path="more")
+    table.publish(handle, table.stage_files(handle, path="more", merge_schema=True))
+    assert table.rows() == [(1, None), (2, 7)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array([1], pa.decimal128(20, 0)), pa.array([1], pa.int64())),
+        (pa.array([1], pa.decimal128(12, 2)), pa.array([1], pa.decimal128(5, 1))),
+    ],
+)
+@pytest.mark.parametrize("existing", [True, False])
+def test_stages_bring_a_new_column_as_one_type(table, first, second, existing):
+    """Nobody casts files that are written: not every reader finds one decimal in files of another."""
+    if not existing:
+        table = Table(table.path.parent / "new")
+    handle = table.begin()
+    stages = [
+        table.stage_files(handle, task_id=path, path=job(handle, path, x=values), merge_schema=existing)
+        for path, values in (("one", first), ("two", second))
+    ]
+    with pytest.raises(StageConflictException, match=r"two has written column x .* as (bigint|decimal\(5,1\)).* decimal"):
+        table.publish(handle, *stages)
 
 
 # -- new columns of two transactions ---------------------------------------------------------------------------------------------

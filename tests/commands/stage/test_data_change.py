@@ -24,7 +24,12 @@ from airflow_delta.commands.rewrite.collect_rewrite import collect_rewrite
 from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.commands.write.plan_write import plan_stage
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, StageConflictException
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    StageConflictException,
+    TransactionAlreadyCommittedException,
+)
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.spark.vectors import FILE, NUMBER, WORD
 from airflow_delta.staging.contract import StagedWrite
@@ -261,6 +266,23 @@ def test_rows_of_such_a_write_are_not_changed_either(flow: Flow) -> None:
         flow.plan(plan_delete, predicate="id = 1")
     flow.append(10)
     assert flow.commit() == ({False: [1, 2], True: [10]}, {False: [1, 2]})
+
+
+@pytest.mark.parametrize("second", [12, None], ids=["appends", "rearranges"])
+def test_rows_that_a_write_left_are_not_its_to_replace(flow: Flow, second: int | None) -> None:
+    """``rerun_policy='replace'`` takes back what a key has brought, not what it has put into other files."""
+    flow.handle = flow.table.begin(transaction_key="k")
+    flow.staged = [same_rows(flow.append(1, 2, mode="overwrite", replace_where="p = 'a'"))]
+    flow.append(10)
+    flow.commit()
+    flow.handle, flow.staged = flow.table.begin(transaction_key="k", rerun_policy="replace"), []
+    if second is None:
+        flow.rearrange()
+    else:
+        flow.append(second)
+    with pytest.raises(TransactionAlreadyCommittedException, match="rows that were there before"):
+        flow.commit()
+    assert flow.rows() == [1, 2, 3, 4, 10]
 
 
 def same_rows(write: StagedWrite, **fields: Any) -> StagedWrite:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.commands.files.rules import table_rules
 from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
-from airflow_delta.commands.rewrite.update import is_repeatable, plan_update
+from airflow_delta.commands.rewrite.update import is_repeatable, plan_update, resolve_assignments
 from airflow_delta.commands.rewrite.vectors import with_wide_bounds
 from airflow_delta.exceptions import (
     AppendOnlyException,
@@ -74,6 +75,18 @@ def test_deletes_on_top_of_each_other(table):
     result = table.publish(handle, two, one)
     assert result.num_removed_files == 3
     assert result.operation == "DELETE"
+
+
+def test_a_path_is_a_field_before_it_is_a_name_with_a_dot(tmp_path):
+    table = Table(tmp_path / "table")
+    inner = {"type": "struct", "fields": [column("b", "long"), column("d", "long")]}
+    columns = [column("a", inner), column("a.b", "long"), column("a.c", "long"), column("x.y", "long")]
+    table.publish(table.begin(schema=schema(*columns)))
+    handle = table.begin()
+    names = {"a.b": ["a", "b"], "`a.b`": ["a.b"], "A.D": ["a", "d"], "a.c": ["a.c"], "X.Y": ["x.y"]}
+    for name, path in names.items():
+        (found,) = resolve_assignments(handle, table_rules(handle), {name: "1"})
+        assert found["path"] == path, name
 
 
 @pytest.mark.parametrize(

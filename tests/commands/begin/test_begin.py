@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.commands.outcome.find_commit import TryChain
+from airflow_delta.commands.run_transaction import run_transaction
 from airflow_delta.exceptions import (
+    ConcurrentAppendException,
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
@@ -19,6 +26,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.staging.paths import new_attempt
 from commands.flow import Table, column, schema
 from support.tables import info, metadata, protocol, txn
 
@@ -148,6 +156,77 @@ def test_whether_an_earlier_try_has_committed(table):
     with pytest.raises(TransactionExpiredException, match="an earlier try of this task"):
         begin(tries(3, 3))
     assert begin(tries(4, 6, 4)).committed is None, "the first try after a clear: what was before is not its own"
+
+
+INSTANCE = {"airflow.dagId": "d", "airflow.runId": "r", "airflow.taskId": "t", "airflow.mapIndex": "-1"}
+
+
+def run_alone(table: Table, number: int, *, meanwhile: Callable[[], Any] | None = None, mode: str = "append", **options: Any):
+    """Run try ``number`` of an operation that is a transaction of its own.
+
+    :param meanwhile: what happens between its start and its commit.
+    """
+
+    def stage(handle: TransactionHandle):
+        path = Path(handle.staging_path) / "rows"
+        path.mkdir(parents=True)
+        pq.write_table(pa.table({"id": pa.array([1], pa.int64())}), path / "part-0.parquet")
+        if meanwhile is not None:
+            meanwhile()
+        return [table.stage_files(handle, path="rows", mode=mode)]
+
+    tries = TryChain({**INSTANCE, "airflow.tryNumber": str(number), "airflow.maxTries": "3"})
+    options = {"transaction_key": "key", "attempt": new_attempt(number), "tags": tries.tags, "tries": tries, **options}
+    return run_transaction(table.log(), stage, **options)
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+@pytest.mark.parametrize("policy", ["skip", "append", "replace", "fail"])
+@pytest.mark.parametrize("faster", [1, 2])
+def test_of_two_tries_that_are_alive_at_once_one_commits(table, policy, max_restarts, faster):
+    """Airflow gives a try up, begins the next one, and the old one goes on; both work for the same commit."""
+    run_alone(table, 1, transaction_key="before")
+
+    def other() -> None:
+        assert run_alone(table, faster, rerun_policy=policy).version == 1
+
+    late = run_alone(table, 3 - faster, rerun_policy=policy, max_restarts=max_restarts, meanwhile=other)
+    assert (late.version, late.committed_before) == (1, True)
+    late = run_alone(table, 3 - faster, rerun_policy=policy)  # or it begins only now
+    assert (late.version, late.committed_before) == (1, True)
+    assert table.log().update().version == 1
+
+
+def test_the_conflict_of_a_retry_is_told_although_the_log_was_cleaned_up(table):
+    """The log does not know the key: it has nothing to forget."""
+    for key in ("a", "b"):
+        run_alone(table, 1, transaction_key=key)
+    table.log().checkpoint()
+    (table.path / "_delta_log" / f"{0:020}.json").unlink()
+
+    def other() -> None:
+        run_alone(table, 1, transaction_key="c")
+
+    with pytest.raises(ConcurrentAppendException):
+        run_alone(table, 2, mode="overwrite", meanwhile=other)
+
+
+def test_a_retry_asks_the_log_no_further_back_than_its_run(table):
+    """A key that was committed long ago, by a commit that has left the log, is no hint at another try."""
+    result = run_alone(table, 1)
+    tags = {**INSTANCE, "airflow.tryNumber": "1", "airflow.maxTries": "3"}
+    for since, committed in ((result.timestamp, True), (result.timestamp + 1, False)):  # a run that was deleted and made anew
+        handle = table.begin(transaction_key="key", rerun_policy="append", tries=TryChain(tags, since=since))
+        assert (handle.committed is not None) is committed
+
+    table.log().checkpoint()
+    (table.path / "_delta_log" / f"{0:020}.json").unlink()
+    (table.path / "_delta_log" / f"{1:020}.json").write_bytes(encode_actions([info(timestamp=int(time.time() * 1000) - 2 * DAY)]))
+    tries = TryChain({**INSTANCE, "airflow.tryNumber": "3", "airflow.maxTries": "5"}, 2, int(time.time() * 1000))
+    assert table.begin(transaction_key="key", rerun_policy="append", tries=tries).committed is None
+    with pytest.raises(TransactionExpiredException):
+        table.begin(transaction_key="key", rerun_policy="append", tries=replace(tries, since=None))
+    assert table.begin(transaction_key="key", rerun_policy="skip", tries=replace(tries, since=None)).committed is not None
 
 
 def test_what_was_published_under_a_former_key_is_not_published_again(table):

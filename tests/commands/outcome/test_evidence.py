@@ -86,6 +86,25 @@ def test_live_files_stay_when_the_commit_has_left_the_log(table, marker):
     assert table.rows() == [(1,), (1,), (2,), (2,)]
 
 
+@pytest.mark.parametrize("expired", [True, False])
+@pytest.mark.parametrize("policy", ["skip", "append", "replace", "fail"])
+def test_a_commit_that_is_cleared_finds_itself_whatever_the_log_has_forgotten(table, policy, expired):
+    """Not "clear the start task": under ``append`` that would publish the rows again."""
+    handle = table.begin(rerun_policy=policy)
+    write = stage(table, handle)
+    table.publish(handle, write)
+    if expired:
+        DeltaTable(table.path).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 0 seconds"})
+        found = table.publish(handle, write)
+        assert (found.version, found.committed_before) == (1, True)
+    forget_commits(table)
+    found = table.publish(handle, write)
+    assert (found.version, found.committed_before) == (1, True)
+    forget_markers(handle)
+    assert table.publish(handle, write).committed_before
+    assert len(table.rows()) == 4
+
+
 def test_the_key_tells_when_the_files_have_left_the_table(table):
     handle = append(table)
     append(table, "overwrite")

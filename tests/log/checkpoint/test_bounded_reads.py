@@ -124,6 +124,8 @@ def test_inline_vectors_are_bounded_as_well(store: LocalStore) -> None:
     assert read_deletion_vector(store, good, num_records=70_001) == FIRST
     with pytest.raises(DeltaLogCorruptedException, match="marks row 70000"):
         read_deletion_vector(store, good, num_records=70_000)
+    with pytest.raises(DeltaLogCorruptedException, match="which no file has"):
+        read_deletion_vector(store, inline_deletion_vector(BitMap64([2**64 - 1])))
     # What comes after the declared bytes is not decoded.
     assert read_deletion_vector(store, replace(good, path_or_inline_dv=good.path_or_inline_dv + "~" * 10_000_000)) == FIRST
 

@@ -175,7 +175,7 @@ def test_what_spark_noted_goes_first(tmp_path: Path) -> None:
         {"name": "t", "type": "timestamp_ntz", "nullable": True, "metadata": {}},
     ]
     noted = json.dumps({"type": "struct", "fields": fields})
-    table = pa.table({"a": pa.array([1], pa.int32()), "t": pa.array([1], pa.timestamp("us"))})
+    table = pa.table({"a": pa.array([1], pa.int16()), "t": pa.array([1], pa.timestamp("us"))})
     table = table.replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": noted})
     pq.write_table(table, tmp_path / "a.parquet")
     fields[0] |= {"nullable": True, "metadata": {"comment": "c"}}

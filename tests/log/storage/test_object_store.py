@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionsNotContiguousException
+from airflow_delta.commands.begin.location import check_location
+from airflow_delta.exceptions import DeltaIllegalArgumentException, NonEmptyLocationException, VersionsNotContiguousException
 from airflow_delta.log import DeltaLog, Metadata, Protocol
 from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.log.storage.base import AmbiguousPutError
@@ -106,6 +107,26 @@ def test_many_objects(store: ObjectStore) -> None:
         store.read_many(["d/0001", "d/none"])
     assert store.delete_tree("d") == 1005
     assert list(store.list_recursive("d")) == []
+
+
+def test_objects_that_stand_for_directories_are_no_files(
+    store: ObjectStore, s3_client, s3_bucket: str, s3_table: str, s3_options: dict[str, str]
+) -> None:
+    """Consoles and Hadoop put empty objects ``out/``; they stand neither in the way of a table nor among a job's files."""
+    prefix = f"{s3_table.removeprefix(f's3://{s3_bucket}/')}"
+    for name in ("", "_delta_log/", "staged/", "p=1/", "p=2/", "p=2_$folder$"):
+        s3_client.put_object(Bucket=s3_bucket, Key=f"{prefix}/{name}", Body=b"")
+    assert list(store.list_recursive("")) == []
+    assert list(store.list_recursive("p=1")) == store.list_from("_delta_log", "") == []
+    assert store.list_children("staged") == ([], [])
+    log = DeltaLog.for_table(s3_table, s3_options)
+    check_location(log)
+    for name in ("p=1/empty", "p=1/data", "p=3"):
+        s3_client.put_object(Bucket=s3_bucket, Key=f"{prefix}/{name}", Body=b"" if name.endswith("empty") else b"x")
+    assert [status.path for status in store.list_recursive("")] == ["p=1/data", "p=1/empty", "p=3"]
+    assert [status.path for status in store.list_recursive("p=1")] == ["p=1/data", "p=1/empty"]
+    with pytest.raises(NonEmptyLocationException, match="p=1/data, p=1/empty, p=3"):
+        check_location(log)
 
 
 def test_what_is_missing(store: ObjectStore) -> None:

@@ -36,6 +36,11 @@ CALLS = [
     "from_protobuf(s, 'm', '/etc/passwd') IS NULL",
     "x IN (SELECT reflect('java.lang.System', 'getenv', s))",
     "x = (FROM VALUES (1) AS t(a) MAP a USING 'sh' AS (b))",
+    "x IN (map(x) USING 'sh' FROM t)",
+    'lower(s) = -- \\\n\'\nconcat(s, \' || \') OR (reflect("a", "b") = "c")) -- \'',  # Spark's comment has two lines
+    "length(s) = length('${env:HOME}')",
+    'length(s) = length(r"${system:user.home}")',
+    "x = 1 OR length(s) = (TABLE text.`/etc/hostname`)",
 ]
 
 
@@ -75,6 +80,9 @@ def test_built_in_functions_stay(text):
 
 def test_conditions_are_stricter_than_values():
     for text, condition, value in (
+        (r"length('$\{a}') = 4", None, None),
+        ("(table IS NULL) OR (table = 1)", None, None),
+        ("x = 1 -- a \\ b", None, None),
         ("rand() > 0.5", "is not deterministic", None),
         ("my_udf(s)", "built-in deterministic", None),
         ("catalog.db.my_udf(s)", "qualified", None),
@@ -90,6 +98,14 @@ def test_conditions_are_stricter_than_values():
         for found, expected in ((refused_function(text), condition), (refused_function(text, assigned=True), value)):
             assert (found is None) == (expected is None), text
             assert expected is None or expected in found
+
+
+def test_no_text_of_a_predicate_is_replaced_by_a_variable_of_spark():
+    for text in ("s = '${env:HOME}'", "s = concat('$', '{env:HOME}')", "s IN ('a', '$' '{env:HOME}')", "s LIKE '%${env:HOME}'"):
+        parsed = Predicate.parse(text, SCHEMA, ["s"])
+        assert "${" not in parsed.text
+        assert Predicate.parse(parsed.text, SCHEMA, ["s"]).text == parsed.text
+        assert parsed.matches_partition({"s": "${env:HOME}"})
 
 
 def test_the_lists_do_not_overlap():
