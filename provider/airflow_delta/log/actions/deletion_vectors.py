@@ -35,7 +35,7 @@ _MAX_ROW = (1 << 63) - 1
 _MAX_INT = (1 << 31) - 1  # offset and size are 32-bit integers (protocol)
 _RANGES_AT_ONCE = 32
 _GAP = 1 << 16
-"""A gap of up to this many bytes between two vectors is read along, which saves a request."""
+"""Vectors with a gap of at most this many bytes between them are read with one request."""
 _MAX_RANGE = 16 << 20
 _MAX_BYTES_PER_ROW = 32
 """A row alone in its container takes 26: two keys, two headers, an offset and the row itself."""
@@ -186,8 +186,8 @@ def _read_ranges(store: LogStore, ranges: Sequence[_Range]) -> list[bytes]:
 def _missing(store: LogStore, path: str) -> DeltaFileNotFoundException:
     return DeltaFileNotFoundException(
         f"The deletion vector file {path} of table {store.root} is missing, so the deleted rows are unknown "
-        "(DELTA_DELETION_VECTOR_FILE_NOT_FOUND). It was deleted by hand, or by a VACUUM with a retention shorter than this read. "
-        "Read a newer version, or restore the file from a backup.",
+        "(DELTA_DELETION_VECTOR_FILE_NOT_FOUND). It was deleted outside Delta, or by a VACUUM with a retention shorter than this "
+        "read. Read a newer version, or restore the file from a backup.",
         table=store.root,
     )
 
