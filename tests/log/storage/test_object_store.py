@@ -256,7 +256,7 @@ def test_a_store_that_cannot_be_reached_is_ambiguous(s3_options: dict[str, str])
 
 
 def test_a_missing_bucket_is_a_definite_refusal(s3_options: dict[str, str]) -> None:
-    with pytest.raises(OSError, match="cannot be put") as caught:
+    with pytest.raises(OSError, match="cannot be written") as caught:
         store_for("s3://no-such-bucket-here/t", s3_options).put_if_absent("f", b"x")
     assert not isinstance(caught.value, (AmbiguousPutError, FileExistsError))
 
