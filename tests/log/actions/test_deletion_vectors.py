@@ -1,4 +1,4 @@
-"""Deletion vectors: the bytes that Delta Spark writes, all storage types, and what is damaged."""
+"""Deletion vectors: the bytes that Delta Spark writes, all storage types, and damaged vectors."""
 
 from __future__ import annotations
 

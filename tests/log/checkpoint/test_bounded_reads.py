@@ -1,4 +1,4 @@
-"""What a log names is read within bounds: regular files only, and of deletion vectors no more than they can be."""
+"""Reads of files named in a log are bounded: only regular files, and never more of a deletion vector than it can have."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_inline_vectors_are_bounded_as_well(store: LocalStore) -> None:
 
 
 def test_only_the_bytes_of_the_vectors_are_read(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of many vectors, three of which are wanted: two close together and one a gigabyte away."""
+    """A file of many vectors, three of which are read: two close together and one a gigabyte away."""
     bitmaps = [BitMap64([number, number + 9]) for number in range(4)]
     descriptors = write_deletion_vectors(store, "", bitmaps[:3])
     path = tmp_path / vector_path(store, descriptors[0])
@@ -150,7 +150,7 @@ def test_only_the_bytes_of_the_vectors_are_read(store: LocalStore, tmp_path: Pat
 
 
 def test_a_vector_of_many_rows_takes_no_memory_by_row(table: Path) -> None:
-    """4 KB mark 20 million rows: planned in a process of its own, whose memory at its peak is measured."""
+    """4 KB mark 20 million rows: planned in a separate process, whose peak memory is measured."""
     store = LocalStore(str(table), {"durable": "false"})
     protocol = tables.protocol(3, 7, reader_features=["deletionVectors"], writer_features=["deletionVectors"])
     [vector] = write_deletion_vectors(store, "", [BitMap64(range(ROWS))])

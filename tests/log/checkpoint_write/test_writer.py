@@ -1,4 +1,4 @@
-"""Checkpoints that we write: complete, sorted, without what has expired, and readable by delta-rs."""
+"""Checkpoints that we write: complete, sorted, without expired actions, and readable by delta-rs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions an expression may call: Spark's own deterministic ones, in whatever spelling, and no more."""
+"""Which functions an expression may call: only Spark's built-in deterministic ones, in any spelling."""
 
 from __future__ import annotations
 

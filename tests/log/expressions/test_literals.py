@@ -1,4 +1,4 @@
-"""Literals in predicates: what each type of column is compared with here, what is left to Spark, what is no value at all."""
+"""Literals in predicates: which ones each column type is compared with here, which are left to Spark, and which are invalid."""
 
 from __future__ import annotations
 

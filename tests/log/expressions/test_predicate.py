@@ -336,7 +336,7 @@ ZONELESS = [
 @pytest.mark.parametrize("text", ZONELESS)
 @pytest.mark.parametrize("value", ["2024-01-01 12:00:00", "2024-01-01 00:00:00.000000"])
 def test_a_partition_without_a_time_zone(text, value):
-    """Kept where any reader may see a row, taken whole where every reader sees all of them."""
+    """Kept if any reader may see a row in it, selected as a whole only if every reader sees all of them."""
     predicate = Predicate.parse(text, SCHEMA, [*PARTITIONS, "at"])
     naive = dt.datetime.fromisoformat(value)
     for p in ("1", "2"):

@@ -1,4 +1,4 @@
-"""Column mapping: ids and physical names as they are given, kept and refused; columns renamed and dropped."""
+"""Column mapping: assigning, keeping and refusing ids and physical names; renaming and dropping columns."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_overwrite_reuses_columns_of_the_same_name_and_type():
     ],
 )
 def test_a_list_or_map_of_other_values_is_another_column(before: Any, now: Any, stays: bool):
-    """Else the change data feed would read what an overwrite removes with the type of what it writes."""
+    """Otherwise the change data feed would read the rows removed by an overwrite with the type of the new rows."""
     old = with_mode(metadata(mapped("l", 1, kind=before)), "name", 2)
     new = column_mapping.assign(with_mode(metadata(column("l", now)), "name", 2), old, overwrites_schema=True)
     assert (ids(new)["l"] == 1) is (physical(new)["l"] == "col-l") is stays

@@ -1,4 +1,4 @@
-"""Constraints, invariants, default values and lengths, as metadata hold them; type changes and clustering likewise."""
+"""Constraints, invariants, default values, lengths, type changes and clustering, as stored in metadata."""
 
 from __future__ import annotations
 

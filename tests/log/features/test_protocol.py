@@ -1,4 +1,4 @@
-"""The protocol: what is refused by name, what a table needs, and how it may change."""
+"""The protocol: which features are refused, which protocol a table needs, and how it may change."""
 
 from __future__ import annotations
 

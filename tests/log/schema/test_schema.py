@@ -1,4 +1,4 @@
-"""Schemas: Spark's JSON form, Arrow, what may be written into a table, and what metadata must fulfil."""
+"""Schemas: Spark's JSON form, Arrow, which data may be written into a table, and which metadata are valid."""
 
 from __future__ import annotations
 

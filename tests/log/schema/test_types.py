@@ -1,4 +1,4 @@
-"""Types: their JSON and Arrow forms, and what data of one type may be written into columns of another."""
+"""Types: their JSON and Arrow forms, and which types may be written into columns of another type."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def _check_mode_change(present: str, wanted: str, new: Metadata, old: Metadata) 
         if wanted == "name":
             if has_mapping(parse_schema(old.schema_string)):
                 raise DeltaAnalysisException(
-                    "Column mapping cannot be enabled: the schema already has ids or physical names from earlier "
+                    "Column mapping cannot be enabled: the schema still has ids or physical names of an earlier mapping "
                     "(DELTA_ENABLING_COLUMN_MAPPING_DISALLOWED_WHEN_COLUMN_MAPPING_METADATA_ALREADY_EXISTS). Make a new table "
                     "with column mapping and copy the rows."
                 )
