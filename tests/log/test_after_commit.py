@@ -18,7 +18,7 @@ from support import tables
 
 
 class StaleStore(LocalStore):
-    """A store that goes on listing what was there when ``frozen`` was called, for some more listings."""
+    """A store whose next listings still show the state when ``frozen`` was called."""
 
     probes = False
     stale = 0
@@ -92,7 +92,7 @@ def test_a_listing_that_stays_stale(log: DeltaLog, table: Path) -> None:
     with pytest.raises(InvalidCommittedVersionException) as caught:
         log.update_after_commit(3)
     assert (caught.value.table, caught.value.version) == (str(table), 3)
-    for text in ("DELTA_INVALID_COMMITTED_VERSION", "IS committed", "version 2 as the latest", "Do not commit the same again"):
+    for text in ("DELTA_INVALID_COMMITTED_VERSION", "IS committed", "version 2 as the latest", "Do not commit it again"):
         assert text in str(caught.value)
 
 

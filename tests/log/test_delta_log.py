@@ -1,4 +1,4 @@
-"""DeltaLog: updates that read only what is new, winners, writing, old versions (DeltaLogSuite)."""
+"""DeltaLog: updates that read only new commits, concurrent commits, writing, old versions (DeltaLogSuite)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading checkpoints: of delta-rs and our own, with and without footer statistics, and damaged ones."""
+"""Reading checkpoints by delta-rs and by us, with and without footer statistics, and damaged ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reader_of(table: Path) -> CheckpointReader:
 
 
 def rewrite(table: Path, **options) -> None:
-    """Write the checkpoint anew with other Parquet settings."""
+    """Rewrite the checkpoint with other Parquet settings."""
     for part in (table / "_delta_log").glob("*.checkpoint*.parquet"):
         pq.write_table(pq.read_table(part), part, **options)
 

@@ -72,7 +72,7 @@ def state(snapshot: Snapshot) -> dict:
 
 
 def only_checkpoints(table: Path) -> None:
-    """Delete what a reader could use instead; the last commit stays, as Delta wants it."""
+    """Delete what a reader could use instead, except the last commit, which Delta requires."""
     commits = sorted((table / "_delta_log").glob("[0-9]*.json"))
     for file in [path for path in commits if path.stem.isdigit()][:-1] + list((table / "_delta_log").glob("*.crc")):
         file.unlink()

@@ -1,4 +1,4 @@
-"""Schemas: Spark's JSON form, Arrow, what may be written into a table, and what metadata must fulfil."""
+"""Schemas: Spark's JSON form, Arrow, which data may be written into a table, and which metadata are valid."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ def metadata(schema: StructType, partition_columns=(), **configuration) -> Metad
         (metadata(StructType()), "no columns"),
         (metadata(struct(a=PrimitiveType("interval day to second"))), "interval day to second"),
         (metadata(struct(a=LONG, b=LONG), ["c"]), "'c' is not in the schema"),
-        (metadata(struct(a=LONG, b=LONG), ["A"]), "spelled 'a'"),
+        (metadata(struct(a=LONG, b=LONG), ["A"]), "did you mean 'a'"),
         (metadata(struct(a=LONG), ["a"]), "All columns are partition columns"),
-        (metadata(struct(a=ArrayType(LONG), b=LONG), ["a"]), "cannot partition"),
-        (metadata(struct(a=LONG, b=LONG), ["a", "a"]), "twice"),
+        (metadata(struct(a=ArrayType(LONG), b=LONG), ["a"]), "cannot be a partition column"),
+        (metadata(struct(a=LONG, b=LONG), ["a", "a"]), "Duplicate partition columns: a, a"),
         (metadata(struct(a=LONG, b=LONG), ["a"], dataSkippingStatsColumns="a"), "partition column a"),
         (metadata(struct(a=LONG, b=LONG), [], dataSkippingStatsColumns="z"), "names z"),
-        (metadata(struct(a=DecimalType(5, 6))), r"decimal\(5,6\).*DELTA_UNSUPPORTED_DATA_TYPES"),
+        (metadata(struct(a=DecimalType(5, 6))), r"DELTA_UNSUPPORTED_DATA_TYPES.*decimal\(5,6\)"),
         (metadata(struct(a=LONG, b=LONG, m=MapType(LONG, LONG)), [], dataSkippingStatsColumns="m"), "NOT_SUPPORTED_TYPE"),
         (metadata(struct(a=LONG, b=PrimitiveType("binary")), [], dataSkippingStatsColumns="b"), "binary, which has no bounds"),
         (

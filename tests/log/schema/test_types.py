@@ -1,4 +1,4 @@
-"""Types: their JSON and Arrow forms, and what data of one type may be written into columns of another."""
+"""Types: their JSON and Arrow forms, and which types may be written into columns of another type."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def test_arrow_types_that_spark_has_another_name_for(arrow: pa.DataType, kind: D
 
 @pytest.mark.parametrize("arrow", [pa.time64("us"), pa.duration("s"), pa.decimal256(50, 2)], ids=str)
 def test_arrow_types_that_spark_does_not_have(arrow: pa.DataType) -> None:
-    with pytest.raises(DeltaAnalysisException, match="has no Spark form"):
+    with pytest.raises(DeltaAnalysisException, match="has no Spark equivalent"):
         type_from_arrow(arrow)
 
 
 def test_a_type_without_an_arrow_form() -> None:
-    with pytest.raises(DeltaAnalysisException, match="interval day to second has no Arrow form"):
+    with pytest.raises(DeltaAnalysisException, match="interval day to second has no Arrow equivalent"):
         arrow_type(PrimitiveType("interval day to second"))
 
 

@@ -1,4 +1,4 @@
-"""Statistics from Parquet footers: they bound the data, say nothing that is not certain, and other engines prune by them."""
+"""Statistics from Parquet footers: they bound the data, contain only what is certain, and other engines prune by them."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_a_name_with_a_dot_beside_a_struct(tmp_path, names):
 
 @pytest.mark.parametrize("checkpoint", ["none", "delta-rs", "ours"])
 def test_a_name_with_a_dot_prunes_by_itself(tmp_path, checkpoint):
-    """As delta-rs reads it: neither statistics nor the bounds of a checkpoint are taken for those of the struct."""
+    """Judged by delta-rs: neither statistics nor the bounds of a checkpoint are mistaken for those of the struct."""
     from deltalake import DeltaTable, write_deltalake
 
     from airflow_delta.log import DeltaLog

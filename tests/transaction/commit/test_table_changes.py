@@ -144,7 +144,7 @@ class TestIdentityColumns:
         self.create(table)
         transaction = table.open().start_transaction()
         transaction.update_identity_high_water_marks({"value": 2})
-        with pytest.raises(DeltaAnalysisException, match="no identity column"):
+        with pytest.raises(DeltaAnalysisException, match="not an identity column"):
             transaction.commit([add("a")], MANUAL)
 
     def test_sync_identity_carries_the_tag(self, table: Table) -> None:

@@ -1,4 +1,4 @@
-"""The columns of a table of files: Delta's fields of ``add`` in snake_case, and how checkpoint rows and actions become them."""
+"""The columns of a table of files (Delta's fields of ``add`` in snake_case), built from checkpoint rows or from actions."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def camel(name: str) -> str:
 
 
 def projected(columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of a selection of columns, in the order asked; all but ``stats`` for ``None``.
+    """Return the schema of some columns, in the given order; of all columns but ``stats`` for ``None``.
 
-    :raises DeltaIllegalArgumentException: there is no such column.
+    :raises DeltaIllegalArgumentException: if a column does not exist.
     """
     if columns is None:
         return _DEFAULT
@@ -85,7 +85,7 @@ def projected(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def to_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return checkpoint rows (Delta's names, any writer's types) as a batch of ``schema``; what is absent becomes null."""
+    """Return checkpoint rows (Delta's names, any writer's types) as a batch of ``schema``; missing columns become null."""
     arrays = []
     for field in schema:
         source = camel(field.name)
@@ -137,9 +137,9 @@ def _column(rows: list[Any], field: pa.Field) -> pa.Array:
 
 
 def to_add_files(files: pa.Table) -> list[AddFile]:
-    """Return a table of files as actions; for the few files that a commit names, not for whole tables.
+    """Return a table of files as actions; for the few files of a commit, not for whole tables.
 
-    Columns that the table lacks take their default; the first four of :data:`FILE_SCHEMA` are needed.
+    Missing columns take their default; the first four of :data:`FILE_SCHEMA` are required.
     """
     adds = []
     for row in files.to_pylist():

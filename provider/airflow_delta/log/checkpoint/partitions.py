@@ -1,4 +1,4 @@
-"""Combinations of partition values: one key for each, and how many files have it."""
+"""Combinations of partition values: a key for each, and the number of files that have it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ COUNT = "count"
 
 
 def combination_keys(columns: Sequence[pa.Array]) -> pa.Array:
-    """Return one value for each row that is equal exactly where all columns are equal, nulls included."""
+    """Return a key for each row; two rows have equal keys exactly if all their columns are equal, nulls included."""
     if len(columns) == 1:
         return columns[0]
     mark, nothing, null = scalar("="), scalar(""), scalar("-")
     marked = [pc.fill_null(pc.binary_join_element_wise(mark, column, nothing), null) for column in columns]
-    # The lengths keep values apart that hold the separator.
+    # The lengths tell values apart that contain the separator.
     none = scalar(0, pa.int32())
     lengths = [pc.fill_null(pc.binary_length(column), none).cast(pa.string()) for column in columns[:-1]]
     return pc.binary_join_element_wise(*marked, *lengths, scalar("\x00"))
 
 
 def combinations(columns: Sequence[pa.Array], keys: pa.Array) -> pa.Table:
-    """Return the different rows of some columns: columns ``0``, ``1``, ..., their ``key`` and their ``count``."""
+    """Return the distinct rows of some columns: columns ``0``, ``1``, ..., their ``key`` and their ``count``."""
     values, counts = pc.value_counts(keys).flatten()
     first = pc.index_in(values, value_set=keys)
     names = [str(position) for position in range(len(columns))]

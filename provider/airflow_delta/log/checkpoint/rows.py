@@ -1,4 +1,4 @@
-"""The rows of a checkpoint: struct columns built from a table of files, tombstones and the small state."""
+"""Building the rows of a checkpoint: struct columns of files, tombstones and non-file actions."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from airflow_delta.log.checkpoint.stats import parse_stats
 
 
 class AddRows:
-    """Turns batches of files into the checkpoint's column ``add``; columns that the batches lack are null.
+    """Turns batches of files into the checkpoint's column ``add``; missing columns become null.
 
-    :param schema: what the checkpoint holds.
-    :param typer: types partition values.
+    :param schema: schema of the checkpoint.
+    :param typer: parses partition values.
     """
 
     def __init__(self, schema: CheckpointSchema, typer: PartitionTyper) -> None:
@@ -40,7 +40,7 @@ class AddRows:
         self._typer = typer
 
     def of(self, files: pa.RecordBatch) -> pa.StructArray:
-        """Return the rows of some files, which may bring ``stats_parsed`` along."""
+        """Return the rows of some files, which may have a column ``stats_parsed``."""
         return pa.StructArray.from_arrays([self._column(files, field) for field in self._type], fields=list(self._type))
 
     def _column(self, files: pa.RecordBatch, field: pa.Field) -> pa.Array:
@@ -74,7 +74,7 @@ def add_rows(files: pa.RecordBatch, add: pa.StructType) -> pa.StructArray:
 
 
 def renamed_vectors(vectors: pa.StructArray) -> pa.StructArray:
-    """Return deletion vectors of a table of files under Delta's field names."""
+    """Return the deletion vectors of a table of files with Delta's field names."""
     mask = vectors.is_null() if vectors.null_count else None
     return pa.StructArray.from_arrays(vectors.flatten(), fields=list(DELETION_VECTOR), mask=mask)
 
@@ -96,7 +96,7 @@ def state_rows(
     transactions: Iterable[SetTransaction],
     domains: Iterable[DomainMetadata],
 ) -> Iterator[tuple[str, pa.StructArray]]:
-    """Yield (column, rows) for everything that is no file."""
+    """Yield (column, rows) for all non-file actions."""
     txns = sorted(transactions, key=lambda txn: txn.app_id)
     if txns:
         columns = [

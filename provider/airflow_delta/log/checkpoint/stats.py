@@ -1,4 +1,4 @@
-"""Statistics between their two forms in checkpoints: JSON text (``stats``) and typed columns (``stats_parsed``)."""
+"""Converting statistics between their two forms in checkpoints: JSON text (``stats``) and typed columns (``stats_parsed``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse_stats(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
     try:
         return _parse_columns(stats, wanted)
     except (pa.ArrowException, ValueError):
-        # One odd value fails the whole column: go on one by one.
+        # One odd value fails the whole column: convert row by row instead.
         return _parse_rows(stats, wanted)
 
 
@@ -61,7 +61,7 @@ def _parse_json(text: bytes, lexical: pa.StructType, rows: int) -> pa.StructArra
         parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(lexical)), unexpected_field_behavior="ignore"),
     )
     if table.num_rows != rows:
-        raise ValueError("a text holds several lines")
+        raise ValueError("a document has several lines")
     return pa.StructArray.from_arrays([_single(table.column(f.name)) for f in lexical], fields=list(lexical))
 
 
@@ -70,7 +70,7 @@ def _single(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _lexical(wanted: pa.DataType) -> pa.DataType:
-    """Return the type as which JSON holds a value: text for dates and times."""
+    """Return the type of a value in JSON: strings for dates and times."""
     if pa.types.is_struct(wanted):
         return pa.struct([pa.field(f.name, _lexical(f.type)) for f in wanted])
     if pa.types.is_date(wanted) or pa.types.is_timestamp(wanted):
@@ -126,7 +126,7 @@ def _moment(text: str, *, with_zone: bool) -> dt.datetime:
 
 
 def format_stats(parsed: pa.StructArray) -> pa.Array:
-    """Return typed statistics as JSON texts, for checkpoints that hold no other form."""
+    """Return typed statistics as JSON texts, for checkpoints that have only typed ones."""
     rows = to_pylist(parsed)
     return array([None if row is None else _encoder.encode(_present(row)).decode() for row in rows], pa.string())
 

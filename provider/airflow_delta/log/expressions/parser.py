@@ -1,4 +1,4 @@
-"""Spark SQL text to the expression tree of :mod:`airflow_delta.log.expressions.ast`."""
+"""Parsing Spark SQL into the expression tree of :mod:`airflow_delta.log.expressions.ast`."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructType
 
 _HINT = (
-    "A predicate is a condition on the columns of a row, the same whenever it is evaluated; "
+    "A predicate is a deterministic condition on the columns of a row; "
     "compute values such as today's date in the Dag, with a template"
 )
 _CHANGING_FUNCTIONS = NOT_DETERMINISTIC | OF_THE_SESSION
 _MAX_LENGTH = 1 << 20
 _MAX_PATTERN = 1 << 12
 _MAX_OPAQUE = 100
-"""Conditions that only Spark evaluates; each is parsed by itself."""
+"""Maximum number of conditions that only Spark can evaluate; each is parsed separately."""
 
 
 def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Expression:
     """Return the tree of a predicate.
 
-    What cannot be evaluated here is kept word for word (:class:`airflow_delta.log.expressions.ast.Opaque`).
+    Conditions that cannot be evaluated here are kept as text (:class:`airflow_delta.log.expressions.ast.Opaque`).
 
-    :raises PredicateException: it does not parse, names an unknown column, or is no condition on the columns of a row.
+    :raises PredicateException: if it does not parse, names an unknown column, or is not a condition on the columns of a row.
     """
     if not text.strip():
-        raise PredicateException("The predicate is empty; leave it out, or write true")
+        raise PredicateException("The predicate is empty; omit it, or write true")
     if len(text) > _MAX_LENGTH:
         raise PredicateException(f"The predicate has {len(text)} characters; split it")
     if (problem := oversized(text)) is not None:
@@ -70,10 +70,10 @@ def parse_fully(text: str, columns: Columns) -> Expression:
         return _Parser(text, columns).expression(escape_doubled_quotes(text))
     except UnsupportedError as error:
         held = error.node.sql(dialect="spark")
-        raise PredicateException(f"The predicate {text!r} holds {held!r}, which is not supported. {_HINT}") from error
+        raise PredicateException(f"The predicate {text!r} contains {held!r}, which is not supported. {_HINT}") from error
     except SqlglotError as error:
         reason = str(error).split("\n")[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
-        raise PredicateException(f"The predicate {text!r} does not parse as Spark SQL: {reason}") from error
+        raise PredicateException(f"The predicate {text!r} is not valid Spark SQL: {reason}") from error
     except RecursionError as error:
         raise PredicateException(f"The predicate {text[:100]!r}... is nested too deeply; use IN for long lists") from error
 
@@ -97,11 +97,11 @@ class _Parser:
         }
 
     def expression(self, text: str) -> Expression:
-        """Return the tree of a text; parts that are not understood stay as they are written."""
+        """Return the tree of a text; parts that cannot be evaluated here are kept as text."""
         return self.part(text, tree_of(text))
 
     def part(self, text: str, node: Any) -> Expression:
-        """Return the tree of a text that is parsed already."""
+        """Return the tree of a text that sqlglot has already parsed."""
         try:
             return self.condition(node)
         except UnsupportedError:
@@ -114,7 +114,7 @@ class _Parser:
         return Not(inner[0]) if connective == "NOT" else And(inner) if connective == "AND" else Or(inner)
 
     def operands(self, connective: str, node: Any) -> list[Any]:
-        """Return the nodes of the operands of a connective; none when it is not what sqlglot has made of the text."""
+        """Return the nodes of the operands of a connective; none if sqlglot parsed the text differently."""
         outer = node.unnest()
         if connective == "NOT":
             return [outer.this] if type(outer) is self.exp.Not else []
@@ -123,8 +123,7 @@ class _Parser:
     def opaque(self, text: str, node: Any) -> Opaque:
         """Return a condition for Spark to evaluate.
 
-        :raises PredicateException: Spark could not: it is no condition, depends on more than the row, or changes from one
-            evaluation to the next.
+        :raises PredicateException: if it is not a condition, depends on more than the row, or is not deterministic.
         """
         self.num_opaque += 1
         if self.num_opaque > _MAX_OPAQUE:
@@ -167,7 +166,7 @@ class _Parser:
             column = self.column(node)
             if column.data_type.name != "boolean":
                 raise PredicateException(
-                    f"The predicate {self.text!r} uses {column} ({column.data_type}) as a condition; compare it"
+                    f"The predicate {self.text!r} uses {column} ({column.data_type}) as a condition; compare it with a value"
                 )
             return Compare("=", column, Literal(True, column.data_type))
         if type(node) in self.operators:
@@ -274,7 +273,7 @@ class _Parser:
 
     def hexadecimal(self, node: Any) -> literals.Constant:
         if "0x" in self.text.lower():
-            raise UnsupportedError(node)  # to Spark, 0x10 is no binary literal
+            raise UnsupportedError(node)  # 0x10 is not a binary literal in Spark
         try:
             digits = str(node.this)
             return literals.Constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), "binary")
@@ -320,4 +319,4 @@ class _Parser:
         except literals.NotComparableError as error:
             raise UnsupportedError(node) from error
         except (ValueError, OverflowError) as error:
-            raise PredicateException(f"The predicate {self.text!r} holds {node.sql(dialect='spark')!r}: {error}") from error
+            raise PredicateException(f"The predicate {self.text!r} contains {node.sql(dialect='spark')!r}: {error}") from error

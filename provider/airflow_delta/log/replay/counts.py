@@ -20,9 +20,9 @@ _COLUMNS = pa.schema([FILE_SCHEMA.field("size"), FILE_SCHEMA.field("deletion_vec
 
 
 def count_totals(reader: CheckpointReader | None, tail: TailFiles) -> Totals:
-    """Return the totals of the live files; the files themselves too when they are few.
+    """Return the totals of the live files, with the files themselves if there are few.
 
-    :param reader: the checkpoint, or ``None`` when the log has none.
+    :param reader: the checkpoint, or ``None`` if the log has none.
     :param tail: the commits after it.
     """
     if reader is None:
@@ -39,7 +39,7 @@ def count_totals(reader: CheckpointReader | None, tail: TailFiles) -> Totals:
     for batch in live_batches(reader, tail, _COLUMNS):
         sizes.append(batch.column("size").cast(pa.int64()))
         vectors = batch.column("deletion_vector")
-        # A null vector keeps whatever stands in its fields; its cardinality must not count.
+        # The fields of a null vector may have any value, so its cardinality must not count.
         counts = pc.struct_field(vectors, "cardinality").cast(pa.int64())
         cardinalities.append(pc.if_else(vectors.is_valid(), counts, scalar(None, pa.int64())))
     size, deleted = pa.concat_arrays(sizes), pa.concat_arrays(cardinalities)

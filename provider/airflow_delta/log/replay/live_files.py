@@ -1,7 +1,7 @@
-"""The live files of a version as an Arrow table: checkpoint rows streamed, pruned and anti-joined against the JSON tail.
+"""The live files of a version as an Arrow table: rows of the checkpoint, filtered and without those that later commits touch.
 
-Columns are read in steps, each only from the row groups in which the step before left something: partition values, then
-statistics, then what was asked for. Nothing is held but the rows that remain.
+Columns are read in steps: partition values, then statistics, then the requested columns, each step only from row groups in which
+the previous step selected rows. Only the selected rows are held in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from airflow_delta.log.replay.filter import FileFilter
 Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 _REQUIRED = ("path", "partitionValues", "size")
-"""What every ``add`` has (protocol, "Add File")."""
+"""Fields that every ``add`` must have (protocol, "Add File")."""
 
 _VECTOR_ID = ["deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.offset"]
 
@@ -45,12 +45,12 @@ def live_files(
 ) -> pa.Table:
     """Return the live files that a filter may select; checkpoint files first, then those of the tail.
 
-    :param reader: the checkpoint, or ``None`` when the log has none.
+    :param reader: the checkpoint, or ``None`` if the log has none.
     :param tail: the commits after it.
-    :param file_filter: what to leave out; files that may hold a matching row are never left out.
-    :param columns: which columns, in which order; all but ``stats`` for ``None``.
-    :raises DeltaLogCorruptedException: the checkpoint is damaged.
-    :raises DeltaIllegalArgumentException: there is no such column.
+    :param file_filter: excludes files that cannot have matching rows.
+    :param columns: the columns, in this order; ``None`` for all but ``stats``.
+    :raises DeltaLogCorruptedException: if the checkpoint is damaged.
+    :raises DeltaIllegalArgumentException: if a column does not exist.
     """
     schema = projected(columns)
     batches: list[pa.RecordBatch] = []
@@ -78,14 +78,14 @@ def live_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the ``add`` rows of a checkpoint that are still live, with Delta's names for the columns.
 
-    :param columns: columns of :data:`FILE_SCHEMA`; others may come along.
-    :param stats_parsed: bring the typed statistics along where the checkpoint has them.
+    :param columns: columns of :data:`FILE_SCHEMA`; the result may have more.
+    :param stats_parsed: include typed statistics if the checkpoint has them.
     """
     touched = TouchedFiles.of(tail, reader)
     names = [camel(name) for name in columns if name != "data_change"]
     wanted = list(dict.fromkeys([*names, *touched.columns])) or ["path"]
     if stats_parsed or ("stats" in wanted and not reader.may_have_values(("add", "stats"))):
-        wanted.append("stats_parsed")  # stands in for JSON texts that were not written
+        wanted.append("stats_parsed")  # replaces JSON statistics if the checkpoint has none
     if file_filter is not None:
         file_filter.prepare(reader)
     for rows in _selected_rows(reader, wanted, file_filter):
@@ -107,9 +107,9 @@ def _selected_rows(reader: CheckpointReader, columns: list[str], file_filter: Fi
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """Rows of some row groups of a part.
+    """Selected rows in some row groups of a part.
 
-    :param mask: one boolean for each row of the groups, of all kinds; ``None`` selects every ``add``.
+    :param mask: one boolean for each row of the groups, whatever its kind; ``None`` selects every ``add``.
     """
 
     part: CheckpointPart
@@ -117,7 +117,7 @@ class _Selection:
     mask: pa.BooleanArray | None
 
     def _struct_batches(self, columns: Sequence[str]) -> Iterator[tuple[pa.StructArray, pa.BooleanArray | None]]:
-        """Yield the struct column ``add`` with the mask of the selected rows; ``None``: all."""
+        """Yield the struct column ``add`` with the mask of the selected rows; ``None`` means all rows."""
         at = 0
         present = [name for name in (f"add.{column}" for column in columns) if self.part.has_text(name)]
         for batch in self.part.batches(self.groups, present or ["add.path"]):
@@ -140,10 +140,10 @@ class _Selection:
     def _check_required(self, rows: pa.RecordBatch, columns: Sequence[str]) -> None:
         for name in _REQUIRED:
             if name in columns and (name not in rows.schema.names or rows.column(name).null_count):
-                raise self.part.corrupted(f"is damaged: it holds files without {name}")
+                raise self.part.corrupted(f"is damaged: it has files without {name}")
 
     def narrowed(self, columns: Sequence[str], evaluate: Evaluate) -> _Selection:
-        """Return the rows that ``evaluate`` selects out of these, looking at the given fields of ``add``."""
+        """Return the subset of rows that ``evaluate`` selects by the given fields of ``add``."""
         masks = []
         for rows, mask in prefetched(self._struct_batches(columns)):
             if mask is None:
@@ -177,11 +177,11 @@ def _tail_adds(tail: TailFiles, file_filter: FileFilter | None) -> list[AddFile]
 
 @dataclass(frozen=True, slots=True)
 class TouchedFiles:
-    """The files that the tail added or removed: rows of the checkpoint about them no longer count.
+    """The files that the tail added or removed, whose rows in the checkpoint are outdated.
 
-    :param paths: spellings to look for; ``None`` when the tail touched nothing.
-    :param keys: exact keys, needed only where a path has several spellings or deletion vectors exist.
-    :param folded: compare without case first, because a path may be spelled in several ways.
+    :param paths: spellings to look for; ``None`` if the tail touched nothing.
+    :param keys: exact keys, needed only if paths have several spellings or there are deletion vectors.
+    :param folded: compare case-insensitively first, because paths may have several spellings.
     """
 
     paths: pa.Array | None
@@ -231,7 +231,7 @@ class TouchedFiles:
 
 
 def _folded(path: str) -> str:
-    # The same folding as ascii_upper: other letters stay.
+    # Folds like ascii_upper: only ASCII letters change.
     return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in path)
 
 
@@ -256,7 +256,7 @@ def _vector_id(vector: dict[str, object] | None) -> str | None:
 
 
 def count_files(reader: CheckpointReader | None, tail: TailFiles) -> tuple[int, int]:
-    """Return the number of live files and their bytes, reading no more than paths and sizes."""
+    """Return the number of live files and their bytes, reading only paths and sizes."""
     count = len(tail.adds)
     size = sum(add.size for add in tail.adds.values())
     if reader is not None:
@@ -267,7 +267,7 @@ def count_files(reader: CheckpointReader | None, tail: TailFiles) -> tuple[int, 
 
 
 def tombstones(reader: CheckpointReader | None, tail: TailFiles, *, retained_after: int | None = None) -> pa.Table:
-    """Return the removed files that readers of older versions may still need; parameters as :func:`tombstone_batches`."""
+    """Return the removed files that readers of older versions may still need; parameters as for :func:`tombstone_batches`."""
     return pa.Table.from_batches(tombstone_batches(reader, tail, retained_after=retained_after), schema=TOMBSTONE_SCHEMA)
 
 
@@ -276,7 +276,7 @@ def tombstone_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the removed files, as batches of :data:`TOMBSTONE_SCHEMA`.
 
-    :param retained_after: leave out those removed at or before that time (milliseconds); no time counts as 0
+    :param retained_after: leave out files removed at or before that time (milliseconds); a missing time counts as 0
         (Delta's InMemoryLogReplay).
     """
     if reader is not None:
