@@ -36,14 +36,16 @@ def table_isolation_level(metadata: Metadata) -> IsolationLevel:
 
     :raises DeltaIllegalArgumentException: the value is no level that a table may have.
     """
-    text = metadata.configuration.get("delta.isolationLevel")
-    if text is None:
-        return IsolationLevel.SERIALIZABLE
-    return writer_isolation_level(IsolationLevel.parse(text))
+    return writer_isolation_level(metadata.configuration.get("delta.isolationLevel", IsolationLevel.SERIALIZABLE))
 
 
-def writer_isolation_level(level: IsolationLevel) -> IsolationLevel:
-    """Return ``level`` when a table or a transaction may ask for it; SnapshotIsolation is only ever chosen by the engine."""
+def writer_isolation_level(level: IsolationLevel | str) -> IsolationLevel:
+    """Return the level that a table or a transaction asks for; SnapshotIsolation is only ever chosen by the engine.
+
+    :raises DeltaIllegalArgumentException: if it is not a level that may be asked for.
+    """
+    if isinstance(level, str):
+        level = IsolationLevel.parse(level)
     if level is IsolationLevel.SNAPSHOT_ISOLATION:
         raise DeltaIllegalArgumentException(
             "SnapshotIsolation cannot be asked for: it would let a transaction overlook rows that it should have read. "

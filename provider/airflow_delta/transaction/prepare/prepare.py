@@ -18,6 +18,7 @@ from airflow_delta.log.actions.actions import (
     AddCDCFile,
     AddFile,
     CommitInfo,
+    DomainMetadata,
     Metadata,
     Protocol,
     RemoveFile,
@@ -52,11 +53,35 @@ class TableState:
     row_id_high_water_mark: Callable[[], int] = lambda: row_tracking.NO_HIGH_WATER_MARK
     snapshot: Snapshot | None = None
 
+    @classmethod
+    def of(cls, snapshot: Snapshot, *, new_metadata: Metadata | None = None, new_protocol: Protocol | None = None) -> TableState:
+        """Return the table at a version, which may be -1, and what a transaction on it has set."""
+        exists = snapshot.version >= 0
+
+        def row_id_high_water_mark() -> int:
+            mark = snapshot.row_id_high_water_mark if exists else None
+            return row_tracking.NO_HIGH_WATER_MARK if mark is None else mark
+
+        return cls(
+            table=snapshot.log.uri,
+            read_version=snapshot.version,
+            metadata=snapshot.metadata if exists else None,
+            protocol=snapshot.protocol if exists else None,
+            new_metadata=new_metadata,
+            new_protocol=new_protocol,
+            row_id_high_water_mark=row_id_high_water_mark,
+            snapshot=snapshot if exists else None,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedCommit:
-    """What will be written after ``commitInfo``, and the table as it is then."""
+    """What will be written after ``commitInfo``, and the table as it is then.
 
+    :param read: the table as it was read.
+    """
+
+    read: TableState
     actions: list[Action]
     metadata: Metadata
     protocol: Protocol
@@ -108,12 +133,28 @@ def prepare_commit(
             commit_version=state.read_version + 1,
             table=state.table,
         )
-    head: list[Action] = [action for action in (new_metadata, new_protocol) if action is not None]
-    if state.read_version < 0 and not asked_for:
-        head.reverse()
+    if large:
+        ordered = _in_large_order(metadata, new_protocol, rest)
+    else:
+        head: list[Action] = [action for action in (new_metadata, new_protocol) if action is not None]
+        if state.read_version < 0 and not asked_for:
+            head.reverse()
+        ordered = head + rest
     return PreparedCommit(
-        actions=head + rest, metadata=metadata, protocol=protocol, new_metadata=new_metadata, new_protocol=new_protocol
+        read=state,
+        actions=ordered,
+        metadata=metadata,
+        protocol=protocol,
+        new_metadata=new_metadata,
+        new_protocol=new_protocol,
     )
+
+
+def _in_large_order(metadata: Metadata, new_protocol: Protocol | None, rest: Sequence[Action]) -> list[Action]:
+    """Return the actions as ``commitLarge`` writes them: metadata always and first, the protocol after the caller's actions."""
+    marks = [action for action in rest if isinstance(action, DomainMetadata) and action.domain == row_tracking.DOMAIN]
+    others = [action for action in rest if action not in marks] if marks else rest
+    return [metadata, *others, *([new_protocol] if new_protocol is not None else []), *marks]
 
 
 def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metadata | None, Protocol | None, bool]:
