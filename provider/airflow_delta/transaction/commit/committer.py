@@ -1,4 +1,4 @@
-"""From the actions of a transaction to one log entry, in the order of Delta's ``commitImpl``, and to the put."""
+"""Turns the actions of a transaction into one log entry and puts it, in the order of Delta's ``commitImpl``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Committed:
     """A commit that is in the log.
 
     :param prepared: what was to be written.
-    :param actions: what was written, ``commitInfo`` first; winning commits may have changed it.
+    :param actions: what was written, ``commitInfo`` first; winning commits may have changed them.
     """
 
     outcome: CommitOutcome

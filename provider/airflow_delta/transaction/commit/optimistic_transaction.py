@@ -1,6 +1,6 @@
-"""One optimistic transaction: reads a version, tracks what it reads, and commits all of its actions as one version or none.
+"""An optimistic transaction: reads a version, tracks what it reads, and commits all of its actions as one version or none.
 
-Follows Delta's ``OptimisticTransaction``; names are its names in snake_case.
+Follows Delta's ``OptimisticTransaction``; names are Delta's in snake_case.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ def _of_changes(method: Callable[Concatenate[TableChanges, P], R]) -> Callable[C
 class OptimisticTransaction:
     """A transaction on one table. Not thread-safe, and committed at most once.
 
-    What it reads (:class:`TableReads`), what it changes about the table (:class:`TableChanges`) and how it commits
-    (:class:`Committer`) are parts that know nothing of it or of each other's callers.
+    It holds what it reads (:class:`TableReads`), what it changes about the table itself (:class:`TableChanges`) and how it
+    commits (:class:`Committer`). None of these parts knows the transaction, and only the committer knows the other two.
 
     :param log: the table's log.
     :param snapshot: version that the transaction reads; default: the latest.
-    :param txn_id: identity, ``commitInfo.txnId``; default: a new UUID. A commit that is tried again in another process must
-        use the same one, so that it recognises what it has written.
-    :param policy: bounds of the commit.
+    :param txn_id: identity, ``commitInfo.txnId``; default: a new UUID. A commit that is retried in another process must use the
+        same one, so that it recognises what it has written.
+    :param policy: limits and options of the commit.
     :param isolation_level: Serializable or WriteSerializable, instead of what the table says.
     :param user_metadata: text for ``commitInfo.userMetadata`` if neither the commit nor its operation has one.
-    :param observer: told of every phase.
+    :param observer: called in every phase.
     :param default_properties: table properties for a table that the transaction creates or replaces, unless its metadata sets
         them itself (Delta: ``properties.defaults.*`` of the session).
     :param clock: gives the time for ``commitInfo``, in milliseconds since the epoch; default: the machine's.
@@ -118,7 +118,7 @@ class OptimisticTransaction:
 
     @property
     def policy(self) -> CommitPolicy:
-        """Bounds of the commit."""
+        """Limits and options of the commit."""
         return self._committer.policy
 
     @property
@@ -305,14 +305,14 @@ class OptimisticTransaction:
 
         :param tags: ``commitInfo.tags``; values become strings.
         :raises DeltaConcurrentModificationException: if others committed what this transaction cannot be serialised with.
-        :raises MaxCommitRetriesExceededException: if the bounds of the policy are reached.
+        :raises MaxCommitRetriesExceededException: if the limits of the policy are reached.
         :raises CommitCancelledException: if the policy's ``cancelled`` says so.
         :raises CommitStateUnknownException: if neither the store nor the log tells whether the commit was written.
         :raises DeltaAssertionError: if the transaction has already been committed.
         """
         version = self.commit_impl(actions, operation, can_skip_empty_commits=False, tags=tags, user_metadata=user_metadata)
         if version is None:
-            raise DeltaAssertionError("A commit that may not be left out was left out", table=self.log.uri)
+            raise DeltaAssertionError("A commit was skipped that must not be", table=self.log.uri)
         return version
 
     def commit_if_needed(
@@ -425,9 +425,9 @@ class OptimisticTransaction:
     def split(self, read_files: Iterable[str]) -> OptimisticTransaction:
         """Return a transaction on the same version that commits part of the work, to commit it in batches.
 
-        It has read with the same predicates and looked up the same application ids, but only the given files.
+        It has read the same predicates and application ids, but only the given files.
 
-        :param read_files: paths, of those that this transaction read.
+        :param read_files: paths of files that this transaction read.
         :raises DeltaAssertionError: if the transaction changes the metadata, has been committed, is active in this thread, or has
             not read one of the files.
         """
@@ -454,7 +454,7 @@ class OptimisticTransaction:
         return part
 
     def _register_hooks_of(self, prepared: PreparedCommit, operation: Operation) -> None:
-        """Register the hooks that follow from what is committed."""
+        """Register the hooks that the commit itself calls for."""
         if not any(isinstance(action, AddFile | RemoveFile | AddCDCFile) for action in prepared.actions):
             return
         configuration = prepared.metadata.configuration
