@@ -112,10 +112,9 @@ def test_a_transaction_whose_commit_is_not_listed_is_committed_all_the_same(log:
         def aborted(self, error: BaseException) -> None:
             told.append(f"aborted: {error}")
 
-    txn = log.start_transaction(observer=Observer())
     other = DeltaLog(log.store)  # has read nothing yet, so it must list what was committed
     other.stale_listing_pauses = (0.0,)
-    txn.log = other
+    txn = other.start_transaction(log.snapshot, observer=Observer())
     stale(log, 100)
     with pytest.raises(InvalidCommittedVersionException):
         txn.commit([tables.add("new")], Operation("WRITE", {"mode": "Append"}))

@@ -255,7 +255,7 @@ class DeltaLog(CommitFiles):
         if self.store.probes:
             if self._is_replaced(self.store.head(commit_file(version))):
                 return None
-            return list(self._probe(version + 1, None)), {}
+            return list(self._probe(version + 1)), {}
         statuses = self._list_commits(version)
         if self._is_replaced(statuses.pop(version, None)):
             return None

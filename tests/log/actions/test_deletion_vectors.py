@@ -62,7 +62,9 @@ def test_the_same_bytes_as_delta_spark(store):
 
 @pytest.mark.parametrize("directory", ["", "aB", "staged/tx/stage/1-ab"])
 def test_what_is_written_is_read_back(store, directory):
-    descriptors = write_deletion_vectors(store, directory, MANY, max_inline_size=40)
+    descriptors = write_deletion_vectors(store, directory, MANY)
+    for small in (0, -1):
+        descriptors[small] = inline_deletion_vector(MANY[small])
     assert [d.storage_type for d in descriptors] == ["i", "u", "u", "u", "i"]
     assert len({vector_path(store, d) for d in descriptors if d.storage_type == "u"}) == 1
     assert read_deletion_vectors(store, descriptors) == MANY
@@ -71,9 +73,9 @@ def test_what_is_written_is_read_back(store, directory):
     assert read_deletion_vectors(store, descriptors + elsewhere) == MANY * 2
 
 
-def test_nothing_is_written_when_all_vectors_are_inline(store, tmp_path):
+def test_nothing_is_written_for_no_vectors(store, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    write_deletion_vectors(store, "sub", [BitMap64([7])], max_inline_size=1000)
+    assert write_deletion_vectors(store, "sub", []) == []
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -231,7 +231,6 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
             return cls(**known)
 
 
-FileAction = AddFile | RemoveFile | AddCDCFile
 Action = AddFile | RemoveFile | AddCDCFile | Metadata | Protocol | SetTransaction | DomainMetadata | CommitInfo
 
 _KEYS: dict[type, str] = {

@@ -258,13 +258,10 @@ def _bitmap(store: LogStore, descriptor: DeletionVectorDescriptor, data: bytes, 
 # -- writing ------------------------------------------------------------------------------------------------------------------
 
 
-def write_deletion_vectors(
-    store: LogStore, directory: str, bitmaps: Sequence[BitMap64], *, max_inline_size: int = 0
-) -> list[DeletionVectorDescriptor]:
+def write_deletion_vectors(store: LogStore, directory: str, bitmaps: Sequence[BitMap64]) -> list[DeletionVectorDescriptor]:
     """Write vectors into one new file and return their descriptors in the same order.
 
     :param directory: directory for the file, relative to the table root (for example an attempt's); empty for the root itself.
-    :param max_inline_size: vectors of at most this many bytes are stored in the log; Delta itself stores none there.
     """
     data = [serialize(bitmap) for bitmap in bitmaps]
     name = uuid.uuid4()
@@ -272,9 +269,6 @@ def write_deletion_vectors(
     content = bytearray([_VERSION])
     descriptors = []
     for bitmap, part in zip(bitmaps, data, strict=True):
-        if len(part) <= max_inline_size:
-            descriptors.append(inline_deletion_vector(bitmap))
-            continue
         descriptors.append(
             DeletionVectorDescriptor(
                 storage_type=UUID_RELATIVE,
@@ -285,7 +279,7 @@ def write_deletion_vectors(
             )
         )
         content += struct.pack(">I", len(part)) + part + struct.pack(">I", zlib.crc32(part))
-    if len(content) > 1:
+    if bitmaps:
         prefix = directory.strip("/")
         store.put(f"{prefix}/{_file_name(name)}" if prefix else _file_name(name), bytes(content))
     return descriptors

@@ -95,7 +95,3 @@ class TailFiles:
             key = file_key(add)
             self.removes.pop(key, None)
             self.adds[key] = add
-
-    def touches(self) -> bool:
-        """Tell whether any earlier file may be affected."""
-        return bool(self.adds or self.removes)

@@ -8,7 +8,7 @@ classic name may have V2 content (compatibility checkpoints).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
@@ -183,45 +183,27 @@ class CheckpointReader:
 
     # -- files -------------------------------------------------------------------------------------------------------------
 
-    def add_batches(self, columns: Sequence[str], *, keep: Callable[[RowGroup], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the ``add`` rows.
-
-        :param columns: Delta's field names below ``add``; dotted for fields of structs (``stats_parsed.minValues.id``).
-        :param keep: decides which row groups to read; by default all with an ``add``.
-        """
-        return self.batches("add", columns, keep=keep)
-
-    def remove_batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the ``remove`` rows (tombstones), expired ones included.
-
-        :param columns: Delta's field names below ``remove``.
-        """
-        return self.batches("remove", columns)
-
     def row_groups(self, kind: str) -> list[RowGroup]:
         """Return the row groups that may have rows of that kind."""
         return [group for part in self.parts for group in part.row_groups if group.may_hold(kind)]
 
-    def batches(
-        self, kind: str, columns: Sequence[str], *, keep: Callable[[RowGroup], bool] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, kind: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one kind, with its fields as columns; fields missing in a part are left out of its batches.
 
-        :param kind: ``add`` or ``remove``.
+        :param kind: ``add``, or ``remove`` for tombstones, also expired ones.
+        :param columns: Delta's field names below the kind; dotted for fields of structs (``stats_parsed.minValues.id``).
         """
-        yield from self._batches(self.parts, kind, columns, keep=keep)
+        return self._batches(self.parts, kind, columns)
 
     def _batches(
         self,
         parts: Sequence[CheckpointPart],
         kind: str,
         columns: Sequence[str],
-        *,
-        keep: Callable[[RowGroup], bool] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         names = [f"{kind}.{column}" for column in columns]
         for part in parts:
-            groups = [g for g in part.row_groups if g.may_hold(kind) and (keep is None or keep(g))]
+            groups = [g for g in part.row_groups if g.may_hold(kind)]
             for batch in part.batches(groups, names):
                 yield flatten(batch, kind)
 
@@ -240,17 +222,6 @@ class CheckpointReader:
         return any(
             group.null_count(leaf) != group.num_rows for part in self.parts if leaf in part.leaves for group in part.row_groups
         )
-
-    def add_count(self) -> int | None:
-        """Return the number of ``add`` rows from the footers alone, or ``None`` if a footer does not say."""
-        total = 0
-        for part in self.parts:
-            for group in part.row_groups:
-                nulls = group.null_count(("add", "path"))
-                if nulls is None:
-                    return None
-                total += group.num_rows - nulls
-        return total
 
     @property
     def num_rows(self) -> int:

@@ -137,10 +137,10 @@ _files: msgspec.json.Decoder[list[AddFile] | None] = msgspec.json.Decoder(list[A
 _decoder = msgspec.json.Decoder(VersionChecksum)
 
 
-def read_checksum(store: LogStore, version: int, *, verify: bool = True) -> VersionChecksum | None:
+def read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
     """Return a version's checksum, or ``None`` if it is absent or cannot be trusted (logged).
 
-    :param verify: compare its transaction id with that of the commit, if both have one.
+    Its transaction id is compared with that of the commit, if both have one.
     """
     path = checksum_file(version)
     try:
@@ -153,7 +153,7 @@ def read_checksum(store: LogStore, version: int, *, verify: bool = True) -> Vers
     decoded = decode_checksum(data)
     checksum = decoded if isinstance(decoded, VersionChecksum) else None
     problem = decoded if isinstance(decoded, str) else _contradiction(decoded)
-    if checksum is not None and problem is None and verify and checksum.txn_id is not None:
+    if checksum is not None and problem is None and checksum.txn_id is not None:
         problem = _foreign_commit(store, version, checksum.txn_id)
     if problem is not None:
         logger.warning("Table %s: ignoring the checksum file %s: %s", store.root, path, problem)

@@ -291,7 +291,7 @@ def tombstone_batches(
 def _checkpoint_tombstones(reader: CheckpointReader, tail: TailFiles, retained_after: int | None) -> Iterator[pa.RecordBatch]:
     touched = TouchedFiles.of(tail, reader, "remove")
     wanted = [camel(name) for name in TOMBSTONE_SCHEMA.names if name != "data_change"]
-    for rows in reader.remove_batches(wanted):
+    for rows in reader.batches("remove", wanted):
         if retained_after is not None and "deletionTimestamp" in rows.schema.names:
             times = pc.fill_null(rows.column("deletionTimestamp").cast(pa.int64()), scalar(0))
             rows = rows.filter(pc.greater(times, scalar(retained_after)))

@@ -164,7 +164,6 @@ DOUBLE = PrimitiveType("double")
 DATE = PrimitiveType("date")
 TIMESTAMP = PrimitiveType("timestamp")
 TIMESTAMP_NTZ = PrimitiveType("timestamp_ntz")
-BINARY = PrimitiveType("binary")
 
 
 def _quoted(name: str) -> str:
@@ -301,16 +300,6 @@ def nullable_schema(schema: StructType) -> StructType:
     return nullable if isinstance(nullable, StructType) else schema
 
 
-def to_arrow(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of the columns (timestamps in microseconds).
-
-    :raises DeltaAnalysisException: if a type has no Arrow equivalent.
-    """
-    import pyarrow as pa
-
-    return pa.schema([pa.field(f.name, arrow_type(f.data_type), f.nullable) for f in schema.fields])
-
-
 def arrow_type(data_type: DataType) -> pa.DataType:
     """Return the Arrow type for a type.
 
@@ -345,68 +334,3 @@ def arrow_type(data_type: DataType) -> pa.DataType:
     if data_type.name not in primitives:
         raise DeltaAnalysisException(f"The type {data_type} has no Arrow equivalent")
     return primitives[data_type.name]
-
-
-def from_arrow(schema: pa.Schema) -> StructType:
-    """Return the schema of Arrow columns, as Spark would read them.
-
-    :raises DeltaAnalysisException: if a type has no Spark equivalent.
-    """
-    return StructType(tuple(StructField(f.name, type_from_arrow(f.type), f.nullable) for f in schema))
-
-
-def type_from_arrow(arrow: pa.DataType) -> DataType:
-    """Return Spark's type for an Arrow type; unsigned integers get the next wider type.
-
-    :raises DeltaAnalysisException: if there is none.
-    """
-    from pyarrow import types
-
-    if types.is_struct(arrow):
-        return StructType(tuple(StructField(f.name, type_from_arrow(f.type), f.nullable) for f in arrow))
-    if types.is_map(arrow):
-        return MapType(type_from_arrow(arrow.key_type), type_from_arrow(arrow.item_type), arrow.item_field.nullable)
-    if types.is_list(arrow) or types.is_large_list(arrow) or types.is_fixed_size_list(arrow):
-        return ArrayType(type_from_arrow(arrow.value_type), arrow.value_field.nullable)
-    if types.is_decimal(arrow) and arrow.precision <= 38:
-        return DecimalType(arrow.precision, arrow.scale)
-    if types.is_dictionary(arrow):
-        return type_from_arrow(arrow.value_type)
-    if types.is_timestamp(arrow):
-        return TIMESTAMP if arrow.tz else TIMESTAMP_NTZ
-    if types.is_uint64(arrow):
-        return DecimalType(20, 0)
-    for accepts, name in (
-        (types.is_int8, "byte"),
-        (types.is_int16, "short"),
-        (types.is_uint8, "short"),
-        (types.is_int32, "integer"),
-        (types.is_uint16, "integer"),
-        (types.is_int64, "long"),
-        (types.is_uint32, "long"),
-        (types.is_float16, "float"),
-        (types.is_float32, "float"),
-        (types.is_float64, "double"),
-        (types.is_boolean, "boolean"),
-        (types.is_date, "date"),
-        (types.is_null, "void"),
-        (_is_string, "string"),
-        (_is_binary, "binary"),
-    ):
-        if accepts(arrow):
-            return PrimitiveType(name)
-    raise DeltaAnalysisException(f"The Arrow type {arrow} has no Spark equivalent")
-
-
-def _is_string(arrow: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow))
-
-
-def _is_binary(arrow: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(
-        types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_fixed_size_binary(arrow) or types.is_binary_view(arrow)
-    )

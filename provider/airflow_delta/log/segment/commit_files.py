@@ -56,23 +56,20 @@ class CommitFiles(ABC):
             ) from error
         return [CommitFile(version, read[version] if version in read else own[version]) for version in versions]
 
-    def read_commits(self, start: int, end: int | None = None) -> list[CommitFile]:
+    def read_commits(self, start: int) -> list[CommitFile]:
         """Return all commits from a version on, without gaps; empty if there are none yet.
 
-        :param end: last version wanted.
         :raises VersionNotFoundException: if ``start`` has been cleaned up, so that later commits are unknown.
         :raises VersionsNotContiguousException: if a commit is missing although a later one exists.
         """
         if self.store.probes:
-            commits = list(self._probe(start, end))
+            commits = list(self._probe(start))
             if not commits:
                 self._refuse_cleaned_up(start)
             return commits
         statuses = self._list_commits(max(start - 1, 0))
         if start > 0 and statuses.pop(start - 1, None) is None:
             self._refuse_cleaned_up(start)
-        if end is not None:
-            statuses = {version: status for version, status in statuses.items() if version <= end}
         return self._read_listed(start, statuses)
 
     def write_commit(self, version: int, data: bytes) -> None:
@@ -113,9 +110,9 @@ class CommitFiles(ABC):
     def _recently_latest(self, version: int) -> bool:
         """Tell whether a recent listing showed the version as the latest, so that it need not be checked again."""
 
-    def _probe(self, start: int, end: int | None) -> Iterator[CommitFile]:
+    def _probe(self, start: int) -> Iterator[CommitFile]:
         version = start
-        while end is None or version <= end:
+        while True:
             try:
                 data = self.store.read(commit_file(version))
             except FileNotFoundError:

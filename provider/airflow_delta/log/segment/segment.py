@@ -172,12 +172,9 @@ def _with_size(store: LogStore, status: FileStatus) -> FileStatus | None:
     return status if status.size != UNKNOWN else store.head(status.path)
 
 
-def list_log(store: LogStore, start: int = 0, *, stat: bool = False) -> LogListing:
-    """List the log from a version on.
-
-    :param stat: get sizes and times even if each costs a separate call.
-    """
-    return LogListing.of(store.list_from(LOG_DIRECTORY, version_prefix(start), stat=stat))
+def list_log(store: LogStore, start: int = 0) -> LogListing:
+    """List the log from a version on, without sizes and times if each costs a separate call."""
+    return LogListing.of(store.list_from(LOG_DIRECTORY, version_prefix(start), stat=False))
 
 
 def load_segment(store: LogStore, version: int | None = None, *, exclude: frozenset[int] = frozenset()) -> LogSegment | None:

@@ -1,4 +1,4 @@
-"""The reading half of a transaction: every look at the table is answered at its version, and recorded."""
+"""The reads of a transaction: every look at the table is answered at its version, and recorded."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaAssertionError, DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.transaction.reads.read_set import ReadSet
+from airflow_delta.transaction.reads.read_set import EVERYTHING, ReadSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.snapshot import Snapshot
 
@@ -23,42 +22,13 @@ if TYPE_CHECKING:
 class TableReads:
     """Reads of one table at one version.
 
-    :ivar reads: what has been read so far.
+    :param snapshot: the version.
+    :ivar recorded: what has been read so far.
     """
 
-    def __init__(self, log: DeltaLog, snapshot: Snapshot) -> None:
-        self.log = log
+    def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.reads = ReadSet()
-
-    @property
-    def read_version(self) -> int:
-        """Version that the transaction reads; -1 when the table does not exist."""
-        return self.snapshot.version
-
-    # -- what has been read ----------------------------------------------------------------------------------------------------
-
-    @property
-    def read_predicates(self) -> tuple[str, ...]:
-        """The predicates that were read with, as texts; ``true`` is the whole table."""
-        return tuple(dict.fromkeys(predicate.text for predicate in self.reads.predicates.values()))
-
-    @property
-    def read_files(self) -> frozenset[str]:
-        """Paths of the files that were read. Inside they stay columns; this makes an object of each."""
-        return self.reads.paths()
-
-    @property
-    def read_the_whole_table(self) -> bool:
-        """Whether the transaction relies on the whole table."""
-        return self.reads.whole_table
-
-    @property
-    def read_app_ids(self) -> frozenset[str]:
-        """Application ids whose version was looked up (Delta's ``readTxn``)."""
-        return frozenset(self.reads.app_ids)
-
-    # -- reading ---------------------------------------------------------------------------------------------------------------
+        self.recorded = ReadSet()
 
     def filter_files(
         self,
@@ -67,22 +37,22 @@ class TableReads:
         new_files: Iterable[AddFile] | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Return the files that may hold rows for which all predicates hold, and record them as read.
+        """Return the files that may hold rows matching all predicates, and record them as read.
 
-        What others add to the partitions that the predicates select is then a conflict. A predicate with no conjunct on
-        partition columns alone selects every partition; no predicate reads the whole table.
+        Files that others add to the selected partitions are then a conflict. A predicate without a conjunct on partition columns
+        alone selects every partition; no predicate reads the whole table.
 
-        :param keep_num_records: add a column ``num_records``: rows of the file, without those that its deletion vector marks;
-            null where its statistics do not tell.
+        :param keep_num_records: add a column ``num_records``: the file's rows minus those its deletion vector marks; null if its
+            statistics do not say.
         :param new_files: instead of predicates: see :meth:`filter_files_for_partitions`.
         :param columns: as for :meth:`airflow_delta.log.Snapshot.files`; ``path`` must be among them.
-        :returns: the table of :meth:`airflow_delta.log.Snapshot.files`.
-        :raises PredicateException: a predicate does not parse or names an unknown column.
-        :raises DeltaIllegalArgumentException: both predicates and new files are given.
+        :returns: a table like that of :meth:`airflow_delta.log.Snapshot.files`.
+        :raises PredicateException: if a predicate does not parse or names an unknown column.
+        :raises DeltaIllegalArgumentException: if both predicates and new files are given.
         """
         if new_files is not None:
             if predicates:
-                raise DeltaIllegalArgumentException("filter_files takes predicates or new files, not both", table=self.log.uri)
+                raise DeltaIllegalArgumentException("filter_files takes predicates or new files, not both", table=self._table)
             read: Callable[..., pa.Table] = partial(self.filter_files_for_partitions, new_files)
         else:
             read = partial(self._filter_files, predicates)
@@ -91,56 +61,33 @@ class TableReads:
     def files_for_scan(self, *predicates: str | Predicate, limit: int | None = None) -> pa.Table:
         """Return the files that a scan must open, and record them as read; see :meth:`filter_files`.
 
-        :param limit: rows that the scan needs: no more files are returned, and recorded, than can hold them. Only with predicates
-            on partition columns, as every row of the files must count.
-        :raises DeltaAssertionError: a limit is given with a predicate on other columns.
+        :param limit: rows that the scan needs: no more files are returned and recorded than it takes to hold them. Only with
+            predicates on partition columns, since every row of a file must count.
+        :raises DeltaAssertionError: if a limit comes with a predicate on other columns.
         """
         if limit is None:
             return self.filter_files(*predicates)
         self._assert_partition_only(predicates)
-        if self.read_version < 0:
+        if self.snapshot.version < 0:
             return self._filter_files(predicates)
         predicate = self._conjunction(predicates)
         files = _read_counted(partial(self.snapshot.files, predicate), None)
         if predicate is not None and not predicate.selects_partitions(map(dict, files.column("partition_values").to_pylist())):
-            return self._filter_files(predicates)  # of some files, the time zone of the reader tells whether their rows count
-        files = files.slice(0, files_for_limit(files.column("num_records").to_pylist(), limit)).drop_columns(["num_records"])
-        if predicate is None:
-            self.reads.add_predicate("true")
-        else:
-            self._record(predicate)
-        self.reads.add_files(files)
+            return self._filter_files(predicates)  # for some files, the reader's time zone decides whether their rows count
+        files = files.slice(0, _files_for_limit(files.column("num_records").to_pylist(), limit)).drop_columns(["num_records"])
+        self._record(predicate)
+        self.recorded.add_files(files)
         return files
 
     def files_with_stats_for_scan(self, *partition_predicates: str | Predicate) -> pa.Table:
-        """Return the files of some partitions, their statistics among the columns, and record them as read.
+        """Return the files of some partitions with their statistics, and record them as read.
 
-        :raises DeltaAssertionError: a predicate is on other than partition columns.
+        :raises DeltaAssertionError: if a predicate is not on partition columns only.
         """
         self._assert_partition_only(partition_predicates)
         from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS
 
         return self._filter_files(partition_predicates, columns=FILE_COLUMNS)
-
-    def _filter_files(self, predicates: Sequence[str | Predicate], *, columns: Sequence[str] | None = None) -> pa.Table:
-        if self.read_version < 0:
-            self.reads.add_predicate(" AND ".join(str(getattr(p, "text", p)) for p in predicates) or "true")
-            return self._no_files(columns)
-        predicate = self._conjunction(predicates)
-        if predicate is None:
-            self.reads.add_predicate("true")
-        else:
-            self._record(predicate)
-        files = self.snapshot.files(predicate, columns)
-        self.reads.add_files(files)
-        return files
-
-    def _assert_partition_only(self, predicates: Sequence[str | Predicate]) -> None:
-        predicate = self._conjunction(predicates) if self.read_version >= 0 else None
-        if predicate is not None and not predicate.partition_only:
-            raise DeltaAssertionError(
-                f"Only predicates on partition columns may select these files, not {predicate.text}", table=self.log.uri
-            )
 
     def filter_files_for_partitions(self, new_files: Iterable[AddFile], *, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the files in the partitions of ``new_files``, as a dynamic partition overwrite replaces them.
@@ -151,39 +98,60 @@ class TableReads:
         """
         from airflow_delta.transaction.reads.partition_sets import PartitionSet
 
-        if self.read_version < 0:
-            self.reads.add_predicate("the partitions of the new files")
+        if self.snapshot.version < 0:
+            self.recorded.add_predicate("the partitions of the new files")
             return self._no_files(columns)
         partitions = PartitionSet.of((file.partition_values for file in new_files), self.snapshot.partition_schema)
-        self.reads.add_predicate(partitions.text, partitions, partitions.members)
+        self.recorded.add_predicate(partitions.text, partitions, partitions.members)
         return partitions.select(self.snapshot.files(columns=columns), replace=True)
 
     def track_files_read(self, paths: Iterable[str]) -> None:
         """Record files as read, by path as the log has it."""
-        self.reads.add_paths(paths)
+        self.recorded.add_paths(paths)
 
     def track_read_predicates(self, *predicates: str | Predicate) -> None:
-        """Record that the rows for which all predicates hold were read."""
+        """Record that the rows matching all predicates were read."""
         predicate = self._conjunction(predicates)
         if predicate is not None:
             self._record(predicate)
 
     def read_whole_table(self) -> None:
         """Record that the transaction relies on the whole table: whatever others add or remove is a conflict."""
-        self.reads.read_whole_table()
+        self.recorded.read_whole_table()
 
     def track_app_ids(self, *app_ids: str) -> None:
         """Record that the versions of application ids were looked up elsewhere, at the version that this transaction reads."""
-        self.reads.app_ids.update(app_ids)
+        self.recorded.app_ids.update(app_ids)
 
     def txn_version(self, app_id: str) -> int:
-        """Return the last version that an application committed, -1 for none, and record that it was looked up.
+        """Return the last version that an application committed, or -1, and record the lookup.
 
         A concurrent commit of the same application is then a conflict, whatever its version.
         """
-        self.reads.app_ids.add(app_id)
-        version = self.snapshot.transaction_version(app_id) if self.read_version >= 0 else None
+        self.recorded.app_ids.add(app_id)
+        version = self.snapshot.transaction_version(app_id) if self.snapshot.version >= 0 else None
         return -1 if version is None else version
+
+    @property
+    def _table(self) -> str:
+        return self.snapshot.log.uri
+
+    def _filter_files(self, predicates: Sequence[str | Predicate], *, columns: Sequence[str] | None = None) -> pa.Table:
+        if self.snapshot.version < 0:
+            self.recorded.add_predicate(" AND ".join(str(getattr(p, "text", p)) for p in predicates) or EVERYTHING)
+            return self._no_files(columns)
+        predicate = self._conjunction(predicates)
+        self._record(predicate)
+        files = self.snapshot.files(predicate, columns)
+        self.recorded.add_files(files)
+        return files
+
+    def _assert_partition_only(self, predicates: Sequence[str | Predicate]) -> None:
+        predicate = self._conjunction(predicates) if self.snapshot.version >= 0 else None
+        if predicate is not None and not predicate.partition_only:
+            raise DeltaAssertionError(
+                f"Only predicates on partition columns may select these files, not {predicate.text}", table=self._table
+            )
 
     @staticmethod
     def _no_files(columns: Sequence[str] | None) -> pa.Table:
@@ -202,12 +170,14 @@ class TableReads:
         text = texts[0] if len(texts) == 1 else " AND ".join(f"({text})" for text in texts)
         return Predicate.parse(text, self.snapshot.schema, self.snapshot.metadata.partition_columns)
 
-    def _record(self, predicate: Predicate) -> None:
-        part = predicate.partition_part
+    def _record(self, predicate: Predicate | None) -> None:
+        """Record a read of the rows that a predicate selects; ``None`` selects all."""
+        part = None if predicate is None else predicate.partition_part
+        text = EVERYTHING if predicate is None else predicate.text
         if part is None:
-            self.reads.add_predicate(predicate.text)
+            self.recorded.add_predicate(text)
         else:
-            self.reads.add_predicate(predicate.text, part, part.text)
+            self.recorded.add_predicate(text, part, part.text)
 
 
 def _read_counted(read: Callable[..., pa.Table], columns: Sequence[str] | None) -> pa.Table:
@@ -215,12 +185,12 @@ def _read_counted(read: Callable[..., pa.Table], columns: Sequence[str] | None) 
     from airflow_delta.log.checkpoint.file_columns import projected
 
     wanted = projected(columns).names
-    files = with_num_records(read(columns=list(dict.fromkeys([*wanted, "stats", "deletion_vector"]))))
+    files = _with_num_records(read(columns=list(dict.fromkeys([*wanted, "stats", "deletion_vector"]))))
     return files.select([*wanted, "num_records"])
 
 
-def with_num_records(files: pa.Table) -> pa.Table:
-    """Return the files with a column ``num_records``: rows of each, without those that its deletion vector marks."""
+def _with_num_records(files: pa.Table) -> pa.Table:
+    """Return the files with a column ``num_records``: the rows of each, minus those its deletion vector marks."""
     import pyarrow as pa
 
     from airflow_delta.log.arrow.arrays import array
@@ -235,8 +205,8 @@ def with_num_records(files: pa.Table) -> pa.Table:
     return files.append_column("num_records", array(counts, pa.int64()))
 
 
-def files_for_limit(num_records: Sequence[int | None], limit: int) -> int:
-    """Return how many of the first files hold ``limit`` rows; a file that does not tell counts as none."""
+def _files_for_limit(num_records: Sequence[int | None], limit: int) -> int:
+    """Return how many of the first files hold ``limit`` rows; a file of unknown size counts as empty."""
     rows = 0
     for position, count in enumerate(num_records):
         if rows >= limit:
