@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "provider" / "airflow_delta"
 EXAMPLES = sorted(path for path in (ROOT / "dags_examples").glob("*.py"))
 FACING = ("assets", "cli", "decorators", "hooks", "links", "operators", "plugins", "sensors", "triggers")
-LARGEST_RATIO, LARGEST_MS = 1.15, 150.0
-HEAVY = ("pyspark", "pyarrow", "sqlglot", "obstore", "pandas")
+LARGEST_RATIO, LARGEST_MS, LARGEST_OVERWRITE_MS = 1.15, 150.0, 400.0
+HEAVY = ("pyspark", "pyarrow", "numpy", "sqlglot", "obstore", "pandas")
 
 
 def facing_modules() -> list[str]:
@@ -127,9 +127,8 @@ def timed_start(table: str) -> dict[str, Any]:
 
     ExecutorSafeguard.test_mode = True
     operator = DeltaStartTransactionOperator(task_id="start", table=table, transaction_key=f"benchmark-{time.time_ns()}")
-    start = time.perf_counter()
-    handle = operator.execute(context_of(operator))
-    return {"seconds": time.perf_counter() - start, "handle": handle, "heavy": sorted(set(sys.modules) & set(HEAVY))}
+    done = timed(lambda: operator.execute(context_of(operator)))
+    return {**done, "handle": done["value"]}
 
 
 def timed_commit(handle: dict[str, Any], staged: dict[str, Any]) -> dict[str, Any]:
@@ -139,9 +138,7 @@ def timed_commit(handle: dict[str, Any], staged: dict[str, Any]) -> dict[str, An
 
     ExecutorSafeguard.test_mode = True
     operator = DeltaCommitOperator(task_id="commit", transaction=handle, staged=staged)
-    start = time.perf_counter()
-    result = operator.execute(context_of(operator))
-    return {"seconds": time.perf_counter() - start, "version": result["version"], "heavy": sorted(set(sys.modules) & set(HEAVY))}
+    return timed(lambda: operator.execute(context_of(operator)))
 
 
 def staged_write(handle: dict[str, Any], files: int) -> dict[str, Any]:
@@ -176,6 +173,117 @@ def task_service(table: str, repeats: int, files: int) -> dict[str, list[dict[st
         found["start"].append(begun)
         found["commit"].append(forked(lambda begun=begun, staged=staged: timed_commit(begun["handle"], staged)))
     return found
+
+
+# -- an overwrite with replace_where, as @task.delta_stage and DeltaStageSparkSubmitOperator plan and collect it ------------------
+
+DAY = "2024-01-05"
+
+
+def timed(work: Callable[[], Any]) -> dict[str, Any]:
+    start, cpu = time.perf_counter(), time.process_time()
+    value = work()
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    return {"seconds": seconds, "cpu": cpu, "value": value, "heavy": sorted(set(sys.modules) & set(HEAVY))}
+
+
+def opened_stage(handle: dict[str, Any]) -> Any:
+    from airflow_delta.commands.stage.stage_view import open_stage
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import TransactionHandle
+
+    known, log = TransactionHandle.from_dict(handle), DeltaLog.for_table(handle["table"])
+    return open_stage(log, known, task_id="stage", attempt="attempt")
+
+
+def timed_plan(handle: dict[str, Any]) -> dict[str, Any]:
+    def work() -> Any:
+        from airflow_delta.commands.write.plan_write import plan_stage
+
+        return plan_stage(opened_stage(handle), mode="overwrite", replace_where=f"day = '{DAY}'").to_dict()
+
+    return timed(work)
+
+
+def write_rows(request: dict[str, Any], table: str) -> dict[str, Any]:
+    """Write what Spark would, and report it as Spark would. Loads Arrow, so it runs in a fork of its own."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from airflow_delta.staging.report import StageReport
+
+    folder = Path(table) / request["directory"] / "run" / f"day={DAY}"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": pa.array([1], pa.int64())}), folder / "part-0.parquet")
+    report = StageReport(
+        transaction_id=request["transactionId"],
+        stage=request["stage"],
+        attempt=request["attempt"],
+        directories=("run",),
+        written={"run": {"numFiles": 1, "numRows": 1, "numBytes": (folder / "part-0.parquet").stat().st_size}},
+        schema_string=request["schemaString"],
+        partition_columns=("day",),
+    )
+    return dict(report.to_dict())
+
+
+def timed_collect(handle: dict[str, Any], request: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
+    def work() -> Any:
+        from airflow_delta.commands.write.collect_write import collect_stage
+        from airflow_delta.staging.report import StageReport, StageRequest
+
+        return collect_stage(opened_stage(handle), StageRequest.from_dict(request), StageReport.from_dict(report)).to_dict()
+
+    return timed(work)
+
+
+def overwrite_service(table: str, repeats: int) -> dict[str, list[dict[str, Any]]]:
+    """Replace one day of a table, each task in a process of its own, as a worker forks them."""
+    import airflow.sdk.execution_time.task_runner  # noqa: F401
+
+    import airflow_delta.operators.transaction  # noqa: F401
+
+    found: dict[str, list[dict[str, Any]]] = {"start": [], "plan": [], "collect": [], "commit": []}
+    for _ in range(repeats):
+        begun = forked(lambda: timed_start(table))
+        planned = forked(lambda begun=begun: timed_plan(begun["handle"]))
+        report = forked(lambda planned=planned: write_rows(planned["value"], table))
+        collected = forked(
+            lambda begun=begun, planned=planned, report=report: timed_collect(begun["handle"], planned["value"], report)
+        )
+        found["start"].append(begun)
+        found["plan"].append(planned)
+        found["collect"].append(collected)
+        found["commit"].append(forked(lambda begun=begun, collected=collected: timed_commit(begun["handle"], collected["value"])))
+    return found
+
+
+def build_partitioned_table(table: str, files: int) -> None:
+    """Make a table of many files, 1,000 of each day, with a checkpoint and some commits after it."""
+    import datetime
+    import uuid
+
+    from airflow_delta.log import AddFile, DeltaLog, Metadata
+    from airflow_delta.transaction import Operation
+
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in (("id", "long"), ("day", "date"))]
+    log = DeltaLog.for_table(table)
+    txn = log.start_transaction()
+    schema = json.dumps({"type": "struct", "fields": fields})
+    txn.update_metadata_for_new_table(Metadata(id=str(uuid.uuid4()), schema_string=schema, partition_columns=["day"]))
+    txn.commit([], Operation.create_table(["day"]))
+    first = datetime.date(2024, 1, 1)
+    adds = []
+    for number in range(files):
+        day = (first + datetime.timedelta(days=number // 1000)).isoformat()
+        stats = json.dumps({"numRecords": 1, "minValues": {"id": number}, "maxValues": {"id": number}, "nullCount": {"id": 0}})
+        path = f"day={day}/part-{number:06}.parquet"
+        adds.append(AddFile(path=path, partition_values={"day": day}, size=1, modification_time=1, data_change=True, stats=stats))
+    log.start_transaction().commit(adds, Operation.write("Append"))
+    log.checkpoint()
+    for number in range(3):
+        add = AddFile(path=f"{number}", partition_values={"day": "2024-01-01"}, size=1, modification_time=1, data_change=True)
+        log.start_transaction().commit([add], Operation.write("Append"))
 
 
 def build_table(table: str, commits: int) -> None:
@@ -304,6 +412,23 @@ def report_tasks(work: Path, repeats: int, figures: dict[str, Any]) -> None:
         figures.setdefault("tasks", {})[f"{name}, {files} files"] = {"start": start, "commit": commit}
 
 
+def report_overwrite(work: Path, repeats: int, figures: dict[str, Any]) -> None:
+    steps = ("start", "plan", "collect", "commit")
+    print("\n### What each task of an overwrite with `replace_where` does itself, imports included (in brackets: least CPU)\n")
+    print(f"| table | {' | '.join(f'{step} ms' for step in steps)} | heavy |\n|{'---|' * (len(steps) + 2)}")
+    for files in (1_000, 100_000):
+        table = str(work / f"overwrite-{files}")
+        ask(work, "build_partitioned_table", table, files)
+        found = ask(work, "overwrite_service", table, repeats)
+        heavy = sorted({module for runs in found.values() for run in runs for module in run.get("heavy", ())})
+        medians = {step: median(found[step]) for step in steps}
+        cpu = {step: min(run["cpu"] for run in found[step]) * 1000 for step in steps}
+        print(
+            f"| {files:,} files | {' | '.join(f'{medians[step]:.0f} ({cpu[step]:.0f})' for step in steps)} | {', '.join(heavy) or '-'} |"
+        )
+        figures.setdefault("overwrite", {})[f"{files} files"] = {**medians, "heavy": heavy}
+
+
 def verdict(figures: dict[str, Any]) -> bool:
     """Say which bounds hold."""
     ratios = {name: entry["@task.pyspark"] for name, entry in figures["a process of its own"].items()}
@@ -312,8 +437,14 @@ def verdict(figures: dict[str, Any]) -> bool:
     worst = max(ratios, key=lambda name: ratios[name])
     print(f"\nDag files against @task.pyspark, whole process: at most {ratios[worst]:.2f} ({worst}); bound {LARGEST_RATIO}")
     print(f"Start and commit: at most {slowest:.0f} ms; bound {LARGEST_MS:.0f} ms")
+    longest = max(value for entry in figures["overwrite"].values() for name, value in entry.items() if name != "heavy")
+    loaded = {module for entry in figures["overwrite"].values() for module in entry["heavy"]}
+    print(
+        f"A task of an overwrite: at most {longest:.0f} ms; bound {LARGEST_OVERWRITE_MS:.0f} ms; loads {', '.join(sorted(loaded))}"
+    )
     print(f"Modules that load {', '.join(HEAVY)}: {', '.join(heavy) or 'none'}")
-    return ratios[worst] < LARGEST_RATIO and slowest < LARGEST_MS and not heavy
+    overwrite = longest < LARGEST_OVERWRITE_MS and not loaded & {"pandas", "sqlglot"}
+    return ratios[worst] < LARGEST_RATIO and slowest < LARGEST_MS and not heavy and overwrite
 
 
 def main() -> int:
@@ -333,6 +464,7 @@ def main() -> int:
         report_imports(work, 3, figures)
         report_parsing(work, given.repeats, figures)
         report_tasks(work, given.repeats, figures)
+        report_overwrite(work, given.repeats, figures)
     if given.json:
         given.json.write_text(json.dumps(figures, indent=1))
     return 0 if verdict(figures) else 1

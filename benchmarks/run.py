@@ -6,7 +6,9 @@ python benchmarks/run.py [--quick] [--only NAME ...] [--json FILE]
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -21,7 +23,7 @@ import tables
 
 HERE = Path(__file__).parent
 ENGINES = ("delta-rs", "ours")
-PARTS = ["loads", "json", "checkpoints", "spark", "commits", "contention", "winners", "stage", "operations"]
+PARTS = ["processes", "loads", "json", "checkpoints", "spark", "commits", "contention", "winners", "stage", "operations"]
 ROWS: list[dict[str, Any]] = []
 
 
@@ -34,11 +36,13 @@ def parse(output: str) -> dict[str, Any]:
 
 
 def run_case(engine: str, case: str, table: Path, argument: str | None = None, limit: float = 900) -> dict[str, Any]:
-    start = time.perf_counter()
+    before, start = os.times(), time.perf_counter()
     done = subprocess.run(command(engine, case, table, argument), capture_output=True, text=True, timeout=limit)
+    wall, after = time.perf_counter() - start, os.times()
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1] if done.stderr else "failed"}
-    return {**parse(done.stdout), "wall": time.perf_counter() - start}
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return {**parse(done.stdout), "wall": wall, "cpu": cpu}
 
 
 def restore(table: Path, files: set[Path]) -> None:
@@ -56,11 +60,15 @@ def milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{value * 1000:,.2f}" if value < 0.1 else f"{value * 1000:,.0f}"
 
 
-def report(name: str, theirs: dict[str, Any] | None, ours: dict[str, Any] | None, key: str = "median") -> None:
+def report(
+    name: str, theirs: dict[str, Any] | None, ours: dict[str, Any] | None, key: str = "median", *, cpu: bool = False
+) -> None:
     a, b = (r.get(key) if r else None for r in (theirs, ours))
     peaks = [f"{r['peak_mb']:,.0f}" if r and r.get("peak_mb") else "-" for r in (theirs, ours)]
     ratio = f"{a / b:,.1f}x" if a and b else "-"
     note = "; ".join(r["error"][:80] for r in (theirs, ours) if r and r.get("error"))
+    if cpu and theirs and ours and "cpu" in theirs and "cpu" in ours:
+        note = note or f"CPU {milliseconds(theirs['cpu'])} and {milliseconds(ours['cpu'])}"
     print(f"| {name} | {milliseconds(a)} | {milliseconds(b)} | {ratio} | {peaks[0]} | {peaks[1]} | {note} |", flush=True)
     ROWS.append({"name": name, "delta-rs": theirs, "ours": ours, "ratio": a / b if a and b else None})
 
@@ -93,11 +101,27 @@ def compare(name: str, case: str, table: Path, argument: str | None = None, repe
             "max": max(values),
             "peak_mb": max(r["peak_mb"] for r in good),
             "value": good[0].get("value"),
+            "cpu": min(r["cpu"] for r in good),
         }
     values = {engine: s.get("value") for engine, s in summary.items()}
-    if case in ("open", "load", "count", "partition", "statistics") and len(set(values.values())) != 1:
+    if case.removeprefix("whole-") in ("open", "load", "count", "partition", "statistics") and len(set(values.values())) != 1:
         raise SystemExit(f"{name}: the engines disagree: {values}")
-    report(name, summary["delta-rs"], summary["ours"])
+    report(name, summary["delta-rs"], summary["ours"], cpu=wall)
+
+
+def processes(work: Path, sizes: list[int]) -> None:
+    """What a user waits for: from the start of a process to its end, imports included."""
+    head("Whole processes, imports included (wall)")
+    for size in sizes:
+        repeats = 9 if size <= 100_000 else 5
+        for kind in ("foreign checkpoint", "own checkpoint"):
+            table = work / f"{kind.split()[0]}-{size}"
+            for case, label in [
+                ("open", "version, protocol, metadata"),
+                ("partition", "files of one date"),
+                ("count", "all files"),
+            ]:
+                compare(f"{size:,} files, {kind}: {label}", f"whole-{case}", table, repeats=repeats, wall=True)
 
 
 def loads(work: Path, sizes: list[int]) -> None:
@@ -218,16 +242,20 @@ def summarised(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {"median": statistics.median(seconds), "peak_mb": max(r["peak_mb"] for r in runs), "value": runs[0].get("value")}
 
 
-def contention(work: Path, counts: list[int]) -> None:
-    print("\n### Processes appending to one table, 50 commits each\n")
+def contention(work: Path, counts: list[int], *, interval: int | None = None) -> None:
+    """Let processes append to one table.
+
+    :param interval: of checkpoints, which the commits write then: each process comes cold to its first one.
+    """
+    print(f"\n### Processes appending to one table, 50 commits each{f', a checkpoint every {interval}' if interval else ''}\n")
     print(
         "| processes | delta-rs commits/s (failed) | ours commits/s (failed) | ratio | slowest commit: delta-rs ms | ours ms |\n|---|---|---|---|---|---|"
     )
     for count in counts:
         row: dict[str, Any] = {}
         for engine in ENGINES:
-            table = work / f"contention-{engine}-{count}"
-            tables.build_json_table(table, 1)
+            table = work / f"contention-{engine}-{count}-{interval}"
+            tables.build_json_table(table, 1, checkpoint_interval=interval)
             at = time.time() + 2 + count * (0.35 if engine == "ours" else 0.25)
             workers = [
                 subprocess.Popen(command(engine, "contention", table, f"50:{at}"), stdout=subprocess.PIPE, text=True)
@@ -250,7 +278,7 @@ def contention(work: Path, counts: list[int]) -> None:
             f"| {milliseconds(a['slowest'])} | {milliseconds(b['slowest'])} |",
             flush=True,
         )
-        ROWS.append({"name": f"contention {count}", **row})
+        ROWS.append({"name": f"contention {count}{f', checkpoints every {interval}' if interval else ''}", **row})
 
 
 def winners(work: Path, size: int, counts: list[int], peer_limit: int) -> None:
@@ -296,10 +324,14 @@ def main() -> None:
     options = parser.parse_args()
     wanted = options.only or PARTS
     sizes = [1_000, 100_000] if options.quick else [1_000, 100_000, 1_000_000]
+    # As an installer leaves them: an environment that writes no bytecode would compile them at each import.
+    compileall.compile_dir(HERE.parent / "provider" / "airflow_delta", quiet=2)
     work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
     try:
         if set(wanted) - {"contention", "stage", "operations"}:
             build(work, sizes)
+        if "processes" in wanted:
+            processes(work, sizes)
         if "loads" in wanted:
             loads(work, sizes)
         if "json" in wanted:
@@ -312,6 +344,7 @@ def main() -> None:
             commits(work, sizes)
         if "contention" in wanted:
             contention(work, [2, 4] if options.quick else [2, 4, 8, 16])
+            contention(work, [8], interval=10)
         if "winners" in wanted:
             winners(work, 100_000, [1, 10, 100] if options.quick else [1, 10, 100, 1000], 10 if options.quick else 100)
         if "stage" in wanted:

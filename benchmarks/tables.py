@@ -193,9 +193,13 @@ def build_table(table: Path, files: int, *, tail: int = 10, app_ids: int = 5, ve
         write_commit(table, version + 1 + k, [info(), *adds, *removes])
 
 
-def build_json_table(table: Path, commits: int, adds: int = 1) -> None:
+def build_json_table(table: Path, commits: int, adds: int = 1, *, checkpoint_interval: int | None = None) -> None:
     """No checkpoint: `commits` JSON commits of `adds` adds each after the one that creates the table."""
     (table / "_delta_log").mkdir(parents=True)
-    write_commit(table, 0, [info("CREATE TABLE"), {"protocol": PROTOCOL}, {"metaData": METADATA}])
+    configuration = METADATA["configuration"]
+    if checkpoint_interval is not None:
+        configuration = {"delta.checkpointInterval": str(checkpoint_interval)}
+    metadata = {**METADATA, "configuration": configuration}
+    write_commit(table, 0, [info("CREATE TABLE"), {"protocol": PROTOCOL}, {"metaData": metadata}])
     for v in range(1, commits + 1):
         write_commit(table, v, [info(), *(add(v * adds + j) for j in range(adds))])

@@ -1,8 +1,7 @@
-"""Every error of the provider, under Delta's own names where Delta has one.
+"""Every error of the provider, under Delta's own name where Delta has one.
 
-Each carries ``error_class``, Delta's error class (or ours, prefixed the same way), so that a retry policy or a log search
-can tell errors apart without parsing text. No message holds the credentials of a URL. This module imports only the standard
-library.
+Each has an ``error_class``, Delta's or one of ours in the same style, so that retry policies and log searches can tell errors
+apart without parsing messages. Credentials in URLs are masked in all messages. This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ class DeltaError(Exception):
     """Base of all errors raised by this provider.
 
     :param message: what happened, on which table and version, and what to do next.
-    :param table: URI of the table, when known.
-    :param version: version of the table that the error is about, when there is one.
+    :param table: URI of the table, if known.
+    :param version: version of the table that the error is about, if there is one.
     """
 
     error_class: ClassVar[str] = "DELTA_ERROR"
@@ -34,11 +33,11 @@ class DeltaError(Exception):
         return f"[{self.error_class}] {self.message}"
 
 
-# -- what the caller asked for ------------------------------------------------------------------------------------------------
+# -- invalid requests ---------------------------------------------------------------------------------------------------------
 
 
 class DeltaIllegalArgumentException(DeltaError, ValueError):
-    """An argument is not valid: an option, an identifier, a combination."""
+    """An argument is not valid: an option, an identifier or a combination."""
 
     error_class = "DELTA_ILLEGAL_ARGUMENT"
 
@@ -50,7 +49,7 @@ class DeltaAnalysisException(DeltaError, ValueError):
 
 
 class ReadLimitException(DeltaError):
-    """What is asked for would take more bytes or rows than a reader is allowed, as the pages in Airflow's UI are."""
+    """A request would read more bytes or rows than allowed, for example by the pages in Airflow's UI."""
 
     error_class = "DELTA_READ_LIMIT_EXCEEDED"
 
@@ -62,25 +61,25 @@ class DeltaTableNotFoundException(DeltaAnalysisException):
 
 
 class DeltaTableAlreadyExistsException(DeltaAnalysisException):
-    """A table is to be created where there is one (Spark: TABLE_OR_VIEW_ALREADY_EXISTS)."""
+    """A table cannot be created because it exists (Spark: TABLE_OR_VIEW_ALREADY_EXISTS)."""
 
     error_class = "TABLE_OR_VIEW_ALREADY_EXISTS"
 
 
 class NonEmptyLocationException(DeltaAnalysisException):
-    """A table is to be created where other files are."""
+    """A table cannot be created because there are other files at its location."""
 
     error_class = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 
 
 class SchemaMismatchException(DeltaAnalysisException):
-    """Data to be written does not have the table's schema (Delta: DELTA_METADATA_MISMATCH)."""
+    """Data to be written does not match the table's schema (Delta: DELTA_METADATA_MISMATCH)."""
 
     error_class = "DELTA_METADATA_MISMATCH"
 
 
 class PredicateException(DeltaAnalysisException):
-    """A predicate does not parse, or names a column that the table does not have."""
+    """A predicate does not parse, or refers to a column that the table does not have."""
 
     error_class = "DELTA_INVALID_PREDICATE"
 
@@ -92,7 +91,7 @@ class ReplaceWhereMismatchException(DeltaAnalysisException):
 
 
 class VacuumRetentionPeriodTooShortException(DeltaIllegalArgumentException):
-    """VACUUM was asked to delete files that are younger than the table says they must stay."""
+    """VACUUM was asked to delete files that are younger than the table's retention period."""
 
     error_class = "DELTA_VACUUM_RETENTION_PERIOD_TOO_SHORT"
 
@@ -116,13 +115,13 @@ class ConstraintViolationException(InvariantViolationException):
 
 
 class CharVarcharLimitException(InvariantViolationException):
-    """A text is longer than its ``char(n)`` or ``varchar(n)`` column takes."""
+    """A string is longer than its ``char(n)`` or ``varchar(n)`` column allows."""
 
     error_class = "DELTA_EXCEED_CHAR_VARCHAR_LIMIT"
 
 
 class IdentityInsertException(DeltaAnalysisException):
-    """Rows bring values for an identity column that only the table may give (``GENERATED ALWAYS``)."""
+    """Rows have values for an identity column that only the table may assign (``GENERATED ALWAYS``)."""
 
     error_class = "DELTA_IDENTITY_COLUMNS_EXPLICIT_INSERT_NOT_SUPPORTED"
 
@@ -133,11 +132,11 @@ class AppendOnlyException(DeltaError):
     error_class = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
 
 
-# -- what the table is --------------------------------------------------------------------------------------------------------
+# -- state of the table -------------------------------------------------------------------------------------------------------
 
 
 class InvalidProtocolVersionException(DeltaError):
-    """The table needs a reader or writer version that this provider does not know."""
+    """The table needs a reader or writer version that this provider does not support."""
 
     error_class = "DELTA_INVALID_PROTOCOL_VERSION"
 
@@ -170,37 +169,37 @@ class DeltaIllegalStateException(DeltaError, RuntimeError):
 
 
 class PathOutsideTableException(DeltaIllegalStateException):
-    """A path leads, or may lead, out of the table: through a symbolic link, by ``..``, or to what is no file."""
+    """A path leads out of the table, or might: through a symbolic link, by ``..``, or to something that is not a file."""
 
     error_class = "DELTA_PATH_OUTSIDE_TABLE"
 
 
 class RowIdAssignmentWithoutStatsException(DeltaIllegalStateException):
-    """A file of a table with row tracking does not say how many rows it has, so it cannot get row ids."""
+    """A file of a table with row tracking has no row count, so it cannot get row ids."""
 
     error_class = "DELTA_ROW_ID_ASSIGNMENT_WITHOUT_STATS"
 
 
 class FeatureDropConflictException(DeltaIllegalStateException):
-    """A commit drops a table feature that the table made use of again meanwhile."""
+    """A commit drops a table feature that the table has started to use again meanwhile."""
 
     error_class = "DELTA_FEATURE_DROP_CONFLICT_REVALIDATION_FAIL"
 
 
 class MissingCommitInfoException(DeltaIllegalStateException):
-    """A commit of a table with in-commit timestamps carries none."""
+    """A commit of a table with in-commit timestamps has no ``commitInfo``."""
 
     error_class = "DELTA_MISSING_COMMIT_INFO"
 
 
 class MissingCommitTimestampException(DeltaIllegalStateException):
-    """A commit of a table with in-commit timestamps has a ``commitInfo`` without one."""
+    """A commit of a table with in-commit timestamps has a ``commitInfo`` without timestamp."""
 
     error_class = "DELTA_MISSING_COMMIT_TIMESTAMP"
 
 
 class InvalidCommittedVersionException(DeltaIllegalStateException):
-    """The commit is in the log and stays there, but the log as it is listed does not show it."""
+    """The commit was written and is valid, but a listing of the log does not show it."""
 
     error_class = "DELTA_INVALID_COMMITTED_VERSION"
 
@@ -218,15 +217,15 @@ class DeltaDuplicateDomainException(DeltaIllegalStateException):
 
 
 class DeltaLogCorruptedException(DeltaIllegalStateException):
-    """A file of the log cannot be understood: malformed JSON, a truncated checkpoint, no protocol or metadata."""
+    """The log cannot be read: malformed JSON, a truncated checkpoint, no protocol or metadata."""
 
     error_class = "DELTA_LOG_CORRUPTED"
 
 
 class DeltaChecksumMismatchException(DeltaLogCorruptedException):
-    """A version's checksum file does not describe the state that its log gives.
+    """A version's checksum file does not match the state in its log.
 
-    :param mismatches: for every field that differs, what the checksum says and what the log gives.
+    :param mismatches: for every field that differs, the value in the checksum and the value in the log.
     """
 
     error_class = "DELTA_TXN_LOG_FAILED_INTEGRITY"
@@ -250,7 +249,7 @@ class VersionsNotContiguousException(DeltaLogCorruptedException):
 
 
 class VersionNotFoundException(DeltaError, LookupError):
-    """The log does not hold the asked version: it was cleaned up, or was never written.
+    """The requested version is not in the log: it was cleaned up, or never written.
 
     :param earliest: earliest version that can still be rebuilt.
     :param latest: latest version of the table.
@@ -273,28 +272,28 @@ class VersionNotFoundException(DeltaError, LookupError):
 
 
 class DeltaFileNotFoundException(DeltaError, LookupError):
-    """A file that the log or a staged write lists is not on storage."""
+    """A file listed in the log or in a staged write does not exist."""
 
     error_class = "DELTA_FILE_NOT_FOUND"
 
 
 class ForkedProcessException(DeltaIllegalStateException):
-    """A forked child inherited an object-store runtime that its parent had used; using it would hang for ever."""
+    """A forked child inherited an object-store runtime that its parent had used; it would hang for ever."""
 
     error_class = "DELTA_FORKED_PROCESS"
 
 
-# -- what others committed ----------------------------------------------------------------------------------------------------
+# -- conflicts with other commits ---------------------------------------------------------------------------------------------
 
 
 class DeltaConcurrentModificationException(DeltaError):
-    """Another transaction committed something that this one cannot be serialised with. Final for this transaction.
+    """A concurrent commit conflicts with this transaction, which cannot be committed any more.
 
-    :param winning_version: version of the commit that this transaction lost against.
-    :param winning_commit: that commit's ``commitInfo`` as a mapping of Delta's field names, when it has one.
-    :param partition: partition of the conflicting file as ``[col=value, ...]``, when there is one.
-    :param partition_values: that partition, serialised values by column name.
-    :param table_name: the table's name, else ``delta.`uri```.
+    :param winning_version: version of the conflicting commit.
+    :param winning_commit: its ``commitInfo`` as a mapping with Delta's field names, if it has one.
+    :param partition: partition of the conflicting file as ``[col=value, ...]``, if there is one.
+    :param partition_values: that partition as serialised values by column name.
+    :param table_name: name of the table, else ``delta.`uri```.
     """
 
     error_class = "DELTA_CONCURRENT_MODIFICATION"
@@ -321,19 +320,19 @@ class DeltaConcurrentModificationException(DeltaError):
 
     @property
     def operation(self) -> str:
-        """The winner's operation; ``TRANSACTION`` when it does not say."""
+        """Operation of the conflicting commit; ``TRANSACTION`` if unknown."""
         return str((self.winning_commit or {}).get("operation") or "TRANSACTION")
 
     @property
     def condition(self) -> str:
-        """Delta's error condition: the error class, for conflicts over files with whether the partition is known."""
+        """Delta's error condition: the error class; for conflicts over files also whether the partition is known."""
         if not self.has_hint:
             return self.error_class
         return f"{self.error_class}.{'WITHOUT_HINT' if self.partition is None else 'WITH_PARTITION_HINT'}"
 
     @property
     def message_parameters(self) -> dict[str, str]:
-        """The parameters of Delta's error message."""
+        """Parameters of Delta's error message."""
         parameters = {"operation": self.operation, "tableName": str(self.table_name), "version": str(self.winning_version)}
         if self.partition is not None:
             parameters["partitionValues"] = self.partition
@@ -341,7 +340,7 @@ class DeltaConcurrentModificationException(DeltaError):
 
 
 class ConcurrentWriteException(DeltaConcurrentModificationException):
-    """Another writer took the version, and this commit may not be retried on a later one."""
+    """Another writer took the version, and this commit cannot be retried at a later one."""
 
     error_class = "DELTA_CONCURRENT_WRITE"
 
@@ -359,61 +358,61 @@ class ProtocolChangedException(DeltaConcurrentModificationException):
 
 
 class ConcurrentAppendException(DeltaConcurrentModificationException):
-    """Files were added that this transaction should have read."""
+    """Files were added concurrently that this transaction would have read."""
 
     error_class = "DELTA_CONCURRENT_APPEND"
     has_hint = True
 
 
 class ConcurrentDeleteReadException(DeltaConcurrentModificationException):
-    """A file that this transaction read was deleted."""
+    """A file that this transaction read was deleted concurrently."""
 
     error_class = "DELTA_CONCURRENT_DELETE_READ"
     has_hint = True
 
 
 class ConcurrentDeleteDeleteException(DeltaConcurrentModificationException):
-    """A file that this transaction deletes was deleted by another."""
+    """A file that this transaction deletes was deleted concurrently."""
 
     error_class = "DELTA_CONCURRENT_DELETE_DELETE"
     has_hint = True
 
 
 class ConcurrentTransactionException(DeltaConcurrentModificationException):
-    """Another commit wrote the application transaction id (``appId``) or domain that this transaction relied on."""
+    """A concurrent commit wrote an application transaction id (``appId``) or domain that this transaction relies on."""
 
     error_class = "DELTA_CONCURRENT_TRANSACTION"
 
 
-# -- how the commit ended -----------------------------------------------------------------------------------------------------
+# -- outcome of the commit ----------------------------------------------------------------------------------------------------
 
 
 class MaxCommitRetriesExceededException(DeltaIllegalStateException):
-    """The commit lost the race for a version more often, or for longer, than it was allowed to. Nothing was written."""
+    """The commit lost the race for a version more often, or for longer, than allowed. Nothing was written."""
 
     error_class = "DELTA_MAX_COMMIT_RETRIES_EXCEEDED"
 
 
 class CommitStateUnknownException(DeltaError):
-    """The store did not say whether the commit was written, and reading the log did not settle it. Clean up nothing."""
+    """The store did not say whether the commit was written, and reading the log did not settle it. Do not clean up."""
 
     error_class = "DELTA_COMMIT_STATE_UNKNOWN"
 
 
 class CommitCancelledException(DeltaError):
-    """The task was told to stop before the log entry was put. Nothing was written."""
+    """The task was asked to stop before it wrote the commit. Nothing was written."""
 
     error_class = "DELTA_COMMIT_CANCELLED"
 
 
 class DeltaAssertionError(DeltaIllegalStateException, AssertionError):
-    """A rule of the transaction's life cycle is broken (committed twice, metadata changed twice). A defect of the caller."""
+    """A transaction was used in the wrong way (committed twice, metadata changed twice): a bug in the calling code."""
 
     error_class = "DELTA_ASSERTION"
 
 
 class PostCommitHookFailedException(DeltaError):
-    """A post-commit hook failed. The commit stays.
+    """A post-commit hook failed. The commit itself is valid.
 
     :param hook: name of the hook.
     """
@@ -425,23 +424,23 @@ class PostCommitHookFailedException(DeltaError):
         self.hook = hook
 
 
-# -- what travels between tasks -----------------------------------------------------------------------------------------------
+# -- payloads between tasks ---------------------------------------------------------------------------------------------------
 
 
 class StagingException(DeltaError):
-    """A payload or a file between start and commit is not what the contract says."""
+    """A payload or a file between start and commit violates the contract."""
 
     error_class = "DELTA_STAGING"
 
 
 class ContractVersionException(StagingException):
-    """A payload was written under another contract number."""
+    """A payload has another contract version."""
 
     error_class = "DELTA_STAGING_CONTRACT"
 
 
 class HandleMismatchException(StagingException):
-    """A transaction handle says something else than the Dag file or the log: another table, key, or commit."""
+    """A transaction handle does not match the Dag file or the log: another table, key or commit."""
 
     error_class = "DELTA_STAGING_HANDLE_MISMATCH"
 
@@ -465,19 +464,19 @@ class StagedFileException(StagingException):
 
 
 class MissingStageException(StagingException):
-    """A stage that the commit expects did not report."""
+    """A stage that the commit expects has no result."""
 
     error_class = "DELTA_STAGING_MISSING"
 
 
 class StageConflictException(StagingException):
-    """Two stages of one transaction contradict each other (both rewrite a file, or a partition)."""
+    """Two stages of a transaction contradict each other (both rewrite a file, or a partition)."""
 
     error_class = "DELTA_STAGING_CONFLICT"
 
 
 class DeltaAuditFailedException(DeltaError):
-    """What a transaction has staged did not pass its audit. Nothing is published.
+    """The staged writes of a transaction failed their audit. Nothing is published.
 
     :param failed: names of the checks that failed.
     """
@@ -504,6 +503,6 @@ class TransactionAlreadyCommittedException(DeltaIllegalStateException):
 
 
 class TransactionExpiredException(DeltaIllegalStateException):
-    """Whether a transaction was committed can no longer be told: keys and log entries of its time have expired."""
+    """It is no longer known whether a transaction was committed: keys and log entries of its time have expired."""
 
     error_class = "DELTA_TRANSACTION_EXPIRED"

@@ -1,7 +1,7 @@
-"""What may be seen: texts without credentials, and which options may be written down.
+"""Masking credentials in texts, and deciding which options may be written down.
 
-One place for the whole provider, below everything else: errors, logs, pages, XCom, what is written beside a table and into its
-log. Standard library only; it travels to clusters.
+The whole provider uses this module: errors, logs, pages, XCom, and files written beside a table and into its log. It imports
+only the standard library, because it is sent to clusters.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# What stands between the scheme and an @ of the same authority. A container of Azure stands there as well (container@account).
+# The part between the scheme and an @ in the authority. In Azure URLs that may be a container (container@account).
 _USER_INFO = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#\s\"'<>]*)@")
 _CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl", "az", "azure"})
-# Parameters of URLs, as in signed ones and those of JDBC: ?password=..., &sig=..., ;password=...
+# Parameters of URLs, such as signed ones and those of JDBC: ?password=..., &sig=..., ;password=...
 _URL = re.compile(r"(?:(?:https?|sc)://|jdbc:)[^\s\"'<>]*", re.IGNORECASE)
 _ORACLE = re.compile(r"(?P<driver>jdbc:oracle:[a-z0-9]+:)[^@\s\"'<>]{1,500}@", re.IGNORECASE)
 _PARAMETER = re.compile(r"(?P<start>[?&;(,#](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>\{[^}\s]{0,200}\}|[^&;#\s\"'<>()]+)")
@@ -45,7 +45,7 @@ _SECRET_PARTS = _words("""
 _SECRET_WORDS = frozenset({"auth", "bearer", "dsn", "jaas", "key", "keys", "kms", "pass", "proxy", "pwd", "sas", "sig", "user"})
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
-# Options of object stores, without the name of the store before them.
+# Options of object stores, without the prefix of the store.
 _STORE_OPTIONS = _words("""
     region default_region endpoint endpoint_url endpoint_url_s3 allow_http allow_invalid_certificates bucket bucket_name
     virtual_hosted_style_request unsigned_payload skip_signature no_sign_request s3_express request_payer
@@ -89,9 +89,9 @@ _SMALL_NUMBER = re.compile(r"[+-]?\d{1,6}(\.\d{1,3})?\s?(ms|s|m|min|h|d|b|k|kb|m
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a text without credentials: user info of URLs, parameters of URLs that are not known to be harmless, and secrets.
+    """Mask credentials in a text: user info of URLs, parameters of URLs unless known to be harmless, and secrets.
 
-    :param secrets: values that must not be seen, wherever they stand.
+    :param secrets: values to mask wherever they occur.
     """
     for secret in sorted({value for value in secrets if len(value) > 3}, key=len, reverse=True):
         text = text.replace(secret, MASK)
@@ -103,7 +103,7 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def masked_values(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """Return JSON with every text in it :func:`masked`, and names as they are."""
+    """Return JSON with every string :func:`masked`, except names."""
     secrets = tuple(secrets)
     if isinstance(value, str):
         return masked(value, secrets)
@@ -115,7 +115,7 @@ def masked_values(value: Any, secrets: Iterable[str] = ()) -> Any:
 
 
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as they may be shown: without the values whose names are those of secrets, also inside of JSON texts."""
+    """Return settings for display: values whose names look secret are masked, also inside JSON strings."""
     shown: dict[str, Any] = {}
     for name, value in settings.items():
         if looks_secret(name) and value:
@@ -139,17 +139,17 @@ def _masked_json(text: str) -> str:
 
 
 def has_user_info(uri: str) -> bool:
-    """Say whether a URI brings a user or a password before its host (the container of an Azure URI is none)."""
+    """Return whether a URI has a user or a password before its host (the container of an Azure URI is neither)."""
     return any(_masked_user(match["scheme"], match["user"]) != match["user"] for match in _USER_INFO.finditer(uri))
 
 
 def has_secret(text: str) -> bool:
-    """Say whether :func:`masked` would change a text."""
+    """Return whether :func:`masked` would change a text."""
     return masked(text) != text
 
 
 def user_info_of(url: str) -> tuple[str, ...]:
-    """Return what must not be seen of a URL: its user info, and the password of it as written and decoded."""
+    """Return the secret parts of a URL: its user info, and the password in it as written and decoded."""
     from urllib.parse import unquote
 
     found: list[str] = []
@@ -178,7 +178,7 @@ def _masked_parameter(match: re.Match[str]) -> str:
 
 
 def looks_secret(name: str) -> bool:
-    """Say whether the name of a setting is plainly that of a secret."""
+    """Return whether the name of a setting is obviously that of a secret."""
     flat = re.sub(r"[\s._-]", "", name.lower())
     return any(part in flat for part in _SECRET_PARTS)
 
@@ -188,17 +188,17 @@ def _may_be_secret(name: str) -> bool:
 
 
 def is_harmless_store_option(name: str, value: str) -> bool:
-    """Say whether the value of an object store's option may be seen."""
+    """Return whether the value of an object store's option may be shown."""
     short = name.lower()
     for store in ("aws_", "azure_storage_", "azure_", "google_", "gcs_"):
         short = short.removeprefix(store)
     if short in _STORE_OPTIONS or name.lower() in _STORE_OPTIONS:
-        return not has_secret(value) and "@" not in value  # a password with a slash in it makes a URL that is none
+        return not has_secret(value) and "@" not in value  # a password with a slash makes an invalid URL
     return not _may_be_secret(name) and _is_plain(value)
 
 
 def secret_values(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of an object store's options that must not be seen, and what must not be seen of its URLs."""
+    """Return the secret values among an object store's options, and the secret parts of its URLs."""
     found: list[str] = []
     for name, value in options.items():
         if not value:
@@ -213,7 +213,7 @@ def secret_values(options: Mapping[str, str]) -> tuple[str, ...]:
 def refused_options(options: Mapping[str, Any]) -> list[str]:
     """Return the names of the options of a Spark source or writer that must not be written down.
 
-    That is every one that is not known to be harmless, and those whose value is a URL with credentials.
+    These are all options that are not known to be harmless, and those whose value is a URL with credentials.
     """
     return [name for name, value in options.items() if not _is_harmless_spark_option(str(name), value)]
 

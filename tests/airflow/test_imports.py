@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("pyspark", "py4j", "pyarrow", "sqlglot", "obstore")
+HEAVY = ("pyspark", "py4j", "pyarrow", "sqlglot", "obstore", "pandas", "numpy")
 MODULES = (
     "airflow_delta",
     "airflow_delta.assets.delta",

@@ -20,6 +20,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
 )
+from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.log.features.properties import TableProperties
 from conformance.harness import (
     DAY,
@@ -46,6 +47,7 @@ from conformance.harness import (
 )
 
 PART = ("part",)
+LEGACY = Protocol(min_reader_version=1, min_writer_version=2)
 NEW_TABLE = "update_metadata_for_new_table"
 
 
@@ -570,7 +572,7 @@ ENTRY_POINTS = [
         "a clone takes no defaults",
         [],
         started(
-            lambda t: (t.update_metadata_for_new_table(metadata(), ignore_default_properties=True), t.metadata.configuration)[1],
+            lambda t: (t.update_metadata_for_clone(metadata(), LEGACY), t.metadata.configuration)[1],
             default_properties=SESSION,
         ),
         {},

@@ -125,7 +125,7 @@ def only_checkpoint(delta: SparkSession, path: Path, version: int) -> None:
 
 def state(snapshot: Snapshot) -> tuple:
     return (
-        sorted(map(str, snapshot.files().drop_columns(["stats"]).to_pylist())),
+        sorted(map(str, snapshot.files().to_pylist())),
         sorted(map(str, snapshot.tombstones().to_pylist())),
         dict(snapshot.set_transactions),
         snapshot.domain_metadata,

@@ -455,7 +455,7 @@ def test_order_of_lines(delta: SparkSession, tmp_path: Path) -> None:
     transaction.update_metadata_for_new_table(source.snapshot_at(0).metadata)
     transaction.commit([], Operation.create_table())
     assert kinds(ours, 0) == kinds(theirs, 0)
-    files = [msgspec.structs.replace(f, data_change=True) for f in to_add_files(source.snapshot_at(1).files())]
+    files = [msgspec.structs.replace(f, data_change=True) for f in source.snapshot_at(1).add_files()]
     log.start_transaction().commit(files, Operation.write())
     assert kinds(ours, 1) == kinds(theirs, 1)
     transaction = log.start_transaction()

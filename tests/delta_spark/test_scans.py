@@ -14,7 +14,12 @@ from airflow_delta.commands.stage import scan
 from airflow_delta.commands.stage.view import view_of
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.actions.deletion_vectors import read_deletion_vector, read_deletion_vectors, write_deletion_vectors
+from airflow_delta.log.actions.deletion_vectors import (
+    inline_deletion_vector,
+    read_deletion_vector,
+    read_deletion_vectors,
+    write_deletion_vectors,
+)
 from airflow_delta.spark import read as reading
 from airflow_delta.staging.contract import ScanPlan, TransactionHandle
 from airflow_delta.transaction import Operation
@@ -252,7 +257,7 @@ def test_vectors_that_we_write_are_read_by_delta_spark(delta, made, tmp_path):
     for bitmap in bitmaps:
         bitmap.add_range(100, 20000)
     new = write_deletion_vectors(copy.store, "staged/tx/stage/1-ab", bitmaps)
-    new[0] = write_deletion_vectors(copy.store, "", [bitmaps[0]], max_inline_size=1 << 20)[0]
+    new[0] = inline_deletion_vector(bitmaps[0])
     transaction = copy.start_transaction()
     actions = []
     for add, descriptor in zip(copied, new, strict=True):

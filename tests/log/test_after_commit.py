@@ -18,7 +18,7 @@ from support import tables
 
 
 class StaleStore(LocalStore):
-    """A store that goes on listing what was there when ``frozen`` was called, for some more listings."""
+    """A store whose next listings still show the state when ``frozen`` was called."""
 
     probes = False
     stale = 0
@@ -92,7 +92,7 @@ def test_a_listing_that_stays_stale(log: DeltaLog, table: Path) -> None:
     with pytest.raises(InvalidCommittedVersionException) as caught:
         log.update_after_commit(3)
     assert (caught.value.table, caught.value.version) == (str(table), 3)
-    for text in ("DELTA_INVALID_COMMITTED_VERSION", "IS committed", "version 2 as the latest", "Do not commit the same again"):
+    for text in ("DELTA_INVALID_COMMITTED_VERSION", "IS committed", "version 2 as the latest", "Do not commit it again"):
         assert text in str(caught.value)
 
 
@@ -112,10 +112,9 @@ def test_a_transaction_whose_commit_is_not_listed_is_committed_all_the_same(log:
         def aborted(self, error: BaseException) -> None:
             told.append(f"aborted: {error}")
 
-    txn = log.start_transaction(observer=Observer())
     other = DeltaLog(log.store)  # has read nothing yet, so it must list what was committed
     other.stale_listing_pauses = (0.0,)
-    txn.log = other
+    txn = other.start_transaction(log.snapshot, observer=Observer())
     stale(log, 100)
     with pytest.raises(InvalidCommittedVersionException):
         txn.commit([tables.add("new")], Operation("WRITE", {"mode": "Append"}))

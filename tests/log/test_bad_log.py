@@ -1,4 +1,4 @@
-"""Logs that are damaged: a typed error with table, version and way out, or an older file instead; nothing is lost silently."""
+"""Damaged logs: a typed error with table, version and remedy, or an older file is read instead; nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_corrupt_checkpoint_is_replaced_by_an_older_one(long_table: Path, dama
     found = snapshot(long_table)
     with caplog.at_level(logging.WARNING, logger="airflow_delta"):
         assert found.metadata.name == "checkpointed"
-    assert "checkpoint of version 10 is corrupt" in caplog.text
+    assert "corrupt checkpoint of version 10" in caplog.text
     assert "reading the checkpoint of version 5 instead" in caplog.text
     assert len(paths(found)) == 13
     assert found.transactions == {"app": 1}
@@ -78,7 +78,7 @@ def test_a_corrupt_checkpoint_with_nothing_to_replace_it(long_table: Path) -> No
             read(snapshot(long_table))
         assert caught.value.table == str(long_table)
         assert "0" in str(caught.value)
-        assert "can replace it" in str(caught.value)
+        assert "cannot be replaced by an older checkpoint" in str(caught.value)
 
 
 def test_an_empty_checkpoint_is_no_checkpoint(long_table: Path) -> None:

@@ -1,4 +1,4 @@
-"""A checksum that does not describe its version: found field by field, and when a transaction looks for it (ChecksumSuite)."""
+"""Checksums that do not match their version: which fields differ, and when a transaction checks (ChecksumSuite)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def change(table: Path, version: int, edit: Callable[[dict[str, Any]], None]) ->
 
 @pytest.fixture
 def checked(table: Path) -> Path:
-    """Version 3, with everything that a checksum can hold."""
+    """Version 3, with everything that a checksum can have."""
     log = DeltaLog.for_table(str(table), {"durable": "false"})
     features = {"reader_features": ["deletionVectors"], "writer_features": ["deletionVectors", "domainMetadata"]}
     commits = [
@@ -140,7 +140,7 @@ def test_there_is_nothing_to_compare_without_a_checksum_that_can_be_read(checked
     crc_path(checked, 3).write_text("{")
     with caplog.at_level(logging.WARNING, logger="airflow_delta"):
         assert DeltaLog.for_table(str(checked)).snapshot.validate_checksum()
-    assert "is ignored" in caplog.text
+    assert "ignoring the checksum file" in caplog.text
     crc_path(checked, 3).unlink()
     assert DeltaLog.for_table(str(checked)).snapshot.validate_checksum()
 

@@ -1,4 +1,4 @@
-"""Cleanup of expired logs: what goes, what stays, and that a version can always be restored."""
+"""Cleanup of expired logs: what is deleted, what is kept, and that the kept versions can be rebuilt."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
 @pytest.mark.parametrize("before", [0, 2, 4, 5, 7])
 @pytest.mark.parametrize("checkpoints", [[4], [3, 6], []])
 def test_protected_checkpoints(table: Path, before: int, checkpoints: list[int]) -> None:
-    """History is cut off only at checkpoints that exist, and none is made for it."""
+    """History is cut off only at existing checkpoints, and none is written for it."""
     log = table_with(table, [OLD] * 8, checkpoints, {PROTECTION: str(before)})
     features = protocol(3, 7, reader_features=[], writer_features=["checkpointProtection"])
     write_commit(table, 8, features)

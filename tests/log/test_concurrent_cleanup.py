@@ -1,4 +1,4 @@
-"""Reading a log while somebody else cleans it up: files go between the listing and the reading."""
+"""Reading a log while another writer cleans it up: files disappear between listing and reading."""
 
 from __future__ import annotations
 

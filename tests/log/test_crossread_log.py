@@ -128,7 +128,7 @@ def test_delta_rs_reads_our_commits_and_checkpoints(table: Path) -> None:
 
 
 def test_a_checkpoint_starts_the_chain_of_checksums_anew(table: Path) -> None:
-    """delta-rs writes no checksums, so the first of ours needs the list of files once: when the checkpoint reads it anyway."""
+    """delta-rs writes no checksums, so our first one needs the list of files: it is written with a checkpoint."""
     for version in range(5):
         write(table, version)
     log = DeltaLog.for_table(str(table))

@@ -1,4 +1,4 @@
-"""What may be seen of texts and options, and that nothing else comes out of the engine."""
+"""Masking texts and options, and that the engine never shows a secret."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_texts(text, expected):
     ["x", "a:", "://", "@", "s3://", "jdbc:", "jdbc:oracle:x:", "?a", "http://a?b=", "&", "=", "a@", "jdbc:;a={", "jdbc:("],
 )
 def test_a_long_text_takes_no_longer_than_its_length(part):
-    """A text of a table's log may be megabytes; a limit on time is what this is about."""
+    """A text in a table's log may have megabytes; this test is about a limit on time."""
     began = time.process_time()
     masked(f"http://{part * (200_000 // len(part))}")
     masked(part * (200_000 // len(part)) + " ://")
@@ -115,7 +115,7 @@ def test_a_location_with_credentials_is_refused(uri):
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """An S3 endpoint that refuses everything and repeats what it was told."""
+    """An S3 endpoint that refuses every request and repeats it in the reply."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -1,4 +1,4 @@
-"""Versions by time (DeltaHistoryManagerSuite): the last version that was committed at the time or before it."""
+"""Versions by time (DeltaHistoryManagerSuite): the last version committed at or before the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions that this provider cannot read: nothing lists their files, and what they are can still be looked at."""
+"""Versions that this provider cannot read: nothing lists their files, but protocol, metadata and history stay readable."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ WAYS: dict[str, Callable[[DeltaLog], object]] = {
 
 
 def unreadable(table: Path, reason: str) -> DeltaLog:
-    """Write a table of two versions, both without what makes them readable."""
+    """Write a table of two versions that are both unreadable."""
     actions, _, _ = REASONS[reason]
     tables.write_commit(table, 0, *actions, tables.add("a"), tables.add("b"), at=NOW - 2000)
     tables.write_commit(table, 1, tables.add("c"), tables.remove("b", deleted_at=NOW), at=NOW - 1000)
@@ -129,7 +129,7 @@ def test_what_explains_it_can_be_read(table: Path) -> None:
     ],
 )
 def test_protocols_of_small_files(table: Path, source: str, protocol: Protocol | None) -> None:
-    """The protocol of a checksum or of a checkpoint counts as that of a commit does."""
+    """A protocol in a checksum or a checkpoint counts like one in a commit."""
     tables.table_with_commits(table, 2)
     if source == "checkpoint":
         kept = [action for action in (protocol, tables.metadata(), tables.add("0-0.parquet")) if action is not None]
@@ -151,7 +151,7 @@ def test_protocols_of_small_files(table: Path, source: str, protocol: Protocol |
 
 
 def test_a_version_in_between(table: Path) -> None:
-    """What came before and after an unreadable version stays readable; a range of changes across it does not."""
+    """Versions before and after an unreadable one stay readable; a range of changes across it does not."""
     tables.write_commit(table, 0, tables.protocol(), CDF, tables.add("a"))
     tables.write_commit(table, 1, tables.protocol(99, 99), tables.add("b"))
     tables.write_commit(table, 2, tables.protocol(), tables.add("c"))
@@ -177,7 +177,7 @@ def test_an_abort_by_id_refuses_to_guess(table: Path) -> None:
 
 
 def test_a_readable_table_pays_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commits that tell the protocol are those that tell the files: each is read once."""
+    """The commits are read once, for both the protocol and the files."""
     tables.table_with_commits(table, 5)
     log = DeltaLog.for_table(str(table))
     snapshot = log.snapshot

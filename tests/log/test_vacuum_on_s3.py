@@ -79,7 +79,7 @@ def test_a_table_is_created_where_no_other_files_are(s3_table, s3_options):
 
 
 def test_markers_of_directories_are_no_files(s3_table, s3_options, s3_client):
-    """What the S3 console and Hadoop leave for a directory: an empty object whose key ends in a slash."""
+    """The S3 console and Hadoop create an empty object for a directory, with a key that ends in a slash."""
     _, _, bucket, root = s3_table.split("/", 3)
 
     def mark(*directories: str) -> None:

@@ -200,7 +200,7 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
 
     :raises PredicateException: if the predicate names columns other than partition columns.
     """
-    from airflow_delta.log.checkpoint.file_columns import to_add_files
+    from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
     from airflow_delta.log.features import protocol
     from airflow_delta.log.features.indexed_columns import indexed_leaves
     from airflow_delta.log.features.properties import TableProperties
@@ -208,7 +208,7 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
 
     snapshot = txn.snapshot
     metadata = snapshot.metadata
-    files = to_add_files(txn.filter_files(*_partition_predicate(snapshot, predicate)))
+    files = to_add_files(txn.filter_files(*_partition_predicate(snapshot, predicate), columns=FILE_COLUMNS))
     properties = TableProperties(metadata.configuration)
     schema = parse_schema(metadata.schema_string).without(metadata.partition_columns)
     leaves = indexed_leaves(schema, (), properties)

@@ -90,7 +90,7 @@ def restore_actions(
 
     :param timestamp: milliseconds since the epoch.
     """
-    from airflow_delta.log.checkpoint.file_columns import to_add_files
+    from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
     from airflow_delta.log.features import protocol
     from airflow_delta.log.time_travel import version_at_timestamp
     from airflow_delta.transaction import Operation
@@ -108,7 +108,7 @@ def restore_actions(
         )
     source = log.snapshot_at(wanted)
     _check_within_retention(latest, source)
-    to_restore, present = source.files(), latest.files()
+    to_restore, present = (snapshot.files(columns=FILE_COLUMNS) for snapshot in (source, latest))
     restored_keys, present_keys = _keys(to_restore), _keys(present)
     kept = set(restored_keys) & set(present_keys)
     adds = [msgspec.structs.replace(add, data_change=True) for add in to_add_files(_without(to_restore, restored_keys, kept))]
@@ -163,7 +163,9 @@ def _keys(files: pa.Table) -> list[tuple[str, str | None]]:
 def _without(files: pa.Table, keys: list[tuple[str, str | None]], kept: set[tuple[str, str | None]]) -> pa.Table:
     import pyarrow as pa
 
-    return files.filter(pa.array([key not in kept for key in keys], pa.bool_()))
+    from airflow_delta.log.arrow.arrays import array
+
+    return files.filter(array([key not in kept for key in keys], pa.bool_()))
 
 
 def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> None:

@@ -1,6 +1,6 @@
-"""The table's log on storage: actions, store, segments, checkpoints, checksums, snapshots.
+"""The Delta log on its own, without transactions: reading a table at a version, and writing commits and checkpoints.
 
-Everything is imported on first use, so that a task that only starts or commits does not pay for what it does not need.
+Everything is imported on first use, so that a task pays only for what it needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Comparing a version's checksum with the state that its log gives (Delta's ``validateChecksum``)."""
+"""Comparing a version's checksum with the state in its log (Delta's ``validateChecksum``)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ Mismatches = dict[str, tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ChecksumValidation:
-    """When a transaction that starts compares its snapshot with the checksum, which reads the whole state of the table.
+    """When a starting transaction compares its snapshot with the checksum, which reads the whole state of the table.
 
-    :param mode: ``when_due`` by the two bounds below, ``always``, or ``never``.
-    :param interval: due after so many versions without a checkpoint (Delta's ``versionChecksum.forcedValidationInterval``) ...
-    :param min_age: ... if the checkpoint, or the first commit where there is none, is older than so many minutes as well
-        (Delta's ``versionChecksum.forcedValidationMinTimeIntevalMinutes``).
-    :param fatal: raise when they differ; else warn, and go on with what the log says (Delta's ``checksum.mismatch.fatal``).
+    :param mode: ``when_due`` (by the two limits below), ``always`` or ``never``.
+    :param interval: number of versions without a checkpoint after which it is due (Delta's
+        ``versionChecksum.forcedValidationInterval``), provided that ``min_age`` is exceeded as well.
+    :param min_age: minimum age in minutes of the last checkpoint, or of the first commit if there is none (Delta's
+        ``versionChecksum.forcedValidationMinTimeIntevalMinutes``).
+    :param fatal: raise if they differ; otherwise warn and use the state in the log (Delta's ``checksum.mismatch.fatal``).
     """
 
     mode: Literal["when_due", "always", "never"] = "when_due"
@@ -49,11 +50,11 @@ class ChecksumValidation:
             raise DeltaIllegalArgumentException(f"mode must be 'when_due', 'always' or 'never', got {self.mode!r}")
         if self.interval < 1 or self.min_age < 0:
             raise DeltaIllegalArgumentException(
-                f"interval must be positive and min_age not negative, got {self.interval} and {self.min_age}"
+                f"interval must be at least 1 and min_age at least 0, got {self.interval} and {self.min_age}"
             )
 
     def is_due(self, snapshot: Snapshot) -> bool:
-        """Tell whether a transaction that reads this snapshot must validate it; costs at most one status."""
+        """Tell whether a transaction that reads this snapshot must validate it; costs at most one file status."""
         if self.mode != "when_due" or snapshot.version < 0:
             return self.mode == "always" and snapshot.version >= 0
         checkpoint = snapshot.segment.checkpoint
@@ -66,9 +67,9 @@ class ChecksumValidation:
 
 
 def find_mismatches(snapshot: Snapshot) -> Mismatches:
-    """Return the fields in which a version's checksum differs from the state that checkpoint and commits give.
+    """Return the fields in which a version's checksum differs from the state in its checkpoint and commits.
 
-    Nothing differs when there is no checksum, or when it cannot be understood: such a file is never used. Reads the whole state.
+    Nothing differs if there is no checksum or it is malformed, since it is then never used. Reads the whole state.
     """
     log = snapshot.log
     try:
@@ -77,7 +78,7 @@ def find_mismatches(snapshot: Snapshot) -> Mismatches:
         return {}
     checksum = decode_checksum(data)
     if isinstance(checksum, str):
-        logger.warning("Table %s: the checksum file of version %s is ignored: %s", log.uri, snapshot.version, checksum)
+        logger.warning("Table %s: ignoring the checksum file of version %s: %s", log.uri, snapshot.version, checksum)
         return {}
     computed = computed_snapshot(snapshot)
     found: Mismatches = {}
@@ -87,20 +88,19 @@ def find_mismatches(snapshot: Snapshot) -> Mismatches:
 
 
 def computed_snapshot(snapshot: Snapshot) -> Snapshot:
-    """Return the same version, to be read from checkpoint and commits alone."""
+    """Return a snapshot of the same version that reads only checkpoint and commits."""
     segment = replace(snapshot.segment, checksum_versions=())
     return type(snapshot)(snapshot.log, segment, corrupt_checkpoints=snapshot.corrupt_checkpoints)
 
 
 def mismatch_error(snapshot: Snapshot, mismatches: Mapping[str, tuple[Any, Any]]) -> DeltaChecksumMismatchException:
-    """Return the error that names every field that differs."""
+    """Return the error, which names every field that differs."""
     fields = "; ".join(f"{name}: checksum {_short(said)}, log {_short(is_)}" for name, (said, is_) in mismatches.items())
     path = checksum_file(snapshot.version)
     return DeltaChecksumMismatchException(
         f"The state of version {snapshot.version} of table {snapshot.log.uri} failed verification against {path}: {fields}. "
-        "Either a file of the log was changed after it was written, or a writer put a wrong checksum. Compare the commits with a "
-        f"backup or a replica first; where they are as they were written, delete {path} (readers then use the commits) and start "
-        "again.",
+        "Either a file of the log was changed after it was written, or a writer wrote a wrong checksum. First compare the "
+        f"commits with a backup or a replica. If they are intact, delete {path} (readers then use the commits) and start again.",
         mismatches=mismatches,
         table=snapshot.log.uri,
         version=snapshot.version,
@@ -117,13 +117,13 @@ def _compare_state(checksum: VersionChecksum, computed: Snapshot, found: Mismatc
     _compare(found, "protocol", checksum.protocol, computed.protocol)
     if checksum.in_commit_timestamp_opt is not None and computed.properties.enable_in_commit_timestamps:
         _compare(found, "inCommitTimestampOpt", checksum.in_commit_timestamp_opt, computed.in_commit_timestamp)
-    # A list of transactions is comparable when none may have expired since; what was written under our own key is compared the
-    # other way round: every transaction that is alive must be in it.
+    # Lists of transactions are comparable if none can have expired since. Our own list is compared in one direction only: it must
+    # have every unexpired transaction.
     transactions = computed.set_transactions
     if checksum.set_transactions is not None and computed.properties.set_transaction_retention is None:
         _compare_actions(found, "setTransactions", {txn.app_id: txn for txn in checksum.set_transactions}, transactions)
         if len({txn.app_id for txn in checksum.set_transactions}) != len(checksum.set_transactions):
-            found["setTransactions"] = ("an application twice", "each once")
+            found["setTransactions"] = ("an application listed twice", "each listed once")
     own = checksum.airflow_delta.set_transactions if checksum.airflow_delta is not None else None
     if own is not None:
         listed = {txn.app_id: txn for txn in own}
@@ -152,7 +152,7 @@ def _compare_files(checksum: VersionChecksum, computed: Snapshot, found: Mismatc
         said = {file_key(add): _comparable(add) for add in listed}
         _compare_actions(found, "allFiles", said, {key: _comparable(add) for key, add in files.items()})
         if len(said) != len(listed):
-            found["allFiles"] = (f"{len(listed)} files, of which some are the same", f"{len(files)} files")
+            found["allFiles"] = (f"{len(listed)} files with duplicates", f"{len(files)} files")
 
 
 def _compare_histograms(checksum: VersionChecksum, totals: Totals, found: Mismatches) -> None:
@@ -168,7 +168,7 @@ def _compare_histograms(checksum: VersionChecksum, totals: Totals, found: Mismat
 
 
 def _part(found: Mismatches, field: str, decode: Callable[[], T]) -> T | None:
-    """Return a part of a checksum that is decoded only now; one that is malformed differs."""
+    """Decode a part of a checksum; record a malformed one as a difference."""
     try:
         return decode()
     except msgspec.MsgspecError as error:
@@ -185,7 +185,7 @@ def _txn_id(snapshot: Snapshot) -> str | None:
 
 
 def _comparable(add: AddFile) -> tuple[Any, ...]:
-    """Return what must be equal; statistics may be spelt differently after a checkpoint, and data changes only once."""
+    """Return the fields that must be equal; a checkpoint may reformat statistics, and sets dataChange to false."""
     vector = add.deletion_vector.unique_id if add.deletion_vector is not None else None
     return (add.size, add.modification_time, add.partition_values, vector, add.base_row_id, add.default_row_commit_version)
 
@@ -196,7 +196,7 @@ def _compare(found: Mismatches, field: str, said: Any, is_: Any) -> None:
 
 
 def _compare_actions(found: Mismatches, field: str, said: Mapping[Any, Any], is_: Mapping[Any, Any]) -> None:
-    """Compare by key; only what differs is reported."""
+    """Compare by key, and report only the differences."""
     if said != is_:
         differing = [key for key in {**said, **is_} if said.get(key) != is_.get(key)]
         found[field] = ({key: said.get(key) for key in differing}, {key: is_.get(key) for key in differing})

@@ -15,19 +15,19 @@ logger = logging.getLogger(__name__)
 
 
 def write_snapshot_checksum(snapshot: Snapshot) -> bool:
-    """Write the checksum of a snapshot; return ``False`` when it cannot be derived cheaply or is there already."""
+    """Write the checksum of a snapshot; return ``False`` if it exists or cannot be derived cheaply."""
     log = snapshot.log
     snapshot.check_readable()
     totals, head = snapshot.derive_totals()
     if totals is None:
-        logger.debug("Table %s: no checksum of version %s, its totals are not known", log.uri, snapshot.version)
+        logger.debug("Table %s: no checksum for version %s, since its totals are unknown", log.uri, snapshot.version)
         return False
     state = snapshot.known_state
     complete = state is not None and state.base_transactions is not None
     due = snapshot.version > 0 and snapshot.version % snapshot.properties.checkpoint_interval == 0
     if due and not (complete and totals.is_complete):
-        # A checkpoint of this version is due, which reads all transactions and files: it writes the checksum with them, so that a
-        # chain of checksums that once lacked them does not lack them for ever.
+        # A checkpoint of this version is due. It reads all transactions and files and writes the checksum with them, so that a
+        # chain of incomplete checksums becomes complete again.
         return False
     if head is None:
         head = CommitHead.of(read_commit_info(snapshot.version, log.read_commit(snapshot.version), table=log.uri))

@@ -36,20 +36,20 @@ DAY = 24 * 60 * 60 * 1000
 
 
 def clean_up_expired_logs(snapshot: Snapshot, *, now: int | None = None) -> list[str]:
-    """Delete what no restorable version needs any more, and return the paths.
+    """Delete files that no restorable version needs any more, and return their paths.
 
-    A file is expired when it is below the snapshot's checkpoint and its version is not after the midnight (UTC) that precedes
-    ``now - delta.logRetentionDuration``: by its in-commit timestamp where the table has them, else by the (monotonically
-    adjusted) time of its file. Expired files are deleted only in runs that end right before a complete checkpoint, so what is
-    left starts with one. Sidecars go when they are older than the same midnight and no checkpoint names them. Nothing happens
-    when ``delta.enableExpiredLogCleanup`` is false.
+    A file is expired if it is below the snapshot's checkpoint and its version was committed by the midnight (UTC) before
+    ``now - delta.logRetentionDuration``: by the in-commit timestamp if the table has them, else by the (monotonically adjusted)
+    time of the file. Expired files are deleted only up to a complete checkpoint, so that the rest of the log starts with one.
+    Sidecars are deleted if they are older than the same midnight and no checkpoint refers to them. Nothing is deleted if
+    ``delta.enableExpiredLogCleanup`` is false.
 
-    ``delta.requireCheckpointProtectionBeforeVersion`` needs no more than that: history may be cut off at any checkpoint that
-    exists, and no new one is made below that version (protocol, "Checkpoint Protection").
+    ``delta.requireCheckpointProtectionBeforeVersion`` adds no condition: history may be cut off at any existing checkpoint, and
+    no new one is written below that version (protocol, "Checkpoint Protection").
 
-    :param now: milliseconds since the epoch; the present for ``None``.
-    :raises DeltaUnsupportedTableFeatureException: the table has a feature that is not known here and may keep files of the log
-        that nothing else names; or :class:`~airflow_delta.exceptions.InvalidProtocolVersionException`.
+    :param now: milliseconds since the epoch; ``None`` for the current time.
+    :raises DeltaUnsupportedTableFeatureException: if the table has an unknown feature, which might need files of the log that
+        nothing else refers to; or :class:`~airflow_delta.exceptions.InvalidProtocolVersionException`.
     """
     if snapshot.version >= 0:
         check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
@@ -66,7 +66,7 @@ def clean_up_expired_logs(snapshot: Snapshot, *, now: int | None = None) -> list
     kept = first_kept(versions, snapshot.version, cutoff, is_new=is_new)
     if all(version >= kept for version in versions):
         return []
-    # Everything before a version that can be restored may go. Which ones can is costly to know where there are sidecars.
+    # Everything before a restorable version may be deleted. With sidecars it is expensive to find out which ones are restorable.
     first = newest_checkpoint(versions, kept, restart.usable)
     expired = [status for version, files in versions.items() if version < first for status in files.all()]
     if not expired:
@@ -85,11 +85,11 @@ def clean_up_expired_logs(snapshot: Snapshot, *, now: int | None = None) -> list
 def _later_commits(
     snapshot: Snapshot, versions: Mapping[int, VersionFiles], end: int, cutoff: int
 ) -> Callable[[int], bool | None]:
-    """Return what tells of a version whether it was committed after ``cutoff``, ``None`` where no in-commit timestamp says so.
+    """Return a function that tells whether a version was committed after ``cutoff``, ``None`` without in-commit timestamp.
 
-    These timestamps rise from version to version, so that looking at a few commits is enough.
+    These timestamps increase with the version, so that reading a few commits is enough.
 
-    :param end: versions from here on do not matter.
+    :param end: versions from here on are ignored.
     """
     first = first_recorded_version(snapshot)
     if first is None:
@@ -109,7 +109,7 @@ def _later_commits(
 
 
 class _RestartPoints:
-    """The checkpoints of a log, with what a V2 checkpoint needs beside its manifest.
+    """The checkpoints of a log from which versions can be rebuilt, with their sidecars.
 
     :param listing: the whole log.
     """
@@ -147,9 +147,9 @@ class _RestartPoints:
         return self._sidecars
 
     def keep_classic(self, version: int) -> None:
-        """Give a V2 checkpoint a twin with a classic name, for readers that would otherwise find no protocol to refuse.
+        """Copy a V2 checkpoint to a classic name, since old readers must find a protocol to see that they cannot read the table.
 
-        Done before anything is deleted, when a table has only V2 checkpoints (Delta's compatibility checkpoint).
+        This is done before anything is deleted, if a table has only V2 checkpoints (Delta's compatibility checkpoint).
         """
         listing = self._listing
         checkpoint = listing.complete_checkpoint(self._store, version)
@@ -163,7 +163,7 @@ class _RestartPoints:
         write_compatibility_checkpoint(self._store, checkpoint, table=self._snapshot.log.uri)
 
     def delete_unreferenced_sidecars(self, cutoff: int) -> list[str]:
-        """Delete sidecars older than ``cutoff`` that no checkpoint of the log names any more, and return their paths."""
+        """Delete sidecars older than ``cutoff`` that no checkpoint refers to any more, and return their paths."""
         old = [path for path, status in self._present().items() if status.modification_time < cutoff]
         if not old:
             return []
@@ -178,7 +178,7 @@ class _RestartPoints:
                     named.update(self._sidecars_of(CheckpointFiles(version, (status,))))
         except DeltaLogCorruptedException as error:
             logger.warning(
-                "Table %s: no sidecars are deleted, because it is not known which are needed: %s",
+                "Table %s: not deleting any sidecars, because it is unknown which are needed: %s",
                 self._snapshot.log.uri,
                 error.message,
             )
@@ -190,14 +190,14 @@ class _RestartPoints:
 
 @dataclass(slots=True)
 class VersionFiles:
-    """The files of one version; a log compaction file counts for the first of its versions."""
+    """The files of one version; a log compaction file belongs to its first version."""
 
     commit: FileStatus | None = None
     checkpoints: list[FileStatus] = field(default_factory=list)
     others: list[FileStatus] = field(default_factory=list)
 
     def all(self) -> list[FileStatus]:
-        """Return all of them, commit last: whatever was deleted when a run is cut short, no commit is missing below one."""
+        """Return all files, the commit last, so that an interrupted cleanup never deletes a commit but leaves an earlier one."""
         return [*self.others, *self.checkpoints, *([self.commit] if self.commit is not None else [])]
 
 
@@ -225,9 +225,9 @@ def _is_checkpoint(status: FileStatus) -> bool:
 
 
 def newest_checkpoint(versions: Mapping[int, VersionFiles], at_most: int, usable: Callable[[int], bool]) -> int:
-    """Return the newest version up to ``at_most`` that can be rebuilt from its checkpoint; -1 when there is none.
+    """Return the newest version up to ``at_most`` that can be rebuilt from its checkpoint; -1 if there is none.
 
-    :param usable: tells it of a version that has files of a checkpoint.
+    :param usable: tells whether a version with checkpoint files can be rebuilt.
     """
     candidates = sorted((v for v, files in versions.items() if files.checkpoints and v <= at_most), reverse=True)
     return next((version for version in candidates if usable(version)), -1)
@@ -243,14 +243,14 @@ def first_kept(
     """Return the first version that has not expired.
 
     :param versions: the log, by version, in order.
-    :param last: this version stays, however old it is.
-    :param cutoff: milliseconds since the epoch; what is newer stays.
-    :param is_new: tells of a version whether it is newer, ``None`` where the times of its files decide.
+    :param last: this version is kept, however old it is.
+    :param cutoff: milliseconds since the epoch; newer versions are kept.
+    :param is_new: tells whether a version is newer, ``None`` to decide by the times of its files.
     """
     previous = -1
     for version, files in versions.items():
         time_of = max((status.modification_time for status in _timed(files)), default=previous)
-        # A commit cannot be older than the one before it (Delta's BufferingLogDeletionIterator adjusts clocks alike).
+        # A commit cannot be older than the one before it (Delta's BufferingLogDeletionIterator adjusts times in the same way).
         previous = max(time_of, previous + 1)
         recorded = is_new(version)
         if version >= last or (previous > cutoff if recorded is None else recorded):

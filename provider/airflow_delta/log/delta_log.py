@@ -33,16 +33,16 @@ logger = logging.getLogger(__name__)
 
 _FORCED_VALIDATION_INTERVAL = 400
 _ANCHOR_INTERVAL = 100
-"""After how many new commits a newer checkpoint is looked for."""
+"""Number of new commits after which to look for a newer checkpoint."""
 _RECENT = 60.0
-"""Seconds for which a listing proves that the latest version has not been cleaned up: retention is counted in days."""
+"""Seconds during which a version listed as the latest cannot have been cleaned up: retention is counted in days."""
 
 
 class DeltaLog(CommitFiles):
     """The log of one table.
 
     :param store: storage of the table.
-    :param checksum_validation: when a transaction that starts verifies the state it reads; default: Delta's rule.
+    :param checksum_validation: when a starting transaction verifies the state it reads; by default as in Delta.
     """
 
     def __init__(self, store: LogStore, *, checksum_validation: ChecksumValidation | None = None) -> None:
@@ -63,16 +63,16 @@ class DeltaLog(CommitFiles):
         *,
         checksum_validation: ChecksumValidation | None = None,
     ) -> DeltaLog:
-        """Open the log of a table; nothing is read yet, and the table need not exist.
+        """Open the log of a table, without reading anything; the table need not exist.
 
         :param table_uri: path or URI of the table.
         :param storage_options: see :func:`airflow_delta.log.storage.factory.store_for`.
-        :param checksum_validation: when a transaction that starts verifies the state it reads; default: Delta's rule.
+        :param checksum_validation: when a starting transaction verifies the state it reads; by default as in Delta.
         """
         return cls(store_for(table_uri, storage_options), checksum_validation=checksum_validation)
 
     stale_listing_pauses: tuple[float, ...] = (1.0, 2.0, 4.0)
-    """Seconds before each further listing that must show our own commit (Delta's ``commit.inconsistentList.maxRetries``)."""
+    """Seconds to wait before each further listing until our own commit shows (Delta's ``commit.inconsistentList.maxRetries``)."""
 
     def __repr__(self) -> str:
         return f"DeltaLog({self.uri!r})"
@@ -81,21 +81,21 @@ class DeltaLog(CommitFiles):
 
     @property
     def snapshot(self) -> Snapshot:
-        """Return the snapshot last read, reading the latest one the first time."""
+        """Return the last snapshot that was read; the first time, read the latest one."""
         with self._lock:
             return self._snapshot if self._snapshot is not None else self._load()
 
     def update(self) -> Snapshot:
-        """Return the latest snapshot; only commits that are new since the last one are read.
+        """Return the latest snapshot, reading only commits that are newer than the last one.
 
-        :raises VersionsNotContiguousException: a commit between two others is missing.
+        :raises VersionsNotContiguousException: if a commit between two others is missing.
         """
         with self._lock:
             current = self._snapshot
             if current is None or current.version < 0:
                 return self._load()
             newer = self._newer_commits(current)
-            if newer is None:  # the commit that we stand on is gone or was replaced: another table, or a restored one
+            if newer is None:  # our current commit is gone or was replaced: the table was recreated or restored
                 return self._load()
             commits, statuses = newer
             self._seen_at = time.monotonic()
@@ -107,13 +107,13 @@ class DeltaLog(CommitFiles):
             return self._snapshot
 
     def update_after_commit(self, version: int, commits: Sequence[CommitFile] = ()) -> Snapshot:
-        """Return a snapshot that is not older than a version that was just committed (Delta's ``updateAfterCommit``).
+        """Return a snapshot at or after a version that was just committed (Delta's ``updateAfterCommit``).
 
-        A listing that does not show the commit yet is asked for again, a few times with growing pauses.
+        If the listing does not show the commit yet, it is repeated a few times with growing pauses.
 
-        :param version: the version that was put.
-        :param commits: commits that are known to be in the log, the new one last; with them nothing needs to be read.
-        :raises InvalidCommittedVersionException: the log still does not show it. The commit stays.
+        :param version: the committed version.
+        :param commits: commits that are known to be in the log, the new one last; they need not be read.
+        :raises InvalidCommittedVersionException: if the log still does not show the commit, which is valid nevertheless.
         """
         self.advance(commits)
         current = self._snapshot
@@ -132,28 +132,27 @@ class DeltaLog(CommitFiles):
             if pause is None:
                 raise self._not_listed(version, found, problem) from problem
             logger.warning(
-                "Version %s of %s is committed, but the log shows %s as the latest; listing it again", version, self.uri, found
+                "Version %s of %s is committed, but the listing shows %s as the latest; listing again", version, self.uri, found
             )
             time.sleep(pause)
 
     def _not_listed(self, version: int, found: int, problem: Exception | None) -> InvalidCommittedVersionException:
         shown = f"shows version {found} as the latest" if found >= 0 else "shows no table"
         return InvalidCommittedVersionException(
-            f"Version {version} of table {self.uri} IS committed and stays, but the log {shown}, also after listing it again"
+            f"Version {version} of table {self.uri} IS committed, but the log {shown}, even after listing it again"
             + (f" ({problem})" if problem is not None else "")
-            + ". Do not commit the same again. The listing of the storage is stale or the log was changed: look whether "
-            f"{commit_file(version)} is there; checksum and checkpoint of the version were not written.",
+            + ". Do not commit it again. Either the listing is stale or the log was changed: check whether "
+            f"{commit_file(version)} exists. The checksum and checkpoint of the version were not written.",
             table=self.uri,
             version=version,
         )
 
     def validate_at_start(self, snapshot: Snapshot) -> None:
-        """Verify the state that a transaction is about to read against its checksum, when that is due (Delta's rule at start).
+        """Verify the state that a transaction is about to read against its checksum, if that is due (Delta's rule at start).
 
-        Where it is not, this costs no reading. A version once verified is not verified again by this log until the interval has
-        passed.
+        Nothing is read if it is not due. After a verification, this log does not verify again until the interval has passed.
 
-        :raises DeltaChecksumMismatchException: they differ, and that is fatal.
+        :raises DeltaChecksumMismatchException: if they differ and that is fatal.
         """
         validation = self._checksum_validation
         if validation is None and snapshot.version < _FORCED_VALIDATION_INTERVAL:
@@ -169,11 +168,11 @@ class DeltaLog(CommitFiles):
         self._validated_at = snapshot.version
 
     def advance(self, commits: Sequence[CommitFile]) -> None:
-        """Take over commits that are known to be in the log, so that the cached snapshot needs no reading to be at the last one.
+        """Advance the cached snapshot by commits that are known to be in the log, without reading them.
 
-        Does nothing when they do not follow the cached snapshot without a gap.
+        Does nothing if they do not follow the cached snapshot without a gap.
 
-        :param commits: oldest first; those that the snapshot has already are left out.
+        :param commits: oldest first; those already in the snapshot are skipped.
         """
         with self._lock:
             current = self._snapshot
@@ -188,22 +187,22 @@ class DeltaLog(CommitFiles):
             self._latest_status = self.store.head(path) if self.store.probes else FileStatus(path, len(data), UNKNOWN)
 
     def _is_replaced(self, found: FileStatus | None) -> bool:
-        """Tell whether the commit that we stand on is no longer the file that was read or written."""
+        """Tell whether our current commit is no longer the file that was read or written."""
         latest = self._latest_status
         if latest is not None and latest.modification_time == UNKNOWN:
             return found is None or found.size != latest.size
         return found != latest
 
     def _later_segment(self, current: Snapshot, version: int, statuses: Mapping[int, FileStatus]) -> LogSegment:
-        """Return the segment of a version after the current one, from time to time on a newer checkpoint.
+        """Return the segment of a later version, from time to time based on a newer checkpoint.
 
-        A newer checkpoint only saves work: a listing that fails or is stale must not turn a commit into an error.
+        A newer checkpoint only saves work: a failed or stale listing must not turn a commit into an error.
         """
         if version - self._anchored_at >= _ANCHOR_INTERVAL:
             try:
                 segment = load_segment(self.store, version, exclude=current.corrupt_checkpoints)
             except (OSError, VersionNotFoundException) as error:
-                logger.warning("Table %s: no newer checkpoint is looked for now: %s", self.uri, error)
+                logger.warning("Table %s: not looking for a newer checkpoint now: %s", self.uri, error)
                 segment = None
             if segment is not None:
                 self._anchored_at = version
@@ -211,13 +210,13 @@ class DeltaLog(CommitFiles):
         return current.segment.advanced(version, statuses)
 
     def table_exists(self) -> bool:
-        """Tell whether there is a table, as of now."""
+        """Tell whether there is a table now."""
         return self.update().version >= 0
 
     def snapshot_at(self, version: int) -> Snapshot:
         """Return the snapshot of a version.
 
-        :raises VersionNotFoundException: the log does not hold it (any more); says which versions it does hold.
+        :raises VersionNotFoundException: if the version is not (or no longer) in the log; says which versions are.
         """
         snapshot = self.snapshot
         if version > snapshot.version:
@@ -226,15 +225,15 @@ class DeltaLog(CommitFiles):
             return snapshot
         if snapshot.version < 0:
             raise VersionNotFoundException(
-                f"There is no version {version} at {self.uri}: no table is there (yet).", table=self.uri, version=version
+                f"There is no version {version} at {self.uri}: there is no table.", table=self.uri, version=version
             )
         return Snapshot(self, load_segment(self.store, version))
 
     def snapshot_at_timestamp(self, timestamp: datetime | int) -> Snapshot:
-        """Return the last snapshot that was committed at a time or before it.
+        """Return the last snapshot committed at or before a time.
 
         :param timestamp: a datetime (naive: UTC), or milliseconds since the epoch.
-        :raises VersionNotFoundException: the time is before the earliest or after the latest version.
+        :raises VersionNotFoundException: if the time is before the earliest or after the latest version.
         """
         from airflow_delta.log.time_travel import version_at_timestamp
 
@@ -242,7 +241,7 @@ class DeltaLog(CommitFiles):
 
     def _load(self) -> Snapshot:
         self._seen_at = time.monotonic()
-        self._own_commits.clear()  # what was written may have been of a table that is gone
+        self._own_commits.clear()  # they may belong to a deleted table
         segment = load_segment(self.store)
         self._snapshot = Snapshot(self, segment)
         self._latest_status = None
@@ -256,14 +255,14 @@ class DeltaLog(CommitFiles):
         if self.store.probes:
             if self._is_replaced(self.store.head(commit_file(version))):
                 return None
-            return list(self._probe(version + 1, None)), {}
+            return list(self._probe(version + 1)), {}
         statuses = self._list_commits(version)
         if self._is_replaced(statuses.pop(version, None)):
             return None
         return self._read_listed(version + 1, statuses), statuses
 
     def _recently_latest(self, version: int) -> bool:
-        """Tell whether an object store listed the version as the latest a moment ago; local files are simply asked for."""
+        """Tell whether a recent listing of an object store showed the version as the latest; local files are just checked."""
         if self.store.probes or self._snapshot is None or self._snapshot.version != version:
             return False
         return time.monotonic() - self._seen_at < _RECENT
@@ -271,10 +270,10 @@ class DeltaLog(CommitFiles):
     # -- history --------------------------------------------------------------------------------------------------------------
 
     def history(self, limit: int | None = None) -> list[CommitRecord]:
-        """Return the commits that the log still holds, newest first; only as many as asked for are read.
+        """Return the commits that are still in the log, newest first; reads only as many as requested.
 
-        :param limit: how many.
-        :raises DeltaTableNotFoundException: there is no table.
+        :param limit: maximum number of commits.
+        :raises DeltaTableNotFoundException: if there is no table.
         """
         from airflow_delta.log.history import read_history
 
@@ -283,7 +282,7 @@ class DeltaLog(CommitFiles):
     # -- transactions ---------------------------------------------------------------------------------------------------------
 
     def start_transaction(self, snapshot: Snapshot | None = None, **options: Any) -> OptimisticTransaction:
-        """Start an optimistic transaction: a convenience, see :func:`airflow_delta.transaction.start_transaction`."""
+        """Start an optimistic transaction, see :func:`airflow_delta.transaction.start_transaction`."""
         from airflow_delta.transaction.commit.start_transaction import start_transaction
 
         return start_transaction(self, snapshot, **options)
@@ -291,7 +290,7 @@ class DeltaLog(CommitFiles):
     def with_new_transaction(
         self, snapshot: Snapshot | None = None, **options: Any
     ) -> AbstractContextManager[OptimisticTransaction]:
-        """Start a transaction that is the thread's active one inside a ``with`` block: a convenience, too."""
+        """Start a transaction that is the active one of its thread inside a ``with`` block."""
         from airflow_delta.transaction.commit.start_transaction import with_new_transaction
 
         return with_new_transaction(self, snapshot, **options)
@@ -301,7 +300,7 @@ class DeltaLog(CommitFiles):
     def checkpoint(self, snapshot: Snapshot | None = None) -> None:
         """Write a checkpoint of a snapshot, classic or V2 as ``delta.checkpointPolicy`` says, and ``_last_checkpoint``.
 
-        :param snapshot: default: the latest.
+        :param snapshot: by default the latest.
         """
         from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 
@@ -310,28 +309,28 @@ class DeltaLog(CommitFiles):
         write_checkpoint(snapshot)
         counted = snapshot.derived_totals()
         if believed is not None and counted is not None and counted.num_files != believed.num_files:
-            # A commit repeated or removed files so that the sums went wrong. Nobody is to build on that checksum.
+            # A commit added or removed a file twice, so the sums are wrong. Nobody may build on that checksum.
             self.store.delete([checksum_file(snapshot.version)])
             snapshot.set_totals(snapshot.count_totals())
-        # Where the chain of checksums was broken (another engine's commits), it starts anew here: the list of files has been
-        # read anyway, so that the next start need not open the checkpoint.
+        # If the chain of checksums is broken (by commits of another engine), it starts again here: the list of files has been
+        # read anyway, and the next start need not open the checkpoint.
         if not self.store.head(checksum_file(snapshot.version)):
             snapshot.complete_state()
             self.write_checksum(snapshot)
         with self._lock:
-            self._anchored_at = -_ANCHOR_INTERVAL  # the next update looks for it
+            self._anchored_at = -_ANCHOR_INTERVAL  # the next update looks for the checkpoint
 
     def write_checksum(self, snapshot: Snapshot) -> bool:
-        """Write ``<version>.crc`` of a snapshot when that costs no more than its last commits; return whether it was written.
+        """Write ``<version>.crc`` of a snapshot if its last commits are enough to derive it; return whether it was written.
 
-        Nothing is written when the totals cannot be derived from an earlier checksum, or when there is a file already.
+        Nothing is written if the totals cannot be derived from an earlier checksum, or if the file exists.
         """
         from airflow_delta.log.checksum_writer import write_snapshot_checksum
 
         return write_snapshot_checksum(snapshot)
 
     def clean_up_expired_logs(self, snapshot: Snapshot | None = None) -> None:
-        """Delete commits and checkpoints older than ``delta.logRetentionDuration`` that no version still needs."""
+        """Delete commits and checkpoints older than ``delta.logRetentionDuration`` that no version needs any more."""
         from airflow_delta.log.cleanup import clean_up_expired_logs
 
         clean_up_expired_logs(snapshot if snapshot is not None else self.update())

@@ -20,8 +20,8 @@ _CHUNK = 64
 class CommitRecord:
     """One commit of a table's history.
 
-    :param timestamp: milliseconds since the epoch: the in-commit timestamp where the table has them, else the file's time.
-    :param commit_info: ``commitInfo`` as it stands in the log; empty when the commit has none.
+    :param timestamp: milliseconds since the epoch: the in-commit timestamp if the table has them, else the file's time.
+    :param commit_info: ``commitInfo`` as in the log; empty if the commit has none.
     """
 
     version: int
@@ -55,12 +55,12 @@ class CommitRecord:
 
     @property
     def is_blind_append(self) -> bool | None:
-        """Return whether the commit only added files and read none."""
+        """Return whether the commit was a blind append: it added files and read none."""
         return self.commit_info.get("isBlindAppend")
 
     @property
     def user_metadata(self) -> str | None:
-        """Return the user's note."""
+        """Return the user metadata of the commit."""
         return self.commit_info.get("userMetadata")
 
     @property
@@ -70,23 +70,23 @@ class CommitRecord:
 
     @property
     def engine_info(self) -> str | None:
-        """Return which engine wrote the commit."""
+        """Return the name of the engine that wrote the commit."""
         return self.commit_info.get("engineInfo")
 
     @property
     def txn_id(self) -> str | None:
-        """Return the identity of the transaction that wrote the commit."""
+        """Return the id of the transaction that wrote the commit."""
         return self.commit_info.get("txnId")
 
 
 def read_history(log: DeltaLog, limit: int | None) -> list[CommitRecord]:
-    """Return the commits that the log still holds, newest first."""
+    """Return the commits that are still in the log, newest first."""
     if limit is not None and limit < 0:
-        raise DeltaIllegalArgumentException(f"The limit of the history of table {log.uri} is negative: {limit}.", table=log.uri)
+        raise DeltaIllegalArgumentException(f"The history limit of table {log.uri} must not be negative: {limit}", table=log.uri)
     snapshot = log.update()
     latest = snapshot.segment.version
     lowest = 0 if limit is None else max(latest - limit + 1, 0)
-    # One commit more than asked for: a commit's time is adjusted by the one before.
+    # One commit more than requested: a commit's time is adjusted by the one before.
     listed = log.store.list_from(LOG_DIRECTORY, version_prefix(max(lowest - 1, 0)) + COMMIT_SUFFIX, stat=False)
     versions = sorted(version for status in listed if (version := commit_version(status.name)) is not None and version <= latest)
     contiguous = _newest_run(versions)
@@ -99,7 +99,7 @@ def read_history(log: DeltaLog, limit: int | None) -> list[CommitRecord]:
         contents = _read(log, chunk)
         infos = [read_commit_info(version, data, table=log.uri) for version, data in zip(chunk, contents, strict=False)]
         if first_recorded is None and any(info is not None and "inCommitTimestamp" in info for info in infos):
-            # Only then may the metadata say that times stand in the commits; reading it can mean reading the whole log.
+            # Only now look up in the metadata when in-commit timestamps began, which may read the whole log.
             first_recorded = first_recorded_version(snapshot)
         for version, info in zip(chunk, infos, strict=False):
             recorded = first_recorded is not None and version >= first_recorded
@@ -111,7 +111,7 @@ def read_history(log: DeltaLog, limit: int | None) -> list[CommitRecord]:
 
 
 def _read(log: DeltaLog, versions: list[int]) -> list[bytes]:
-    """Return the contents of commits, newest first, as far as they have not been cleaned up meanwhile."""
+    """Return the contents of commits, newest first, up to those that were cleaned up meanwhile."""
     try:
         return log.store.read_many([commit_file(version) for version in versions])
     except FileNotFoundError:
@@ -119,13 +119,13 @@ def _read(log: DeltaLog, versions: list[int]) -> list[bytes]:
         for version in versions:
             try:
                 contents.append(log.store.read(commit_file(version)))
-            except FileNotFoundError:  # what is older is gone as well
+            except FileNotFoundError:  # older ones are gone as well
                 break
         return contents
 
 
 def _newest_run(versions: list[int]) -> list[int]:
-    """Return the contiguous versions at the end; what is before a hole is left over from a clean-up."""
+    """Return the contiguous versions at the end; those before a gap are left over from a cleanup."""
     start = max(len(versions) - 1, 0)
     while start > 0 and versions[start - 1] == versions[start] - 1:
         start -= 1

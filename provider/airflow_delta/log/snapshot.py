@@ -45,12 +45,12 @@ class _RowTracking(msgspec.Struct, rename="camel"):
 class Snapshot:
     """A table at one version; everything is read on first use.
 
-    Version, protocol, metadata and transactions come from small files; the list of files is read only by :meth:`files` and what
-    builds on it.
+    Version, protocol, metadata and transactions come from small files; the list of files is read only by :meth:`files` and
+    methods that build on it.
 
-    :param log: the log that it belongs to.
-    :param segment: the files that make it up; ``None`` when there is no table.
-    :param state: what an earlier version's state and the commits since say, when known.
+    :param log: the log of the table.
+    :param segment: the files that make up the version; ``None`` if there is no table.
+    :param state: the state, if it is known from an earlier version and the commits since.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Snapshot:
         self._lock = threading.RLock()
 
     def advanced(self, commits: Sequence[CommitFile], segment: LogSegment) -> Snapshot:
-        """Return the snapshot of a later version, built on what this one has read.
+        """Return the snapshot of a later version, reusing what this one has read.
 
         :param commits: all commits after this version, oldest first.
         """
@@ -91,26 +91,26 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """Return the version; -1 when there is no table."""
+        """Return the version; -1 if there is no table."""
         return self._segment.version if self._segment is not None else -1
 
     @property
     def segment(self) -> LogSegment:
         """Return the files that make up this version.
 
-        :raises DeltaTableNotFoundException: there is no table.
+        :raises DeltaTableNotFoundException: if there is no table.
         """
         if self._segment is None:
             raise DeltaTableNotFoundException(
-                f"{self.log.uri} is not a Delta table: it has no _delta_log with a commit or a checkpoint. Check the location; a "
-                "first commit creates the table.",
+                f"{self.log.uri} is not a Delta table: it has no _delta_log with a commit or a checkpoint. Check the location; "
+                "the first commit creates the table.",
                 table=self.log.uri,
             )
         return self._segment
 
     @cached_property
     def timestamp(self) -> int:
-        """Return when this version was committed, in milliseconds: in-commit timestamp, else the commit file's time.
+        """Return the time of the commit in milliseconds: the in-commit timestamp, else the time of the commit file.
 
         Raises as :attr:`in_commit_timestamp` does.
         """
@@ -127,12 +127,12 @@ class Snapshot:
 
     @cached_property
     def in_commit_timestamp(self) -> int | None:
-        """Return the timestamp that the commit carries, or ``None`` when the table does not have in-commit timestamps.
+        """Return the in-commit timestamp, or ``None`` if the table does not have them.
 
-        Comes from the version's checksum, else from its commit. Also ``None`` when only a checkpoint is left of the version.
+        It is read from the version's checksum, else from its commit. Also ``None`` if only a checkpoint is left of the version.
 
-        :raises MissingCommitInfoException: the table has them, and the commit has no ``commitInfo``.
-        :raises MissingCommitTimestampException: the table has them, and the ``commitInfo`` has none.
+        :raises MissingCommitInfoException: if the table has them, but the commit has no ``commitInfo``.
+        :raises MissingCommitTimestampException: if the table has them, but the ``commitInfo`` has none.
         """
         if self._segment is None or not self.properties.enable_in_commit_timestamps:
             return None
@@ -149,14 +149,14 @@ class Snapshot:
             return None
         return required_timestamp(self.version, data, table=self.log.uri)
 
-    # -- protocol, metadata and what follows from them ------------------------------------------------------------------------
+    # -- protocol and metadata ------------------------------------------------------------------------------------------------
 
     @property
     def metadata(self) -> Metadata:
         """Return the table's metadata.
 
-        :raises DeltaTableNotFoundException: there is no table.
-        :raises DeltaLogCorruptedException: the log holds no metadata.
+        :raises DeltaTableNotFoundException: if there is no table.
+        :raises DeltaLogCorruptedException: if the log has no metadata.
         """
         state = self._complete_state()
         if state.metadata is None:
@@ -195,22 +195,22 @@ class Snapshot:
             return StructType(tuple(fields[name.lower()] for name in self.metadata.partition_columns))
         except KeyError as error:
             raise DeltaLogCorruptedException(
-                f"Version {self.version} of table {self.log.uri} is partitioned by column {error}, which its schema does not "
-                "have. Another writer wrote broken metadata; restore the table to an earlier version with it.",
+                f"Version {self.version} of table {self.log.uri} is partitioned by column {error}, which is not in its "
+                "schema. Another writer wrote invalid metadata; restore the table to an earlier version with that writer.",
                 table=self.log.uri,
                 version=self.version,
             ) from error
 
     def check_readable(self) -> None:
-        """Refuse a version whose files must not be listed: what its log says may mean something else than is known here.
+        """Refuse a version whose files must not be listed, because this provider might misread its log.
 
-        All that lists files asks this first; protocol, metadata and history stay readable, to see why. Costs no reading once
-        protocol and metadata are known.
+        Everything that lists files calls this first; protocol, metadata and history stay readable, to see why. Nothing more is
+        read once protocol and metadata are known.
 
-        :raises DeltaTableNotFoundException: there is no table.
-        :raises DeltaLogCorruptedException: the log holds no protocol or no metadata.
-        :raises InvalidProtocolVersionException: it needs a newer reader version.
-        :raises DeltaUnsupportedTableFeatureException: it lists a reader feature that is not supported.
+        :raises DeltaTableNotFoundException: if there is no table.
+        :raises DeltaLogCorruptedException: if the log has no protocol or no metadata.
+        :raises InvalidProtocolVersionException: if it needs a newer reader version.
+        :raises DeltaUnsupportedTableFeatureException: if it lists a reader feature that is not supported.
         """
         from airflow_delta.log.features.protocol import check_can_read
 
@@ -228,26 +228,26 @@ class Snapshot:
             state = self._small_state()
             if (state.protocol is None or state.metadata is None) and self.segment.checkpoint is not None:
                 protocol, metadata = self._from_checkpoint(lambda reader: reader.protocol_and_metadata()) or (None, None)
-                state = self._small_state()  # a fallback to an older checkpoint reads more commits
+                state = self._small_state()  # falling back to an older checkpoint reads more commits
                 self._state = replace(state, protocol=state.protocol or protocol, metadata=state.metadata or metadata)
             return self._small_state()
 
     @property
     def known_state(self) -> SnapshotState | None:
-        """Return the state as far as it has been read; what the next version's snapshot builds on."""
+        """Return the state as far as it has been read, for the snapshot of the next version."""
         return self._state
 
     # -- transactions and domains ---------------------------------------------------------------------------------------------
 
     @property
     def set_transactions(self) -> dict[str, SetTransaction]:
-        """Return the last transaction of every application, without expired ones (``delta.setTransactionRetentionDuration``)."""
+        """Return the last transaction of every application, except expired ones (``delta.setTransactionRetentionDuration``)."""
         if self._segment is None:
             return {}
         with self._lock:
             everything = self._small_state().transactions()
             if everything is None:
-                # What was read above a checkpoint that turns out to be corrupt is read anew, hence the order.
+                # Read the checkpoint first: if it is corrupt, the commits after an older one are read again.
                 base = self._from_checkpoint(lambda reader: reader.set_transactions()) or {}
                 state = self._small_state()
                 if state.base_transactions is None:
@@ -264,15 +264,15 @@ class Snapshot:
     def transaction_version(self, app_id: str) -> int | None:
         """Return the last version that an application committed, or ``None``.
 
-        Looks into the commits first, then into the checksum, then only at the ``txn`` rows of the checkpoint.
+        Looks into the commits first, then into the checksum, then into the ``txn`` rows of the checkpoint.
         """
         txn = self.set_transaction(app_id)
         return txn.version if txn is not None else None
 
     def set_transaction(self, app_id: str, *, expired: bool = False) -> SetTransaction | None:
-        """Return the last transaction of an application, or ``None`` when it has none or it has expired.
+        """Return the last transaction of an application, or ``None`` if there is none or it has expired.
 
-        :param expired: also one that has expired, as long as the log happens to have it.
+        :param expired: return an expired one too, if it is still in the log.
         """
         if self._segment is None:
             return None
@@ -285,7 +285,7 @@ class Snapshot:
                 txn = read_small_state(self._early_commits(), table=self.log.uri).transactions.get(app_id)
                 if txn is None:
                     txn = self._from_checkpoint(lambda reader: reader.set_transaction(app_id))
-                    if self._small_state() is not state:  # fell back to an older checkpoint: ask again
+                    if self._small_state() is not state:  # fell back to an older checkpoint: look again
                         return self.set_transaction(app_id, expired=expired)
         return txn if txn is None or expired else next(iter(self._unexpired([txn])), None)
 
@@ -317,9 +317,9 @@ class Snapshot:
         return domains
 
     def domain(self, name: str) -> DomainMetadata | None:
-        """Return a domain, or ``None`` when the table does not have it.
+        """Return a domain, or ``None`` if the table does not have it.
 
-        Looks into the commits first, then into the checksum, and opens the checkpoint only when neither tells.
+        Looks into the commits first, then into the checksum, and opens the checkpoint only if neither has it.
         """
         if self._segment is None:
             return None
@@ -330,9 +330,9 @@ class Snapshot:
 
     @property
     def row_id_high_water_mark(self) -> int | None:
-        """Return the highest row id that has been given out, or ``None`` when there is none (Delta's RowId.extractHighWatermark).
+        """Return the highest row id in use, or ``None`` if there is none (Delta's RowId.extractHighWatermark).
 
-        :raises DeltaLogCorruptedException: the domain ``delta.rowTracking`` does not say it.
+        :raises DeltaLogCorruptedException: if the domain ``delta.rowTracking`` is malformed.
         """
         domain = self.domain(ROW_TRACKING_DOMAIN)
         if domain is None:
@@ -341,8 +341,8 @@ class Snapshot:
             return msgspec.json.decode(domain.configuration, type=_RowTracking).row_id_high_water_mark
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DeltaLogCorruptedException(
-                f"The domain {ROW_TRACKING_DOMAIN} of version {self.version} of table {self.log.uri} holds no row id high water "
-                f"mark ({error}). Nothing may be added to the table until its writer repairs it, or row ids would be given out "
+                f"The domain {ROW_TRACKING_DOMAIN} of version {self.version} of table {self.log.uri} has no row id high water "
+                f"mark ({error}). Do not add rows until its writer has repaired it, or row ids would be assigned "
                 "twice.",
                 table=self.log.uri,
                 version=self.version,
@@ -353,11 +353,16 @@ class Snapshot:
     def files(self, predicate: str | Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the table's files as an Arrow table.
 
-        :param predicate: SQL text or a parsed predicate. Files that cannot hold a matching row are left out, by partition values
-            and statistics; a file that is returned need not hold one.
-        :param columns: columns wanted of ``path``, ``partition_values``, ``size``, ``modification_time``, ``data_change``,
-            ``stats``, ``tags``, ``deletion_vector``, ``base_row_id``, ``default_row_commit_version``, ``clustering_provider``.
-        :raises PredicateException: the predicate does not parse or names an unknown column.
+        The cost is that of the columns: for 10^6 files, paths take 100 MB, each partition value 20 MB, and statistics (text of
+        half a kilobyte each) 400 MB and most of the time, so they are read only if asked for. ``num_files`` and
+        ``size_in_bytes`` need no list at all.
+
+        :param predicate: SQL text or a parsed predicate. Files that cannot have matching rows, by partition values and
+            statistics, are left out; the files returned need not have any.
+        :param columns: columns to return, of ``path``, ``partition_values``, ``size``, ``modification_time``, ``data_change``,
+            ``stats``, ``tags``, ``deletion_vector``, ``base_row_id``, ``default_row_commit_version``, ``clustering_provider``;
+            ``None`` for all but ``stats``.
+        :raises PredicateException: if the predicate does not parse or names an unknown column.
 
         Also raises as :meth:`check_readable` does.
         """
@@ -367,24 +372,24 @@ class Snapshot:
         return self.read_with_checkpoint(lambda reader, tail: live_files(reader, tail, file_filter=file_filter, columns=columns))
 
     def add_files(self, predicate: str | Predicate | None = None) -> list[AddFile]:
-        """Return the table's files as actions; for results known to be small."""
-        from airflow_delta.log.checkpoint.file_columns import to_add_files
-        from airflow_delta.log.replay.live_files import live_files
+        """Return the table's files as actions, for results known to be small."""
+        from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
 
-        file_filter = self._file_filter(predicate) if predicate is not None else None
-        return self.read_with_checkpoint(lambda reader, tail: to_add_files(live_files(reader, tail, file_filter=file_filter)))
+        return to_add_files(self.files(predicate, FILE_COLUMNS))
 
     def files_at(self, paths: Collection[str]) -> dict[str, AddFile]:
-        """Return the live files with these paths, as the log spells them; only they are looked up."""
+        """Return the live files with these paths, as spelled in the log; looks up only these."""
         found = {add.path: add for add in self.tail_files().adds.values() if add.path in paths}
         missing = {path for path in paths if path not in found}
         if missing and self.segment.checkpoint is not None:
-            from airflow_delta.log.checkpoint.file_columns import to_add_files
+            from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
             from airflow_delta.log.replay.filter import PathFilter
             from airflow_delta.log.replay.live_files import live_files
 
             wanted = PathFilter(missing)
-            files = self.read_with_checkpoint(lambda reader, tail: live_files(reader, tail, file_filter=wanted))
+            files = self.read_with_checkpoint(
+                lambda reader, tail: live_files(reader, tail, file_filter=wanted, columns=FILE_COLUMNS)
+            )
             found.update((file.path, file) for file in to_add_files(files))
         return found
 
@@ -419,9 +424,9 @@ class Snapshot:
     def read_with_checkpoint(self, read: Callable[[CheckpointReader | None, TailFiles], T]) -> T:
         """Call ``read`` with the checkpoint (or ``None``) and the reconciled commits after it.
 
-        A corrupt checkpoint is left out and ``read`` called again with an older one, or with the commits alone.
+        If the checkpoint is corrupt, ``read`` is called again with an older one, or with only the commits.
 
-        :raises DeltaLogCorruptedException: no other files make up this version.
+        :raises DeltaLogCorruptedException: if the version cannot be rebuilt from other files.
         """
         while True:
             tail = self.tail_files()
@@ -446,9 +451,9 @@ class Snapshot:
         return None
 
     def checkpoint_reader(self) -> CheckpointReader | None:
-        """Return a reader of the segment's checkpoint, or ``None`` when it has none.
+        """Return a reader of the segment's checkpoint, or ``None`` if it has none.
 
-        A new one each time: another writer may have replaced the file, which what was read of the old one does not fit.
+        It is a new one each time: if another writer replaced the file, an old footer would not fit it.
         """
         checkpoint = self.segment.checkpoint
         if checkpoint is None:
@@ -461,13 +466,13 @@ class Snapshot:
         checkpoint = self.segment.checkpoint
         version = checkpoint.version if checkpoint is not None else self.version
         return DeltaLogCorruptedException(
-            f"The checkpoint of version {version} of table {self.log.uri} is damaged: it holds bytes that are no text ({error}).",
+            f"The checkpoint of version {version} of table {self.log.uri} is damaged: it has invalid UTF-8 ({error}).",
             table=self.log.uri,
             version=version,
         )
 
     def _drop_checkpoint(self, error: DeltaLogCorruptedException) -> None:
-        """Replace the segment by one without its checkpoint, or raise the error when there is none."""
+        """Replace the segment by one without its checkpoint, or raise the error if there is none."""
         checkpoint = self.segment.checkpoint
         if checkpoint is None:
             raise error
@@ -476,14 +481,14 @@ class Snapshot:
             segment = load_segment(self.log.store, self.version, exclude=excluded)
         except (DeltaLogCorruptedException, LookupError) as other:
             raise DeltaLogCorruptedException(
-                f"{error.message} Neither an older checkpoint nor the commits since the first can replace it: {other}",
+                f"{error.message} It cannot be replaced by an older checkpoint or by all commits either: {other}",
                 table=self.log.uri,
                 version=checkpoint.version,
             ) from error
         if segment is None:
             raise error
         logger.warning(
-            "Table %s: the checkpoint of version %s is corrupt and is left out (%s); reading %s instead",
+            "Table %s: ignoring the corrupt checkpoint of version %s (%s); reading %s instead",
             self.log.uri,
             checkpoint.version,
             error.message,
@@ -495,11 +500,11 @@ class Snapshot:
     # -- totals ---------------------------------------------------------------------------------------------------------------
 
     def derived_totals(self) -> Totals | None:
-        """Return number and bytes of the files when small files tell them; never reads the list of files."""
+        """Return number and bytes of the files if they can be derived from small files; never reads the list of files."""
         return self.derive_totals()[0]
 
     def derive_totals(self) -> tuple[Totals | None, CommitHead | None]:
-        """Return the derived totals, and what the version's commit says about itself where it was decoded for them."""
+        """Return the derived totals, and the head of the version's commit if it was decoded for them."""
         if self._segment is None:
             return Totals.empty(), None
         with self._lock:
@@ -523,18 +528,18 @@ class Snapshot:
         return totals
 
     def count_totals(self) -> Totals:
-        """Count the files, whatever the checksum says: reads their paths and sizes, and all of them when they are few."""
+        """Count the files regardless of the checksum: reads their paths and sizes, and if they are few, everything."""
         from airflow_delta.log.replay.counts import count_totals
 
         return self.read_with_checkpoint(count_totals)
 
     def set_totals(self, totals: Totals) -> None:
-        """Remember totals that were counted, for this version's checksum and the next versions."""
+        """Remember totals that were counted, for the checksum of this version and for later versions."""
         with self._lock:
             self._state = replace(self._small_state(), totals=totals, totals_version=self.version)
 
     def complete_state(self) -> None:
-        """Read or count all that a checksum holds, whatever it costs."""
+        """Read or count everything that a checksum needs, whatever it costs."""
         totals = self.derived_totals()
         if totals is None or not totals.is_complete:
             self.set_totals(self.count_totals())
@@ -543,12 +548,12 @@ class Snapshot:
     # -- verification ---------------------------------------------------------------------------------------------------------
 
     def validate_checksum(self, *, fatal: bool = True) -> bool:
-        """Compare this version's checksum with the state that checkpoint and commits give (Delta's ``validateChecksum``).
+        """Compare this version's checksum with the state in its checkpoint and commits (Delta's ``validateChecksum``).
 
         Reads the whole state of the table. Without a checksum there is nothing to compare.
 
-        :param fatal: raise when they differ; else warn, go on with what the log gives, and return ``False``.
-        :raises DeltaChecksumMismatchException: they differ, and that is fatal.
+        :param fatal: raise if they differ; otherwise warn, use the state in the log, and return ``False``.
+        :raises DeltaChecksumMismatchException: if they differ and ``fatal`` is set.
         """
         from airflow_delta.log.checksum_validation import computed_snapshot, find_mismatches, mismatch_error
 

@@ -1,7 +1,7 @@
-"""What a snapshot knows without its list of files: protocol, metadata, transactions, domains and totals.
+"""The state of a snapshot without its list of files: protocol, metadata, transactions, domains and totals.
 
-Comes from the newest checksum file and the commits after it, else from the commits since the checkpoint; the checkpoint itself is
-opened only for what neither of them says.
+It is read from the newest checksum file and later commits, else from the commits after the checkpoint; the checkpoint itself is
+opened only for what these do not have.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _RETENTION = "delta.settransactionretentionduration"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """State of one version beside its files.
+    """State of one version, apart from its files.
 
-    :param overlay: what the commits after ``base_version`` say.
-    :param base_version: version that the bases below describe: of a checksum, of the checkpoint, or -1 for an empty log.
-    :param base_transactions: complete transactions at the base, or ``None`` when they must be read from older files.
-    :param base_domains: complete domains at the base, or ``None``.
-    :param totals: of the version ``totals_version``, which is not above the snapshot's; ``None`` when only ``checksum`` can tell.
-    :param checksum: of the version ``base_version``, when the state was read from it.
+    :param overlay: state from the commits after ``base_version``.
+    :param base_version: version of the base: of a checksum, of the checkpoint, or -1 for an empty log.
+    :param base_transactions: all transactions at the base, or ``None`` if they must be read from older files.
+    :param base_domains: all domains at the base, or ``None``.
+    :param totals: totals at ``totals_version``, at or below the snapshot's version; ``None`` if only ``checksum`` may have them.
+    :param checksum: checksum of ``base_version``, if the state was read from it.
     """
 
     overlay: SmallState
@@ -60,9 +60,9 @@ class SnapshotState:
     checksum: VersionChecksum | None = None
 
     def advanced(self, commits: Sequence[CommitFile], *, table: str) -> SnapshotState:
-        """Return the state after some more commits."""
+        """Return the state after further commits."""
         later = read_small_state(commits, table=table)
-        # The list at the base lacks what had expired then. Under another retention that may be alive again.
+        # The list at the base lacks expired transactions, which may be valid again under another retention.
         pruned = later.metadata is not None and self.metadata is not None and _retention(self.metadata) is not None
         stale = pruned and _retention(self.metadata) != _retention(later.metadata)
         return replace(
@@ -74,23 +74,23 @@ class SnapshotState:
         )
 
     def transactions(self) -> dict[str, SetTransaction] | None:
-        """Return all transactions, also expired ones, or ``None`` when older files must be read."""
+        """Return all transactions, expired ones included, or ``None`` if older files must be read."""
         if self.base_transactions is None:
             return None
         return {**self.base_transactions, **self.overlay.transactions}
 
     def domains(self) -> dict[str, DomainMetadata] | None:
-        """Return the live domains, or ``None`` when older files must be read."""
+        """Return the live domains, or ``None`` if older files must be read."""
         if self.base_domains is None:
             return None
         merged = {**self.base_domains, **self.overlay.domains}
         return {name: domain for name, domain in merged.items() if not domain.removed}
 
     def totals_at(self, version: int, read_commits: ReadCommits, *, table: str) -> tuple[Totals | None, CommitHead | None]:
-        """Return the totals of a version from known ones and the commits since, and what its commit says about itself.
+        """Return the totals of a version, derived from known ones and the commits since, and the head of its commit.
 
-        The totals are ``None`` when they cannot be derived, the other where its commit was not looked at. Never reads more than a
-        bounded number of commits.
+        The totals are ``None`` if they cannot be derived, the head if the commit was not read. Reads only a bounded number of
+        commits.
         """
         if version - self.totals_version > _TOTALS_COMMITS:
             return None, None
@@ -103,13 +103,13 @@ class SnapshotState:
 
 
 def _retention(metadata: Metadata | None) -> str | None:
-    """Return the retention of transactions as it stands in the metadata."""
+    """Return the retention of transactions in the metadata, unparsed."""
     configuration = metadata.configuration if metadata is not None else {}
     return next((value for key, value in configuration.items() if key.lower() == _RETENTION), None)
 
 
 class ReadOnce:
-    """Reads of commits that are known to exist, each commit once: state and file actions come from the same ones."""
+    """Reads each commit only once, for both state and file actions; the commits must exist."""
 
     def __init__(self, read: ReadCommits) -> None:
         self._read = read
@@ -124,9 +124,9 @@ class ReadOnce:
 
 
 def resolve_state(store: LogStore, segment: LogSegment, read_commits: ReadCommits) -> SnapshotState:
-    """Read the state of a segment's version from its checksum and commits; the checkpoint is not opened.
+    """Read the state of a segment's version from its checksum and commits, without opening the checkpoint.
 
-    ``protocol`` and ``metadata`` stay ``None`` where only the checkpoint can say.
+    ``protocol`` and ``metadata`` are ``None`` if only the checkpoint has them.
     """
     table = store.root
     for version in segment.checksum_versions[:_CHECKSUMS_TRIED]:
@@ -162,7 +162,7 @@ def _from_checksum(version: int, checksum: VersionChecksum) -> SnapshotState:
 
 
 class TailCache:
-    """The reconciled file actions after a checkpoint, kept over updates; new commits wait undecoded until somebody asks.
+    """The reconciled file actions after a checkpoint, kept across updates; new commits are decoded only when needed.
 
     :param base: reconciled actions; never changed.
     """
@@ -181,7 +181,7 @@ class TailCache:
         return self._base
 
     def advanced(self, commits: Sequence[CommitFile]) -> TailCache | None:
-        """Return the cache of a later version, or ``None`` when too much waits to be held in memory."""
+        """Return the cache of a later version, or ``None`` if too many undecoded commits would be kept in memory."""
         waiting = (*self._waiting, *(commit for commit in commits if has_file_actions(commit.data)))
         if len(waiting) > _WAITING_COMMITS or sum(len(commit.data) for commit in waiting) > _WAITING_BYTES:
             return None
@@ -191,11 +191,11 @@ class TailCache:
 def missing_actions(
     version: int, *, table: str, protocol: Protocol | None, metadata: Metadata | None
 ) -> DeltaLogCorruptedException:
-    """Return the error of a log that lacks a protocol or metadata action."""
+    """Return the error for a log that lacks a protocol or metadata action."""
     lacking = " and ".join(name for name, action in (("protocol", protocol), ("metaData", metadata)) if action is None)
     return DeltaLogCorruptedException(
-        f"Version {version} of table {table} cannot be rebuilt: its log holds no {lacking} action. Every table has both since "
-        "its first commit, so files of the log are missing or damaged; restore them from a backup.",
+        f"Version {version} of table {table} cannot be rebuilt: its log has no {lacking} action. Every table has both since "
+        "its first commit, so files of the log are missing or damaged. Restore them from a backup.",
         table=table,
         version=version,
     )

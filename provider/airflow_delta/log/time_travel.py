@@ -1,7 +1,7 @@
-"""Which version a point in time means (Delta's DeltaHistoryManager).
+"""Time travel: finding the version for a point in time (Delta's DeltaHistoryManager).
 
-Times of commit files may go back (clock skew, copied tables): each counts as at least one millisecond after the one before.
-Tables with in-commit timestamps record them in the commits, from the version on that enabled them.
+Times of commit files may go backwards (clock skew, copied tables), so each counts as at least one millisecond after the one
+before. Tables with in-commit timestamps record them in the commits, starting with the version that enabled them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
 def version_at_timestamp(log: DeltaLog, timestamp: datetime | int) -> int:
-    """Return the last version committed at a time or before it.
+    """Return the last version committed at or before a time.
 
     :param timestamp: a datetime (naive: UTC), or milliseconds since the epoch.
-    :raises VersionNotFoundException: the time is before the earliest version that can be rebuilt, or after the latest.
-    :raises MissingCommitTimestampException: a commit lacks the in-commit timestamp that it must have; or
+    :raises VersionNotFoundException: if the time is before the earliest version that can be rebuilt, or after the latest.
+    :raises MissingCommitTimestampException: if a commit lacks a required in-commit timestamp; or
         :class:`~airflow_delta.exceptions.MissingCommitInfoException`.
     """
     wanted = to_milliseconds(timestamp)
@@ -52,13 +52,13 @@ def version_at_timestamp(log: DeltaLog, timestamp: datetime | int) -> int:
     candidates = versions
     first_recorded = first_recorded_version(snapshot)
     if first_recorded is not None and versions[0] < first_recorded <= versions[-1]:
-        # The two kinds of times need not be in order with each other; when the recorded ones began, the metadata says.
+        # File times and recorded times need not be in order with each other; the metadata says when recording began.
         recorded = [version for version in versions if version >= first_recorded]
         since = snapshot.metadata.configuration.get(_ENABLEMENT_TIMESTAMP, "")
         begins = int(since) if since.isdigit() else times[recorded[0]]
         candidates = recorded if wanted >= begins else versions[: len(versions) - len(recorded)]
     low, high = 0, len(candidates)
-    while low < high:  # the first version that is later than wanted
+    while low < high:  # find the first version after the wanted time
         middle = (low + high) // 2
         if times[candidates[middle]] <= wanted:
             low = middle + 1
@@ -72,9 +72,9 @@ def version_at_timestamp(log: DeltaLog, timestamp: datetime | int) -> int:
 
 
 def to_milliseconds(timestamp: datetime | int) -> int:
-    """Return milliseconds since the epoch of a datetime (naive: UTC) or of such a number."""
+    """Return a datetime (naive: UTC) or a number as milliseconds since the epoch."""
     if isinstance(timestamp, bool) or not isinstance(timestamp, (int, datetime)):
-        raise DeltaIllegalArgumentException(f"A time is a datetime or milliseconds since the epoch, not {timestamp!r}.")
+        raise DeltaIllegalArgumentException(f"timestamp must be a datetime or milliseconds since the epoch, got {timestamp!r}.")
     if isinstance(timestamp, int):
         return timestamp
     aware = timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)
@@ -97,7 +97,7 @@ def monotonic_timestamps(log: DeltaLog, versions: Sequence[int], statuses: Itera
 
 
 def first_recorded_version(snapshot: Snapshot) -> int | None:
-    """Return the first version with an in-commit timestamp, or ``None`` when the table does not have them."""
+    """Return the first version with an in-commit timestamp, or ``None`` if the table does not have them."""
     if not snapshot.properties.enable_in_commit_timestamps:
         return None
     enabled_at = snapshot.metadata.configuration.get(_ENABLEMENT_VERSION, "0")
@@ -108,8 +108,8 @@ def required_timestamp(version: int, data: bytes, *, table: str) -> int:
     """Return the in-commit timestamp of a commit that must have one (Delta's ``getRequiredInCommitTimestamp``).
 
     :param data: content of the commit.
-    :raises MissingCommitInfoException: the commit has no ``commitInfo``.
-    :raises MissingCommitTimestampException: its ``commitInfo`` has no timestamp.
+    :raises MissingCommitInfoException: if the commit has no ``commitInfo``.
+    :raises MissingCommitTimestampException: if its ``commitInfo`` has no timestamp.
     """
     return timestamp_of_info(version, read_commit_info(version, data, table=table), table=table)
 
@@ -117,9 +117,9 @@ def required_timestamp(version: int, data: bytes, *, table: str) -> int:
 def timestamp_of_info(version: int, info: Mapping[str, Any] | None, *, table: str) -> int:
     """Return the in-commit timestamp that a ``commitInfo`` must have; raises as :func:`required_timestamp` does."""
     way_out = (
-        f"The table has in-commit timestamps ({_ENABLED}), so every commit must carry one: a writer that does not know them "
-        f"wrote this one, or {commit_file(version)} was damaged. Restore the file from a backup, or the table to an earlier "
-        "version; stop that writer first."
+        f"The table has in-commit timestamps ({_ENABLED}), so every commit must have one. Either the commit is by a writer that "
+        f"does not support them, or {commit_file(version)} is damaged. Stop that writer, then restore the file from a backup, or "
+        "the table to an earlier version."
     )
     if info is None:
         raise MissingCommitInfoException(
@@ -136,7 +136,7 @@ def timestamp_of_info(version: int, info: Mapping[str, Any] | None, *, table: st
 
 
 def _times(log: DeltaLog, snapshot: Snapshot, versions: Sequence[int], statuses: Iterable[FileStatus]) -> Mapping[int, int]:
-    """Return the times of commits; those that stand in the commits are read when asked for."""
+    """Return the times of commits; in-commit timestamps are read on access."""
     first = first_recorded_version(snapshot)
     before = [version for version in versions if first is None or version < first]
     times = monotonic_timestamps(log, before, statuses)

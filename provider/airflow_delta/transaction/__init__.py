@@ -1,6 +1,6 @@
-"""One optimistic transaction over a Delta log: what it reads, what it changes, and whether it may be committed.
+"""Optimistic transactions on a Delta log.
 
-The names below are loaded when they are first asked for, so that importing this package costs nothing.
+The names below are loaded on first use, so that importing this package costs nothing.
 """
 
 from __future__ import annotations

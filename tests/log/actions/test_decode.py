@@ -1,4 +1,4 @@
-"""Decoding of commit files."""
+"""Decoding commit files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletion vectors: the bytes that Delta Spark writes, all storage types, and what is damaged."""
+"""Deletion vectors: the bytes that Delta Spark writes, all storage types, and damaged vectors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_the_same_bytes_as_delta_spark(store):
 
 @pytest.mark.parametrize("directory", ["", "aB", "staged/tx/stage/1-ab"])
 def test_what_is_written_is_read_back(store, directory):
-    descriptors = write_deletion_vectors(store, directory, MANY, max_inline_size=40)
+    descriptors = write_deletion_vectors(store, directory, MANY)
+    for small in (0, -1):
+        descriptors[small] = inline_deletion_vector(MANY[small])
     assert [d.storage_type for d in descriptors] == ["i", "u", "u", "u", "i"]
     assert len({vector_path(store, d) for d in descriptors if d.storage_type == "u"}) == 1
     assert read_deletion_vectors(store, descriptors) == MANY
@@ -71,9 +73,9 @@ def test_what_is_written_is_read_back(store, directory):
     assert read_deletion_vectors(store, descriptors + elsewhere) == MANY * 2
 
 
-def test_nothing_is_written_when_all_vectors_are_inline(store, tmp_path):
+def test_nothing_is_written_for_no_vectors(store, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    write_deletion_vectors(store, "sub", [BitMap64([7])], max_inline_size=1000)
+    assert write_deletion_vectors(store, "sub", []) == []
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -97,7 +99,7 @@ def test_z85_of_its_specification():
     assert z85_encode(bytes.fromhex("864FD26FB559F75B")) == "HelloWorld"
     assert z85_decode("%nSc0") == b"\xff" * 4
     for text in ("abcd", "abc~e", "#####", "%nSc1"):
-        with pytest.raises(ValueError, match=r"multiple|none of Z85|too large"):
+        with pytest.raises(ValueError, match=r"multiple|not a Z85 character|too large"):
             z85_decode(text)
     with pytest.raises(ValueError, match="multiple of four"):
         z85_encode(b"abc")
@@ -111,18 +113,18 @@ INLINE = inline_deletion_vector(BitMap64([1, 3]))
     [
         (replace(FIRST, size_in_bytes=35), "DELTA_DELETION_VECTOR_SIZE_MISMATCH"),
         (replace(FIRST, size_in_bytes=4000), "ends before"),
-        (replace(FIRST, cardinality=3), "3 rows are deleted, it marks 2.*CARDINALITY"),
-        (replace(FIRST, path_or_inline_dv="ab~xGbc/mzxKF74^k1%O}"), "no UUID"),
+        (replace(FIRST, cardinality=3), "3 rows are deleted, but the vector marks 2.*CARDINALITY"),
+        (replace(FIRST, path_or_inline_dv="ab~xGbc/mzxKF74^k1%O}"), "not a UUID"),
         (replace(FIRST, storage_type="x"), "storage type is 'x'"),
-        (replace(INLINE, path_or_inline_dv="~" + INLINE.path_or_inline_dv[1:]), "none of Z85"),
+        (replace(INLINE, path_or_inline_dv="~" + INLINE.path_or_inline_dv[1:]), "not a Z85 character"),
         (replace(INLINE, path_or_inline_dv=INLINE.path_or_inline_dv[:5]), "SIZE_MISMATCH"),
         (replace(INLINE, path_or_inline_dv="00000" + INLINE.path_or_inline_dv[5:]), "magic number 0"),
         (replace(INLINE, path_or_inline_dv=z85_encode((1681511376).to_bytes(4, "little"))), "SIZE_MISMATCH"),
         (
             replace(INLINE, path_or_inline_dv=z85_encode((1681511376).to_bytes(4, "little") + bytes(4)), size_in_bytes=8),
-            "not portable",
+            "non-portable",
         ),
-        (replace(INLINE, size_in_bytes=INLINE.size_in_bytes - 2), "no Roaring bitmap"),
+        (replace(INLINE, size_in_bytes=INLINE.size_in_bytes - 2), "not a Roaring bitmap"),
     ],
 )
 def test_descriptors_that_do_not_fit(store, descriptor, reason):

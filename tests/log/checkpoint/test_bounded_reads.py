@@ -1,4 +1,4 @@
-"""What a log names is read within bounds: regular files only, and of deletion vectors no more than they can be."""
+"""Reads of files named in a log are bounded: only regular files, and never more of a deletion vector than it can have."""
 
 from __future__ import annotations
 
@@ -99,15 +99,15 @@ FIRST = BitMap64([1, 3, 70_000])
 @pytest.mark.parametrize(
     ("changes", "num_records", "reason"),
     [
-        ({}, 70_000, "marks row 70000 of a file that has 70000 rows"),
-        ({}, 2, "3 rows are deleted of a file that has 2"),
-        ({"size_in_bytes": 2**31 - 1}, None, "far more than the 3 rows"),
-        ({"size_in_bytes": 2**31 - 1, "cardinality": 10**17}, 10**16, "deleted of a file that has"),
+        ({}, 70_000, "marks row 70000, but the file has 70000 rows"),
+        ({}, 2, "3 rows are deleted, but the file has 2"),
+        ({"size_in_bytes": 2**31 - 1}, None, "far more than 3 deleted rows"),
+        ({"size_in_bytes": 2**31 - 1, "cardinality": 10**17}, 10**16, "deleted, but the file has"),
         ({"size_in_bytes": 10**18, "cardinality": 10**17}, None, "10{18} bytes"),
         ({"size_in_bytes": 2**31 - 1, "cardinality": 10**17}, None, "ends before"),
         ({"size_in_bytes": -1}, None, "-1 bytes"),
         ({"offset": -1}, None, "offset -1"),
-        ({"cardinality": -1}, None, "mark -1 rows"),
+        ({"cardinality": -1}, None, "and -1 rows"),
         ({"offset": 2**62}, None, "at offset 4"),
         ({"offset": 2**31 - 1}, None, "ends before"),
     ],
@@ -124,14 +124,14 @@ def test_inline_vectors_are_bounded_as_well(store: LocalStore) -> None:
     assert read_deletion_vector(store, good, num_records=70_001) == FIRST
     with pytest.raises(DeltaLogCorruptedException, match="marks row 70000"):
         read_deletion_vector(store, good, num_records=70_000)
-    with pytest.raises(DeltaLogCorruptedException, match="which no file has"):
+    with pytest.raises(DeltaLogCorruptedException, match="which no file can have"):
         read_deletion_vector(store, inline_deletion_vector(BitMap64([2**64 - 1])))
     # What comes after the declared bytes is not decoded.
     assert read_deletion_vector(store, replace(good, path_or_inline_dv=good.path_or_inline_dv + "~" * 10_000_000)) == FIRST
 
 
 def test_only_the_bytes_of_the_vectors_are_read(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of many vectors, three of which are wanted: two close together and one a gigabyte away."""
+    """A file of many vectors, three of which are read: two close together and one a gigabyte away."""
     bitmaps = [BitMap64([number, number + 9]) for number in range(4)]
     descriptors = write_deletion_vectors(store, "", bitmaps[:3])
     path = tmp_path / vector_path(store, descriptors[0])
@@ -150,7 +150,7 @@ def test_only_the_bytes_of_the_vectors_are_read(store: LocalStore, tmp_path: Pat
 
 
 def test_a_vector_of_many_rows_takes_no_memory_by_row(table: Path) -> None:
-    """4 KB mark 20 million rows: planned in a process of its own, whose memory at its peak is measured."""
+    """4 KB mark 20 million rows: planned in a separate process, whose peak memory is measured."""
     store = LocalStore(str(table), {"durable": "false"})
     protocol = tables.protocol(3, 7, reader_features=["deletionVectors"], writer_features=["deletionVectors"])
     [vector] = write_deletion_vectors(store, "", [BitMap64(range(ROWS))])
@@ -200,5 +200,5 @@ def test_a_scan_checks_the_rows_of_the_file(table: Path) -> None:
     protocol = tables.protocol(3, 7, reader_features=["deletionVectors"], writer_features=["deletionVectors"])
     vector = inline_deletion_vector(BitMap64([9]))
     tables.write_commit(table, 0, protocol, tables.metadata(), tables.add("f", stats='{"numRecords":9}', deletion_vector=vector))
-    with pytest.raises(DeltaError, match="marks row 9 of a file that has 9 rows"):
+    with pytest.raises(DeltaError, match="marks row 9, but the file has 9 rows"):
         plan_version_scan(DeltaLog.for_table(str(table)), 0)

@@ -1,4 +1,4 @@
-"""``_last_checkpoint``: its canonical checksum, and that a wrong hint is only a slower one (Delta's LastCheckpointInfoSuite)."""
+"""``_last_checkpoint``: its canonical checksum, and wrong hints, which only cost time (Delta's LastCheckpointInfoSuite)."""
 
 from __future__ import annotations
 

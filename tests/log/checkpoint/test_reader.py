@@ -1,4 +1,4 @@
-"""Reading checkpoints: of delta-rs and our own, with and without footer statistics, and damaged ones."""
+"""Reading checkpoints by delta-rs and by us, with and without footer statistics, and damaged ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reader_of(table: Path) -> CheckpointReader:
 
 
 def rewrite(table: Path, **options) -> None:
-    """Write the checkpoint anew with other Parquet settings."""
+    """Rewrite the checkpoint with other Parquet settings."""
     for part in (table / "_delta_log").glob("*.checkpoint*.parquet"):
         pq.write_table(pq.read_table(part), part, **options)
 
@@ -82,11 +82,10 @@ def test_every_kind_of_action(request: pytest.FixtureRequest, writer: str, setti
         assert reader.domain_metadata() == {}
     assert reader.transactions() == {"a": 3, "b": 5}
     assert [reader.transaction_version(app) for app in ("a", "b", "c")] == [3, 5, None]
-    adds = [row for batch in reader.add_batches(["path", "size"]) for row in batch.to_pylist()]
+    adds = [row for batch in reader.batches("add", ["path", "size"]) for row in batch.to_pylist()]
     assert len(adds) == 16
     assert all(set(row) == {"path", "size"} for row in adds)
-    assert reader.add_count() in (16, None)
-    removes = [row for batch in reader.remove_batches(["path"]) for row in batch.to_pylist()]
+    removes = [row for batch in reader.batches("remove", ["path"]) for row in batch.to_pylist()]
     assert len(removes) == (4 if writer == "delta_rs_table" else 0)
 
 
@@ -107,7 +106,7 @@ def test_many_parts(our_table: Path) -> None:
     log_path(our_table, f"{0:020d}.checkpoint.parquet").unlink()
     reader = reader_of(our_table)
     assert len(reader.parts) == 7
-    assert sum(batch.num_rows for batch in reader.add_batches(["path"])) == 16
+    assert sum(batch.num_rows for batch in reader.batches("add", ["path"])) == 16
     assert reader.transaction_version("b") == 5
     assert reader.protocol_and_metadata()[1] == metadata(partition_columns=["part"])
     assert reader.num_rows == 21
@@ -115,7 +114,7 @@ def test_many_parts(our_table: Path) -> None:
 
 def test_columns_that_are_not_there_are_left_out(delta_rs_table: Path) -> None:
     reader = reader_of(delta_rs_table)
-    (batch,) = reader.add_batches(["path", "stats_parsed.numRecords", "nonsense"])
+    (batch,) = reader.batches("add", ["path", "stats_parsed.numRecords", "nonsense"])
     assert batch.schema.names == ["path"]
     assert not reader.has_column(("stats_parsed",))
     assert reader.has_column(("deletionVector", "storageType"))
@@ -140,7 +139,7 @@ DAMAGE = {
     [
         lambda reader: reader.protocol_and_metadata(),
         lambda reader: reader.transaction_version("a"),
-        lambda reader: list(reader.add_batches(["path", "partitionValues", "stats"])),
+        lambda reader: list(reader.batches("add", ["path", "partitionValues", "stats"])),
     ],
     ids=["metadata", "txn", "files"],
 )
@@ -151,7 +150,7 @@ def test_damaged_files_are_named(our_table: Path, damage, read) -> None:
     reader = reader_of(our_table)
     if damage is DAMAGE["pages overwritten"]:
         with pytest.raises(DeltaLogCorruptedException, match=file.name):
-            list(reader.add_batches(["path", "partitionValues", "stats"]))
+            list(reader.batches("add", ["path", "partitionValues", "stats"]))
         return
     with pytest.raises(DeltaLogCorruptedException, match=f"{file.name}.*{our_table}") as error:
         read(reader)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log import AddFile, DeletionVectorDescriptor, DeltaLog, DomainMetadata, RemoveFile, Snapshot
 from airflow_delta.log.actions.actions import encode_actions
+from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS
 from airflow_delta.log.checkpoint.last_checkpoint import canonical_checksum, read_last_checkpoint
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from support.tables import add, append, commit_path, log_path, metadata, protocol, remove, txn, write_commit
@@ -60,7 +61,7 @@ def build(table: Path, *, configuration: dict[str, str] | None = None, latest: i
 
 def state(snapshot: Snapshot) -> dict:
     return {
-        "files": sorted(map(str, snapshot.files().to_pylist())),
+        "files": sorted(map(str, snapshot.files(columns=FILE_COLUMNS).to_pylist())),
         "tombstones": sorted(map(str, snapshot.tombstones().to_pylist())),
         "transactions": dict(snapshot.set_transactions),
         "domains": snapshot.domain_metadata,
@@ -71,7 +72,7 @@ def state(snapshot: Snapshot) -> dict:
 
 
 def only_checkpoints(table: Path) -> None:
-    """Delete what a reader could use instead; the last commit stays, as Delta wants it."""
+    """Delete what a reader could use instead, except the last commit, which Delta requires."""
     commits = sorted((table / "_delta_log").glob("[0-9]*.json"))
     for file in [path for path in commits if path.stem.isdigit()][:-1] + list((table / "_delta_log").glob("*.crc")):
         file.unlink()

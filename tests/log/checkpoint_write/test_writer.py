@@ -1,4 +1,4 @@
-"""Checkpoints that we write: complete, sorted, without what has expired, and readable by delta-rs."""
+"""Checkpoints that we write: complete, sorted, without expired actions, and readable by delta-rs."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_a_wrong_checksum_does_not_hinder_a_checkpoint(table: Path, caplog: pyte
     state = json.loads(crc.read_text())
     crc.write_text(json.dumps({**state, "numFiles": 5}))
     assert write_checkpoint(DeltaLog.for_table(str(table)).snapshot).num_of_add_files == 2
-    assert "say that there are 5 files, there are 2" in caplog.text
+    assert "add up to 5 files, but there are 2" in caplog.text
 
 
 def test_a_checkpoint_that_lost_files_is_not_published(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``<version>.crc``: written from the state before plus the commit, read on start, never trusted blindly (ChecksumSuite)."""
+"""``<version>.crc``: derived from the previous state and the commit, read on start, never trusted blindly (ChecksumSuite)."""
 
 from __future__ import annotations
 

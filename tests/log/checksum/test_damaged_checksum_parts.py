@@ -1,4 +1,4 @@
-"""Parts of a checksum that are malformed: they count as absent, and what is written from them is right or left out."""
+"""Malformed parts of a checksum count as absent, and what is derived from them is correct or left out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_without_the_number_of_deleted_rows_none_is_made_up(log: DeltaLog, table
 
 @pytest.mark.parametrize("part", ["allFiles", "fileSizeHistogram", "setTransactions", "domainMetadata"])
 def test_bytes_that_are_no_text(log: DeltaLog, table: Path, part: str) -> None:
-    """JSON is UTF-8; a flipped bit in a part that is decoded late is met late."""
+    """JSON is UTF-8; a flipped bit in a part that is decoded on demand is found on demand."""
     content = {**crc(table, 0), part: "AAAA"}
     crc_path(table, 0).write_bytes(json.dumps(content).encode().replace(b"AAAA", b"A\x80\x80A"))
     fresh = DeltaLog.for_table(str(table)).snapshot

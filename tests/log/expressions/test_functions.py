@@ -1,4 +1,4 @@
-"""Which functions an expression may call: Spark's own deterministic ones, in whatever spelling, and no more."""
+"""Which functions an expression may call: only Spark's built-in deterministic ones, in any spelling."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_conditions_are_stricter_than_values():
         ("current_date()", None, None),
         ("sum(x)", "built-in deterministic", "built-in deterministic"),
         ("system.builtin.version()", "qualified", "qualified"),
-        ("s = 'a", "not closed", "not closed"),
-        ("s = `a", "not closed", "not closed"),
+        ("s = 'a", "unclosed", "unclosed"),
+        ("s = `a", "unclosed", "unclosed"),
         ("x /* '*/ = reflect('a') /* '*/", "comment", "comment"),
         ("$$reflect('a')$$", "dollar", "dollar"),
         ("\"reflect\"('a')", 'calls "reflect"', 'calls "reflect"'),

@@ -1,4 +1,4 @@
-"""Literals in predicates: what each type of column is compared with here, what is left to Spark, what is no value at all."""
+"""Literals in predicates: which ones each column type is compared with here, which are left to Spark, and which are invalid."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_is_left_to_spark_rules_nothing_out(text: str) -> None:
         ("local = 'nonsense'", "'nonsense' is not a time"),
         ("id = cast('x' as int)", "'x' is not a number"),
         ("id = cast('1.5' as int)", "'1.5' is not a whole number"),
-        ("raw = X'zz'", "does not parse"),
+        ("raw = X'zz'", "not valid Spark SQL"),
         ("(" * 3000 + "id = 1" + ")" * 3000, "nested too deeply"),
         ("s = '" + "a" * 2_000_000 + "'", "characters; split it"),
     ],

@@ -1,4 +1,4 @@
-"""Column mapping: ids and physical names as they are given, kept and refused; columns renamed and dropped."""
+"""Column mapping: assigning, keeping and refusing ids and physical names; renaming and dropping columns."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_overwrite_reuses_columns_of_the_same_name_and_type():
     ],
 )
 def test_a_list_or_map_of_other_values_is_another_column(before: Any, now: Any, stays: bool):
-    """Else the change data feed would read what an overwrite removes with the type of what it writes."""
+    """Otherwise the change data feed would read the rows removed by an overwrite with the type of the new rows."""
     old = with_mode(metadata(mapped("l", 1, kind=before)), "name", 2)
     new = column_mapping.assign(with_mode(metadata(column("l", now)), "name", 2), old, overwrites_schema=True)
     assert (ids(new)["l"] == 1) is (physical(new)["l"] == "col-l") is stays
@@ -166,7 +166,7 @@ NONE, UPGRADED = metadata(column("a")), with_mode(metadata(mapped("a", 1, "a")),
         (NONE, with_mode(NONE, "id"), "from 'none' to 'id'.*DELTA_UNSUPPORTED_COLUMN_MAPPING_MODE_CHANGE"),
         (UPGRADED, with_mode(UPGRADED, "id"), "from 'name' to 'id'"),
         (with_mode(UPGRADED, "id"), UPGRADED, "from 'id' to 'name'"),
-        (with_mode(metadata(mapped("a", 1)), "name", 1), NONE, "from 'name' to 'none'.*rewrites them"),
+        (with_mode(metadata(mapped("a", 1)), "name", 1), NONE, "from 'name' to 'none'.*must rewrite them"),
         (with_mode(UPGRADED, "name", 2), NONE, "from 'name' to 'none'"),  # a dropped column may still be in files
         (UPGRADED, metadata(column("b")), "from 'name' to 'none'"),
         (metadata(mapped("a", 1)), with_mode(metadata(mapped("a", 1)), "name"), "METADATA_ALREADY_EXISTS"),
@@ -287,7 +287,7 @@ def test_changes_that_are_refused(change, said):
 
 def test_an_expression_that_cannot_be_read_may_refer_to_any_column():
     odd = with_mode(metadata(mapped("a", 1), mapped("b", 2), **{"delta.constraints.odd": "a > 1 AND"}), "name", 2)
-    with pytest.raises(DeltaAnalysisException, match="b cannot be changed: whether odd refers to it"):
+    with pytest.raises(DeltaAnalysisException, match="b cannot be changed: odd may refer to it"):
         drop_column(odd, ["b"])
 
 

@@ -1,4 +1,4 @@
-"""Constraints, invariants, default values and lengths, as metadata hold them; type changes and clustering likewise."""
+"""Constraints, invariants, default values, lengths, type changes and clustering, as stored in metadata."""
 
 from __future__ import annotations
 
@@ -192,7 +192,9 @@ def test_files_and_columns_may_not_change_in_one_commit(old, new, refused):
     if not refused:
         change_data_feed.check_column_mapping(new, old, has_file_actions=True, operation="WRITE")
         return
-    with pytest.raises(DeltaIllegalStateException, match=r"WRITE may not.*DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION"):
+    with pytest.raises(
+        DeltaIllegalStateException, match=r"WRITE cannot change files.*DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION"
+    ):
         change_data_feed.check_column_mapping(new, old, has_file_actions=True, operation="WRITE")
 
 

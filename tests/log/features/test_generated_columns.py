@@ -1,4 +1,4 @@
-"""What may generate a column. The same expressions were given to Delta Spark 4.4: it takes and refuses the same ones."""
+"""Which expressions may generate a column. Delta Spark 4.4 was given the same ones, and accepts and refuses the same."""
 
 from __future__ import annotations
 

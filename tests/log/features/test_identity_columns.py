@@ -59,7 +59,7 @@ def test_high_water_marks_are_set_by_name_of_any_case():
     assert with_high_water_marks(new, {"i": 5}) is new
 
 
-@pytest.mark.parametrize(("marks", "said"), [({"a": 1}, "'a' is no identity column"), ({"i": 2**63}, "run out of 64-bit")])
+@pytest.mark.parametrize(("marks", "said"), [({"a": 1}, "'a' is not an identity column"), ({"i": 2**63}, "run out of 64-bit")])
 def test_marks_that_are_refused(marks, said):
     with pytest.raises(DeltaAnalysisException, match=said):
         with_high_water_marks(metadata(PLAIN, identity()), marks)
@@ -73,9 +73,9 @@ def test_marks_that_are_refused(marks, said):
         (metadata(identity(), PLAIN, partition_by=["i"]), "DELTA_IDENTITY_COLUMNS_PARTITION_NOT_SUPPORTED"),
         (metadata(identity(start=None)), "DELTA_IDENTITY_COLUMN_INCONSISTENT_METADATA"),
         (metadata(identity(allowExplicitInsert="yes")), "DELTA_IDENTITY_COLUMN_INCONSISTENT_METADATA"),
-        (metadata(identity(step="1")), "no 64-bit number"),
-        (metadata(identity(highWaterMark=2**64)), "no 64-bit number"),
-        (metadata({**PLAIN, "type": {"type": "struct", "fields": [identity("x")]}}), "a.x is an identity column inside"),
+        (metadata(identity(step="1")), "not a 64-bit integer"),
+        (metadata(identity(highWaterMark=2**64)), "not a 64-bit integer"),
+        (metadata({**PLAIN, "type": {"type": "struct", "fields": [identity("x")]}}), "column a.x is nested"),
     ],
 )
 def test_what_an_identity_column_may_not_be(bad, said):

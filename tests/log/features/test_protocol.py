@@ -1,4 +1,4 @@
-"""The protocol: what is refused by name, what a table needs, and how it may change."""
+"""The protocol: which features are refused, which protocol a table needs, and how it may change."""
 
 from __future__ import annotations
 
@@ -68,7 +68,12 @@ def test_legacy_versions_are_written_while_their_features_are_not_used(versions)
         (protocol(1, 2), metadata(enableIcebergCompatV3="true"), "icebergCompatV3", "Iceberg readers need"),
         (protocol(3, 7, ["variantType"], ["variantType"]), metadata("variant"), "variantType", "DELTA_UNSUPPORTED_FEATURES_FOR_"),
         (protocol(1, 7, None, ["coordinatedCommits-preview"]), PLAIN, "coordinatedCommits-preview", "commit coordinator"),
-        (protocol(3, 7, ["catalogManaged"], ["catalogManaged"]), PLAIN, "catalogManaged", "the log on storage is not the truth"),
+        (
+            protocol(3, 7, ["catalogManaged"], ["catalogManaged"]),
+            PLAIN,
+            "catalogManaged",
+            "the log on storage is not authoritative",
+        ),
         (
             protocol(1, 7, None, ["redirectWriterOnly-preview"]),
             PLAIN,
@@ -159,10 +164,10 @@ def test_a_protocol_that_has_all_that_is_needed_stays_as_it_is_written():
     ("bad", "said"),
     [
         (protocol(3, 5, ["columnMapping"]), "needs writer version 7"),
-        (protocol(3, 7, None, ["deletionVectors"]), "lists reader features exactly when"),
-        (protocol(1, 7, ["deletionVectors"], ["deletionVectors"]), "lists reader features exactly when"),
-        (protocol(1, 7), "lists writer features exactly when"),
-        (protocol(1, 2, None, ["appendOnly"]), "lists writer features exactly when"),
+        (protocol(3, 7, None, ["deletionVectors"]), "must list reader features if and only if"),
+        (protocol(1, 7, ["deletionVectors"], ["deletionVectors"]), "must list reader features if and only if"),
+        (protocol(1, 7), "must list writer features if and only if"),
+        (protocol(1, 2, None, ["appendOnly"]), "must list writer features if and only if"),
         (protocol(3, 7, ["deletionVectors"], ["appendOnly"]), "lists deletionVectors for readers but not for writers"),
         (protocol(0, 2), "positive versions"),
     ],

@@ -1,4 +1,4 @@
-"""Partition values: every type both ways, directories, and what counts as equal."""
+"""Partition values: parsing and serialising every type, directories, and which strings are equal."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Types: their JSON and Arrow forms, and what data of one type may be written into columns of another."""
+"""Types: their JSON and Arrow forms, and which types may be written into columns of another type."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
@@ -16,7 +15,6 @@ from airflow_delta.log.schema.types import (
     LONG,
     STRING,
     TIMESTAMP,
-    TIMESTAMP_NTZ,
     ArrayType,
     DataType,
     DecimalType,
@@ -27,7 +25,6 @@ from airflow_delta.log.schema.types import (
     arrow_type,
     nullable_schema,
     parse_type,
-    type_from_arrow,
 )
 
 FLOAT, SHORT, BYTE, VOID = (PrimitiveType(name) for name in ("float", "short", "byte", "void"))
@@ -56,39 +53,8 @@ def test_what_is_no_type(value: Any) -> None:
         parse_type(value)
 
 
-@pytest.mark.parametrize(
-    ("arrow", "kind"),
-    [
-        (pa.uint8(), SHORT),
-        (pa.uint16(), INTEGER),
-        (pa.uint32(), LONG),
-        (pa.uint64(), DecimalType(20, 0)),
-        (pa.float16(), FLOAT),
-        (pa.large_string(), STRING),
-        (pa.string_view(), STRING),
-        (pa.large_binary(), PrimitiveType("binary")),
-        (pa.binary(4), PrimitiveType("binary")),
-        (pa.dictionary(pa.int8(), pa.string()), STRING),
-        (pa.timestamp("ns"), TIMESTAMP_NTZ),
-        (pa.timestamp("s", "Europe/Berlin"), TIMESTAMP),
-        (pa.large_list(pa.field("item", pa.int64(), nullable=False)), ArrayType(LONG, False)),
-        (pa.list_(pa.int64(), 3), ArrayType(LONG, True)),
-        (pa.null(), VOID),
-    ],
-    ids=str,
-)
-def test_arrow_types_that_spark_has_another_name_for(arrow: pa.DataType, kind: DataType) -> None:
-    assert type_from_arrow(arrow) == kind
-
-
-@pytest.mark.parametrize("arrow", [pa.time64("us"), pa.duration("s"), pa.decimal256(50, 2)], ids=str)
-def test_arrow_types_that_spark_does_not_have(arrow: pa.DataType) -> None:
-    with pytest.raises(DeltaAnalysisException, match="has no Spark form"):
-        type_from_arrow(arrow)
-
-
 def test_a_type_without_an_arrow_form() -> None:
-    with pytest.raises(DeltaAnalysisException, match="interval day to second has no Arrow form"):
+    with pytest.raises(DeltaAnalysisException, match="interval day to second has no Arrow equivalent"):
         arrow_type(PrimitiveType("interval day to second"))
 
 

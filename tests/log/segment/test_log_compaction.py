@@ -1,4 +1,4 @@
-"""Log compaction files stand for runs of commits and never change what is read (Delta's DeltaLogMinorCompactionSuite)."""
+"""Log compaction files replace runs of commits and never change what is read (Delta's DeltaLogMinorCompactionSuite)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mixed_table(table: Path) -> Path:
 
 
 def compact(table: Path, first: int, last: int) -> Path:
-    """Compact a run of commits with the reconciliation that the tail itself goes by."""
+    """Compact a run of commits with the same reconciliation as the tail."""
     from airflow_delta.log.actions.decode import decode_commits
     from airflow_delta.log.actions.reconciliation import TailFiles
 
@@ -40,7 +40,7 @@ def compact(table: Path, first: int, last: int) -> Path:
 
 
 def break_commits(table: Path, first: int, last: int) -> None:
-    """Keep the commits of a run, but with content that would fail or change the list of files."""
+    """Replace the commits of a run by content that would fail or change the list of files."""
     for version in range(first, last + 1):
         commit_path(table, version).write_text('{"add":{"path":"wrong"}}\n')
 

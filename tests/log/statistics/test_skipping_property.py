@@ -97,7 +97,7 @@ GREATEST["t"] = lambda v: milliseconds(max(v))
 
 
 def statistics(rows: list[Row], names: dict[str, str], *, tight: bool) -> str:
-    """The statistics of a file as Delta writes them: 32 characters of texts, milliseconds, the shortest text of floats."""
+    """The statistics of a file as Delta writes them: 32 characters of strings, milliseconds, the shortest text of floats."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}

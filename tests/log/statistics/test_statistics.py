@@ -1,4 +1,4 @@
-"""Statistics from Parquet footers: they bound the data, say nothing that is not certain, and other engines prune by them."""
+"""Statistics from Parquet footers: they bound the data, contain only what is certain, and other engines prune by them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import StagedFileException
+from airflow_delta.log.checkpoint.schema import spark_schema
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.types import from_arrow, to_json
+from airflow_delta.log.schema.types import StructType, parse_schema, to_json
 from airflow_delta.log.statistics.footers import read_footers
 from airflow_delta.log.statistics.statistics import stats_from_footer, truncate_max, truncate_min
 from airflow_delta.log.storage.base import FileStatus
@@ -43,9 +44,13 @@ TABLE = pa.table(
 )
 
 
+def schema_of(arrow: pa.Schema) -> StructType:
+    return parse_schema(json.dumps(spark_schema(arrow)))
+
+
 def statistics(path, table=TABLE, properties=None, **options):
     pq.write_table(table, path, **options)
-    text = stats_from_footer(pq.read_metadata(path), from_arrow(table.schema), TableProperties(properties or {}))
+    text = stats_from_footer(pq.read_metadata(path), schema_of(table.schema), TableProperties(properties or {}))
     return json.loads(text, parse_float=decimal.Decimal)
 
 
@@ -129,7 +134,7 @@ def test_lists_and_maps_have_null_counts_where_the_footer_is_certain(tmp_path):
 def test_tight_bounds(tmp_path):
     pq.write_table(TABLE, tmp_path / "f.parquet")
     footer = pq.read_metadata(tmp_path / "f.parquet")
-    schema = from_arrow(TABLE.schema)
+    schema = schema_of(TABLE.schema)
     assert "tightBounds" not in json.loads(stats_from_footer(footer, schema, TableProperties({})))
     assert json.loads(stats_from_footer(footer, schema, TableProperties({}), tight_bounds=True))["tightBounds"] is True
 
@@ -185,7 +190,7 @@ def test_delta_rs_accepts_our_statistics_and_prunes_by_them(tmp_path):
     from deltalake import DeltaTable
 
     names = ["byte", "dec", "day", "at", "text", "st"]
-    schema = from_arrow(TABLE.select(names).schema)
+    schema = schema_of(TABLE.select(names).schema)
     lines = [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
         {
@@ -235,7 +240,7 @@ def test_files_of_delta_rs_are_bounded(tmp_path):
     write_deltalake(str(tmp_path / "t"), data)
     (path,) = (tmp_path / "t").glob("*.parquet")
     found = json.loads(
-        stats_from_footer(pq.read_metadata(path), from_arrow(data.schema), TableProperties({})), parse_float=decimal.Decimal
+        stats_from_footer(pq.read_metadata(path), schema_of(data.schema), TableProperties({})), parse_float=decimal.Decimal
     )
     assert (found["minValues"]["byte"], found["maxValues"]["byte"]) == (-4, 3)
     assert found["minValues"]["dec"] <= Decimal("-12345678901234567.89")
@@ -248,7 +253,7 @@ def test_files_of_spark_are_bounded_and_nan_shows(spark, tmp_path):
     frame = spark.createDataFrame(rows, "i int, n decimal(20,2), s string, at timestamp, nan double, x double").coalesce(1)
     frame.write.option("outputTimestampType", "TIMESTAMP_MICROS").parquet(str(tmp_path / "f"))
     (path,) = (tmp_path / "f").glob("*.parquet")
-    schema = from_arrow(pq.read_schema(path))
+    schema = schema_of(pq.read_schema(path))
     found = json.loads(stats_from_footer(pq.read_metadata(path), schema, TableProperties({})), parse_float=decimal.Decimal)
     assert (found["minValues"]["i"], found["maxValues"]["i"]) == (-2, 1)
     assert (found["minValues"]["n"], found["maxValues"]["n"]) == (Decimal("-7.25"), Decimal("1.10"))
@@ -297,7 +302,7 @@ def test_a_name_with_a_dot_beside_a_struct(tmp_path, names):
 
 @pytest.mark.parametrize("checkpoint", ["none", "delta-rs", "ours"])
 def test_a_name_with_a_dot_prunes_by_itself(tmp_path, checkpoint):
-    """As delta-rs reads it: neither statistics nor the bounds of a checkpoint are taken for those of the struct."""
+    """Judged by delta-rs: neither statistics nor the bounds of a checkpoint are mistaken for those of the struct."""
     from deltalake import DeltaTable, write_deltalake
 
     from airflow_delta.log import DeltaLog

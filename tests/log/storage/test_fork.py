@@ -1,4 +1,4 @@
-"""Object stores do not survive a fork; here a child says so at once, in real forks."""
+"""Object stores do not survive a fork: a forked child refuses at once. The forks are real."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def put_and_read(uri: str, options: dict[str, str], version: int) -> str:
 
 
 def main(uri: str, options: dict[str, str], local: str) -> None:
-    """Print what children of a process say: before it used object stores, and after."""
+    """Print the results of children forked before and after this process used object stores."""
     first = DeltaLog.for_table(uri, options)  # opened, not used
     print(in_child(lambda: put_and_read(uri, options, 0)))
     assert first.update().version == 0

@@ -23,7 +23,7 @@ SECRET = "00000000-0000-4000-8000-000000000000"
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """A table that nobody may see through a link: three versions, with checkpoint and checksum."""
+    """A table that must not be visible through a link: three versions, with checkpoint and checksum."""
     return filled(tmp_path / "other", id=SECRET)
 
 

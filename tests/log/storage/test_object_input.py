@@ -1,4 +1,4 @@
-"""A file of a store as Python reads files: the same bytes, whatever is sought and read."""
+"""A file of a store, read like a Python file: the same bytes, whatever the order of seeks and reads."""
 
 from __future__ import annotations
 

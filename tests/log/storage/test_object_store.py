@@ -112,7 +112,7 @@ def test_many_objects(store: ObjectStore) -> None:
 def test_objects_that_stand_for_directories_are_no_files(
     store: ObjectStore, s3_client, s3_bucket: str, s3_table: str, s3_options: dict[str, str]
 ) -> None:
-    """Consoles and Hadoop put empty objects ``out/``; they stand neither in the way of a table nor among a job's files."""
+    """Consoles and Hadoop put empty objects ``out/``; these neither prevent creating a table nor count as files of a job."""
     prefix = f"{s3_table.removeprefix(f's3://{s3_bucket}/')}"
     for name in ("", "_delta_log/", "staged/", "p=1/", "p=2/", "p=2_$folder$"):
         s3_client.put_object(Bucket=s3_bucket, Key=f"{prefix}/{name}", Body=b"")
@@ -183,7 +183,7 @@ def test_other_clouds_have_a_client(uri: str, options: dict[str, str]) -> None:
 
 @pytest.fixture
 def broken_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers a put with a 500, never, or by closing the connection."""
+    """A server that answers a put with a 500, with nothing, or by closing the connection."""
     behaviour: str = request.param
     seen: list[str] = []
     done = threading.Event()
@@ -256,7 +256,7 @@ def test_a_store_that_cannot_be_reached_is_ambiguous(s3_options: dict[str, str])
 
 
 def test_a_missing_bucket_is_a_definite_refusal(s3_options: dict[str, str]) -> None:
-    with pytest.raises(OSError, match="cannot be put") as caught:
+    with pytest.raises(OSError, match="cannot be written") as caught:
         store_for("s3://no-such-bucket-here/t", s3_options).put_if_absent("f", b"x")
     assert not isinstance(caught.value, (AmbiguousPutError, FileExistsError))
 

@@ -1,4 +1,4 @@
-"""What every store must do (Delta's LogStoreSuiteBase), on local files; object stores in test_object_store."""
+"""What every store must do (Delta's LogStoreSuiteBase), tested on local files; for object stores see test_object_store."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_open_input_is_what_arrow_reads(local: LocalStore) -> None:
 
 
 class TestScratchFiles:
-    """What is written piece by piece and put under a name at the end."""
+    """Files written piece by piece and put under a name at the end."""
 
     @pytest.mark.parametrize("anonymous", [True, False])
     @pytest.mark.parametrize("before", [None, b"old"])

@@ -12,6 +12,8 @@ import pytest
 from airflow_delta.exceptions import DeltaAssertionError, PostCommitHookFailedException
 from airflow_delta.log.actions.actions import Action, CommitInfo
 from airflow_delta.log.delta_log import DeltaLog
+from airflow_delta.log.snapshot import Snapshot
+from airflow_delta.log.storage.turn import turn
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
 from transaction.harness import Table, add
 
@@ -112,6 +114,42 @@ def test_checkpoint_at_the_interval(tmp_path: Path) -> None:
     assert found == [f"{version:020d}.checkpoint.parquet" for version in (3, 6)]
     assert json.loads((table.root / "_delta_log" / "_last_checkpoint").read_text())["version"] == 6
     assert set(table.open().snapshot.files()["path"].to_pylist()) == table.live()
+
+
+def checkpoints(table: Table) -> list[int]:
+    return sorted(int(path.name[:20]) for path in (table.root / "_delta_log").glob("*.checkpoint.parquet"))
+
+
+def test_one_process_at_a_time_writes_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = Table(tmp_path)
+    table.create(configuration={"delta.checkpointInterval": "1"})
+    log = table.open()
+    with caplog.at_level(logging.INFO), turn(log.store) as free:  # another descriptor, as that of another process
+        assert free
+        assert log.start_transaction().commit([add("a")], Operation.write()) == 1
+    assert "Version 1 of" in caplog.text
+    assert "another process is writing one" in caplog.text
+    assert checkpoints(table) == []
+    log.start_transaction().commit([add("b")], Operation.write())
+    assert checkpoints(table) == [2]
+
+
+def test_who_writes_a_checkpoint_writes_what_falls_due_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(tmp_path)
+    table.create(configuration={"delta.checkpointInterval": "2"})
+    log, other = table.open(), table.open()
+    write = log.checkpoint
+
+    def slowly(snapshot: Snapshot | None = None) -> None:
+        for name in "xyz" if other.update().version < 4 else "":
+            other.start_transaction().commit([add(name)], Operation.write())
+        write(snapshot)
+
+    monkeypatch.setattr(log, "checkpoint", slowly)
+    for name in "ab":
+        log.start_transaction().commit([add(name)], Operation.write())
+    assert other.update().version == 5
+    assert checkpoints(table) == [2, 4]
 
 
 def test_checkpoints_off(tmp_path: Path) -> None:

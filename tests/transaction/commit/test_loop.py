@@ -1,4 +1,4 @@
-"""The commit loop: bounds, cancellation, puts that are not answered clearly, the seed's log lines."""
+"""The commit loop: bounds, cancellation, ambiguous puts, the seed's log lines."""
 
 from __future__ import annotations
 

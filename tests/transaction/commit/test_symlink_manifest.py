@@ -146,7 +146,7 @@ def test_column_mapping_is_refused_and_the_commit_stays(table: Table) -> None:
 def test_a_manifest_that_cannot_be_written_is_told(table: Table) -> None:
     table.create(configuration=ENABLED)
     (table.root / DIRECTORY).write_text("in the way")
-    with pytest.raises(PostCommitHookFailedException, match="symlink manifests could not be brought up to date") as caught:
+    with pytest.raises(PostCommitHookFailedException, match="symlink manifests could not be updated") as caught:
         table.commit(add("a"))
     assert caught.value.version == 1
     assert table.live() == {"a"}

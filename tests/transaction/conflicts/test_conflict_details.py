@@ -195,7 +195,7 @@ def test_a_feature_that_is_in_use_again(table: Table) -> None:
     ("new", "why"),
     [
         (protocol("appendOnly", "invariants", reader=()), "only one feature"),
-        (protocol(*(n for n in LISTED if n != "appendOnly")), "does not let it go"),
+        (protocol(*(n for n in LISTED if n != "appendOnly")), "does not allow it"),
         (protocol(*(n for n in LISTED if n != "domainMetadata"), "changeDataFeed"), "cannot be added in the same commit"),
     ],
 )

@@ -27,9 +27,7 @@ def with_columns(*columns: tuple[str, Any], **options: Any) -> Any:
 def race(root: Path, own: Any, winner: Any, *, policy: CommitPolicy | None = None, **options: Any) -> Table:
     table = Table(root)
     table.create(**options)
-    transaction = table.open().start_transaction()
-    if policy is not None:
-        transaction.policy = policy
+    transaction = table.open().start_transaction(policy=policy)
     table.commit(winner, add("theirs"))
     transaction.update_metadata(own)
     assert transaction.commit([add("ours")], Operation.write()) == 2

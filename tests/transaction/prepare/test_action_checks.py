@@ -117,7 +117,7 @@ def test_consistent_data_change(
     transaction = table.open().start_transaction(policy=CommitPolicy(consistent_data_change=mode))
     commit = transaction.commit_large if large else transaction.commit
     if fails:
-        with pytest.raises(DeltaIllegalStateException, match="partly marked dataChange=true"):
+        with pytest.raises(DeltaIllegalStateException, match=r"Some files of .* are marked dataChange=true"):
             commit(MIXED, Operation.delete())
     else:
         commit(MIXED, Operation.delete())

@@ -43,10 +43,10 @@ def created(root: Path, *actions: Any, **configuration: str) -> Table:
         ("rowTracking", {"feature_rowTracking": "supported"}, [TRACKED], "1 files have row ids"),
         ("columnMapping", {"columnMapping_mode": "name"}, [], "the columns are mapped"),
         ("columnMapping", {"feature_columnMapping": "supported"}, [], None),
-        ("v2Checkpoint", {"checkpointPolicy": "v2"}, [], "makes use of it"),
+        ("v2Checkpoint", {"checkpointPolicy": "v2"}, [], "uses it"),
         ("v2Checkpoint", {"feature_v2Checkpoint": "supported"}, [], None),
         ("vacuumProtocolCheck", {"feature_vacuumProtocolCheck": "supported"}, [], None),
-        ("appendOnly", {}, [], "does not let it go"),
+        ("appendOnly", {}, [], "does not allow it"),
     ],
 )
 def test_what_stands_in_the_way(

@@ -47,7 +47,7 @@ def test_names() -> None:
     assert table_isolation_level(metadata(configuration={"delta.isolationLevel": "WriteSerializable"})) is WRITE
     with pytest.raises(DeltaIllegalArgumentException, match="ReadCommitted"):
         IsolationLevel.parse("ReadCommitted")
-    with pytest.raises(DeltaIllegalArgumentException, match="SnapshotIsolation cannot be asked for"):
+    with pytest.raises(DeltaIllegalArgumentException, match="SnapshotIsolation cannot be requested"):
         table_isolation_level(metadata(configuration={"delta.isolationLevel": "SnapshotIsolation"}))
 
 

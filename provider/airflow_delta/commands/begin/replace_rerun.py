@@ -88,14 +88,7 @@ def _refuse_kept_rows(handle: TransactionHandle, snapshot: Snapshot, commit: Com
 
 
 def _live(snapshot: Snapshot, paths: list[str]) -> list[AddFile]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from airflow_delta.log.checkpoint.file_columns import to_add_files
-
-    files = snapshot.files()
-    wanted = pa.array(paths, files.schema.field("path").type)
-    return to_add_files(files.filter(pc.is_in(files.column("path"), value_set=wanted)))
+    return list(snapshot.files_at(paths).values())
 
 
 def _refused(handle: TransactionHandle, snapshot: Snapshot, why: str) -> TransactionAlreadyCommittedException:

@@ -138,7 +138,7 @@ def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) ->
         statuses, num_words = find_data_files(log, f"{request.directory}/{name}"), 0
         check_files(log, request, report, name, statuses)
         for status in statuses:
-            table = pq.read_table(pa.BufferReader(log.store.read(status.path)), columns=[FILE, NUMBER, WORD])
+            table = pq.ParquetFile(pa.BufferReader(log.store.read(status.path))).read(columns=[FILE, NUMBER, WORD])
             for uri, words in _by_file(table):
                 path = file_of(known, uri).path
                 rows = _rows(words)
@@ -149,7 +149,9 @@ def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) ->
 
 
 def _by_file(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    table = table.sort_by(FILE)
+    import pyarrow.compute as pc
+
+    table = table.take(pc.sort_indices(table, sort_keys=[(FILE, "ascending")]))
     start = 0
     for counted in table.column(FILE).value_counts().to_pylist():  # in order of first appearance
         yield counted["values"], table.slice(start, counted["counts"])
@@ -162,12 +164,14 @@ def _rows(words: pa.Table) -> BitMap64:
     import pyarrow.compute as pc
     from pyroaring import BitMap64
 
-    first = pc.multiply(words.column(NUMBER).combine_chunks(), _WORD_BITS)
+    from airflow_delta.log.arrow.arrays import scalar
+
+    first = pc.multiply(words.column(NUMBER).combine_chunks(), scalar(_WORD_BITS))
     word = words.column(WORD).combine_chunks().view(pa.uint64())
     rows = BitMap64()
     for bit in range(_WORD_BITS):
-        is_set = pc.not_equal(pc.bit_wise_and(word, pa.scalar(1 << bit, pa.uint64())), pa.scalar(0, pa.uint64()))
-        positions = pc.add(first.filter(is_set), bit)
+        is_set = pc.not_equal(pc.bit_wise_and(word, scalar(1 << bit, pa.uint64())), scalar(0, pa.uint64()))
+        positions = pc.add(first.filter(is_set), scalar(bit))
         if len(positions):
             rows |= BitMap64(array.array("Q", positions.buffers()[1].to_pybytes()[: 8 * len(positions)]))
     return rows

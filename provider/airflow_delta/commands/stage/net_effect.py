@@ -15,8 +15,6 @@ from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.transaction import OptimisticTransaction
 
@@ -137,7 +135,7 @@ def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> Replaced
 def _record_reads(view: TransactionView, txn: OptimisticTransaction, stage: StageActions) -> None:
     reads = stage.write.reads
     if reads.whole_table:
-        txn.filter_files()
+        txn.filter_files(columns=["path"])
         txn.read_whole_table()
     rewrites = stage.write.mode == "rewrite"
     own = stage.write.replace_where if stage.write.mode == "overwrite" else None
@@ -146,7 +144,7 @@ def _record_reads(view: TransactionView, txn: OptimisticTransaction, stage: Stag
         if rewrites or (predicate == own and stage.removes):
             txn.track_read_predicates(view.predicate_of(stage, predicate))
         else:
-            txn.filter_files(view.predicate_of(stage, predicate))
+            txn.filter_files(view.predicate_of(stage, predicate), columns=["path"])
     if reads.files:
         txn.track_files_read(reads.files)
     if reads.app_ids:
@@ -158,23 +156,19 @@ def _whole_files(view: TransactionView, txn: OptimisticTransaction, stage: Stage
     write = stage.write
     if write.mode in _LISTS_FILES:
         return None
+    from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
+
     if write.mode == "dynamic":
-        return _actions(txn.filter_files_for_partitions(stage.adds))
+        return to_add_files(txn.filter_files_for_partitions(stage.adds, columns=FILE_COLUMNS))
     if write.replace_where is None:
-        return _actions(txn.filter_files())
+        return to_add_files(txn.filter_files(columns=FILE_COLUMNS))
     predicate = view.predicate_of(stage, write.replace_where)
     if not predicate.partition_only:
         txn.track_read_predicates(predicate)
         return None
-    files = _actions(txn.filter_files(predicate))
+    files = to_add_files(txn.filter_files(predicate, columns=FILE_COLUMNS))
     if not predicate.zone_dependent:
         return files
     # For files that need a time zone, Spark wrote the rows that stay; with change data, the stage lists the other files too.
     listed = {remove.path for remove in stage.removes}
     return [file for file in files if file.path not in listed and predicate.selects_partition(file.partition_values)]
-
-
-def _actions(files: pa.Table) -> list[AddFile]:
-    from airflow_delta.log.checkpoint.file_columns import to_add_files
-
-    return to_add_files(files)

@@ -217,19 +217,17 @@ def _words(bitmap: BitMap64) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    positions = pa.array(memoryview(bitmap.to_array()), pa.uint64())
-    low = pc.bit_wise_and(positions, pa.scalar(63, pa.uint64()))
-    rows = pa.table(
-        {
-            "number": pc.shift_right(positions, pa.scalar(6, pa.uint64())),
-            "bit": pc.shift_left(pa.scalar(1, pa.uint64()), low),
-        }
-    )
-    # No bit occurs twice, so their sum is their union.
-    summed = rows.group_by("number", use_threads=False).aggregate([("bit", "sum")])
-    word = summed.column("bit_sum").combine_chunks()
-    number = summed.column("number").combine_chunks().cast(pa.int64())
-    return pa.table({"number": number, "word": word.view(pa.int64())})
+    from airflow_delta.log.arrow.arrays import array, scalar
+
+    data = bitmap.to_array()
+    positions = pa.Array.from_buffers(pa.uint64(), len(data), [None, pa.py_buffer(data)])
+    bits = pc.shift_left(scalar(1, pa.uint64()), pc.bit_wise_and(positions, scalar(63, pa.uint64())))
+    # Positions are sorted, so those of one word follow each other. Each bit is there once, so their sum is their union; sums wrap
+    # around, and so does the difference of two.
+    words = pc.run_end_encode(pc.shift_right(positions, scalar(6, pa.uint64())).cast(pa.int64()))
+    sums = pc.cumulative_sum(bits).take(pc.subtract(words.run_ends, scalar(1, pa.int32())))
+    before = pa.concat_arrays([array([0], pa.uint64()), sums[:-1]])
+    return pa.table([words.values, pc.subtract(sums, before).view(pa.int64())], names=["number", "word"])
 
 
 def _as_text(chunks: Sequence[pa.Table]) -> str:
@@ -247,12 +245,14 @@ def _put_words(log: DeltaLog, chunks: Iterable[tuple[int, pa.Table]], transactio
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
+    from airflow_delta.log.arrow.arrays import scalar
+
     schema = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("word", pa.int64(), nullable=False)])
     path = f"{transaction_directory(transaction_id)}/{SCAN_DIRECTORY}/{uuid.uuid4()}.parquet"
     with log.store.scratch_file() as file:
         with pq.ParquetWriter(file, schema, compression="snappy") as writer:
             for number, words in chunks:
-                key = pc.add(words.column("number"), number << WORD_BITS)
+                key = pc.add(words.column("number"), scalar(number << WORD_BITS))
                 writer.write_table(pa.table([key, words.column("word")], schema=schema))
         file.seek(0)
         log.store.put_file(path, file)

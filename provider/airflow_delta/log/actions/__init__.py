@@ -1,1 +1,1 @@
-"""The actions of a commit, as they are encoded, decoded and reconciled."""
+"""The actions of the Delta log: encoding, decoding and reconciling them, and reading and writing deletion vectors."""

@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 Stats = str
-"""The ``stats`` of a file: a JSON document as text, kept as it stands in the log."""
+"""The ``stats`` of a file: a JSON document as text, kept exactly as in the log."""
 
 
 class DeletionVectorDescriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Where the deletion vector of a file is.
+    """Where the deletion vector of a file is stored.
 
     :param storage_type: ``u`` (relative to the table, by UUID), ``p`` (absolute path) or ``i`` (inline).
     :param path_or_inline_dv: path, encoded UUID, or the encoded vector itself.
     :param size_in_bytes: size of the serialised vector.
     :param cardinality: number of rows it marks as deleted.
-    :param offset: byte offset in the file, absent for inline vectors.
+    :param offset: byte offset in the file, ``None`` for inline vectors.
     """
 
     storage_type: str
@@ -39,13 +39,13 @@ class DeletionVectorDescriptor(msgspec.Struct, frozen=True, kw_only=True, rename
 
 
 class AddFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A data file that becomes part of the table.
+    """A data file added to the table.
 
     :param path: URL-encoded path relative to the table root, or an absolute URI.
     :param partition_values: serialised value (or ``None``) of every partition column, by physical name.
     :param size: bytes.
     :param modification_time: milliseconds since the epoch.
-    :param data_change: ``False`` when the rows were in the table before (a rearrangement).
+    :param data_change: ``False`` when the commit only rearranges rows that are already in the table.
     :param stats: statistics as JSON text.
     """
 
@@ -82,7 +82,7 @@ class AddFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A data file that leaves the table; kept as a tombstone for ``delta.deletedFileRetentionDuration``.
+    """A data file removed from the table; kept as a tombstone for ``delta.deletedFileRetentionDuration``.
 
     :param deletion_timestamp: milliseconds since the epoch.
     """
@@ -111,13 +111,13 @@ class AddCDCFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """File format of the data files; Delta knows ``parquet`` only."""
+    """File format of the data files; Delta defines only ``parquet``."""
 
     provider: str = "parquet"
     options: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-# A default factory that is not the builtin type keeps an empty map or list in the JSON form, as Delta writes it.
+# With a default factory other than the builtin type, msgspec keeps empty maps and lists in the JSON form, as Delta writes them.
 def _empty_map() -> dict[str, str]:
     return {}
 
@@ -160,7 +160,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class SetTransaction(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The last version that an application (``appId``) committed; what makes a commit idempotent.
+    """The last version that an application (``appId``) committed; it makes commits idempotent.
 
     :param last_updated: milliseconds since the epoch.
     """
@@ -185,14 +185,14 @@ class DomainMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Who committed, what, and how; always the first line of a commit that we write.
 
-    Other writers put other types into these fields, so reading keeps whatever JSON values they hold
-    (see :meth:`from_mapping`); only what we write is typed.
+    Other writers use other types for these fields, so commits are read as plain JSON values; this type is for what we write
+    (see :meth:`from_mapping`).
 
     :param timestamp: milliseconds since the epoch.
-    :param operation_parameters: values become JSON strings, numbers, booleans or ``null``; a parameter that is a document
-        itself is passed as JSON text.
+    :param operation_parameters: values become JSON strings, numbers, booleans or ``null``; a parameter that is itself a
+        JSON document is passed as text.
     :param operation_metrics: numbers as strings.
-    :param txn_id: identity of the optimistic transaction; how a commit recognises itself after an ambiguous answer.
+    :param txn_id: id of the optimistic transaction, by which a commit recognises itself when the store did not confirm the put.
     """
 
     version: int | None = None
@@ -217,7 +217,7 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
     @classmethod
     def from_mapping(cls, value: dict[str, Any]) -> CommitInfo:
-        """Build from any writer's JSON object; fields whose value has another type are left out."""
+        """Build from any writer's JSON object; fields of unexpected types are left out."""
         try:
             return msgspec.convert(value, cls)
         except msgspec.ValidationError:
@@ -227,11 +227,10 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
                     try:
                         known[field.name] = msgspec.convert(value[field.encode_name], field.type)
                     except msgspec.ValidationError:
-                        continue  # a foreign writer's own type for this field carries nothing we rely on
+                        continue  # another writer's own type: nothing here relies on the field
             return cls(**known)
 
 
-FileAction = AddFile | RemoveFile | AddCDCFile
 Action = AddFile | RemoveFile | AddCDCFile | Metadata | Protocol | SetTransaction | DomainMetadata | CommitInfo
 
 _KEYS: dict[type, str] = {
@@ -254,5 +253,5 @@ def encode_action(action: Action) -> bytes:
 
 
 def encode_actions(actions: Iterable[Action]) -> bytes:
-    """Return the content of a commit file: one action a line, UTF-8, each line ended by a newline."""
+    """Return the content of a commit file: one action per line, UTF-8, with a newline after each."""
     return _encoder.encode_lines([{_KEYS[type(action)]: action} for action in actions])

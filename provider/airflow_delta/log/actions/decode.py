@@ -1,6 +1,6 @@
-"""Decoding commit files: whole commits, or just the small state that a transaction start needs.
+"""Decoding commit files: whole commits, or only the small state that starting a transaction needs.
 
-A commit that holds none of the bytes ``"metaData"``, ``"protocol"``, ``"txn"`` or ``"domainMetadata"`` cannot change that
+A commit that contains none of the bytes ``"metaData"``, ``"protocol"``, ``"txn"`` or ``"domainMetadata"`` cannot change that
 state, so it is not decoded at all; the others are joined and decoded in one call into structs that declare only what is needed.
 """
 
@@ -36,9 +36,9 @@ SMALL_STATE_KEYS = (METADATA_KEY, PROTOCOL_KEY, TXN_KEY, DOMAIN_KEY)
 
 
 class CommitFile(NamedTuple):
-    """A commit as it stands on storage.
+    """A commit file as stored.
 
-    :param modification_time: milliseconds since the epoch, when the store told it along the way.
+    :param modification_time: milliseconds since the epoch, if the store returned it with the content.
     """
 
     version: int
@@ -58,7 +58,7 @@ class _Line(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class _Present(msgspec.Struct):
-    """Something whose content does not matter."""
+    """An action whose content does not matter."""
 
 
 class _SmallLine(msgspec.Struct, kw_only=True, rename="camel"):
@@ -82,7 +82,7 @@ class _Operation(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SizedFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A file action without what totals do not need."""
+    """A file action with only the fields that totals need."""
 
     path: str
     size: int
@@ -113,7 +113,7 @@ _LINE_OF_AN_ADD = b'{"add":'
 
 
 class CommitHead(NamedTuple):
-    """What a commit says about itself, as far as a checksum needs it; ``None`` where it says nothing."""
+    """The fields of ``commitInfo`` that a checksum needs; ``None`` where they are absent."""
 
     operation: str | None = None
     txn_id: str | None = None
@@ -121,7 +121,7 @@ class CommitHead(NamedTuple):
 
     @classmethod
     def of(cls, info: Mapping[str, Any] | None) -> CommitHead:
-        """Take it from a ``commitInfo``; values of another type than Delta's count as absent."""
+        """Build from a ``commitInfo``; values of other types than Delta's count as absent."""
         info = info or {}
         return _head(info.get("operation"), info.get("txnId"), info.get("inCommitTimestamp"))
 
@@ -129,7 +129,7 @@ class CommitHead(NamedTuple):
 class FileChanges(NamedTuple):
     """The file actions of a commit.
 
-    :param whole: ``adds`` are whole actions; else they have only what :class:`SizedFile` has.
+    :param whole: whether ``adds`` are whole actions; otherwise they are :class:`SizedFile`.
     """
 
     head: CommitHead
@@ -140,7 +140,7 @@ class FileChanges(NamedTuple):
 
 @dataclass(slots=True)
 class Commit:
-    """A decoded commit; each list keeps the order of the file."""
+    """A decoded commit; each list is in file order."""
 
     version: int
     commit_info: dict[str, Any] | None = None
@@ -156,9 +156,9 @@ class Commit:
 def decode_commit(version: int, data: bytes, *, table: str) -> Commit:
     """Decode all actions of a commit.
 
-    A line that holds several actions counts as the first of them in Delta's order (``SingleAction.unwrap``).
+    Of several actions in one line, the first in Delta's order counts (``SingleAction.unwrap``).
 
-    :raises DeltaLogCorruptedException: the file is empty, truncated, or a line is not an action.
+    :raises DeltaLogCorruptedException: if the file is empty or truncated, or a line is not an action.
     """
     check_complete(version, data, table=table)
     commit = Commit(version)
@@ -168,7 +168,7 @@ def decode_commit(version: int, data: bytes, *, table: str) -> Commit:
 
 
 def decode_commits(files: Sequence[CommitFile], *, table: str) -> list[Commit]:
-    """Decode several commits in the order given."""
+    """Decode several commits, in the given order."""
     return [decode_commit(file.version, file.data, table=table) for file in files]
 
 
@@ -192,18 +192,18 @@ def _add_line(commit: Commit, line: _Line) -> None:
 
 
 def has_small_state(data: bytes) -> bool:
-    """Tell whether a commit may hold metadata, protocol, transactions or domains (a byte search; may say yes wrongly)."""
+    """Tell whether a commit may hold metadata, protocol, transactions or domains (a byte search, with false positives)."""
     return any(key in data for key in SMALL_STATE_KEYS)
 
 
 def has_file_actions(data: bytes) -> bool:
-    """Tell whether a commit may hold file actions (a byte search; may say yes wrongly)."""
+    """Tell whether a commit may hold file actions (a byte search, with false positives)."""
     return ADD_KEY in data or REMOVE_KEY in data or CDC_KEY in data
 
 
 @dataclass(slots=True)
 class SmallState:
-    """What a run of commits says beside files: the last metadata and protocol, transactions and domains by key."""
+    """What a run of commits sets apart from files: the last metadata and protocol, transactions and domains by key."""
 
     metadata: Metadata | None = None
     protocol: Protocol | None = None
@@ -211,7 +211,7 @@ class SmallState:
     domains: dict[str, DomainMetadata] = field(default_factory=dict)
 
     def apply(self, later: SmallState) -> SmallState:
-        """Return this state followed by a later one. A removed domain stays, marked as removed."""
+        """Return this state with a later one applied. A removed domain is kept, marked as removed."""
         return SmallState(
             later.metadata or self.metadata,
             later.protocol or self.protocol,
@@ -221,9 +221,9 @@ class SmallState:
 
 
 def read_small_state(files: Iterable[CommitFile], *, table: str) -> SmallState:
-    """Return what a run of commits, oldest first, says beside files.
+    """Return what a run of commits, oldest first, sets apart from files.
 
-    :raises DeltaLogCorruptedException: a commit is empty or truncated, or a line that had to be decoded is malformed.
+    :raises DeltaLogCorruptedException: if a commit is empty or truncated, or a line that had to be decoded is malformed.
     """
     relevant: list[CommitFile] = []
     for file in files:
@@ -248,7 +248,7 @@ def read_small_state(files: Iterable[CommitFile], *, table: str) -> SmallState:
 def read_commit_info(version: int, data: bytes, *, table: str) -> dict[str, Any] | None:
     """Return a commit's ``commitInfo`` without decoding its other actions.
 
-    It is the first line where Delta or we wrote it, and must be on a table with in-commit timestamps; then no other line is read.
+    Delta and this provider write it first, and in-commit timestamps require that; the other lines are then not read.
     """
     check_complete(version, data, table=table)
     first = data[: data.find(b"\n")] if data.startswith(_LINE_OF_THE_INFO) else b""
@@ -256,7 +256,7 @@ def read_commit_info(version: int, data: bytes, *, table: str) -> dict[str, Any]
         try:
             info: dict[str, Any] | None = _first_line.decode(first).commit_info
         except (msgspec.DecodeError, UnicodeDecodeError):
-            info = None  # decoded again below, which says what is wrong with it
+            info = None  # decoded again below, for the error message
         if info is not None:
             return info
     for line in _decode(_info_lines, version, data, table=table):
@@ -266,10 +266,10 @@ def read_commit_info(version: int, data: bytes, *, table: str) -> dict[str, Any]
 
 
 def decode_file_changes(file: CommitFile, *, table: str, whole_adds_up_to: int) -> FileChanges:
-    """Decode a commit's file actions, change data files left out.
+    """Decode a commit's file actions, except change data files.
 
-    :param whole_adds_up_to: when the commit has more adds, only what totals need is decoded of them.
-    :raises DeltaLogCorruptedException: the file is damaged.
+    :param whole_adds_up_to: for a commit with more adds, only the fields that totals need are decoded.
+    :raises DeltaLogCorruptedException: if the file is damaged.
     """
     few = whole_adds_up_to > 0 and file.data.count(_LINE_OF_AN_ADD) <= whole_adds_up_to
     check_complete(file.version, file.data, table=table)
@@ -294,7 +294,7 @@ def _head(operation: Any, txn_id: Any, in_commit_timestamp: Any) -> CommitHead:
 
 
 def check_complete(version: int, data: bytes, *, table: str) -> None:
-    """Raise when a commit file is empty or does not end with a complete line."""
+    """Raise if a commit file is empty or does not end with a complete line."""
     if data[-2:] in (b"}\n", b"}\r") or data[-1:] == b"}":
         return
     if not data.strip():
@@ -310,7 +310,7 @@ def _decode_joined(decoder: msgspec.json.Decoder[Any], files: Sequence[CommitFil
     try:
         return decoder.decode_lines(b"\n".join([file.data for file in files]))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Decoding one by one finds the commit and the line.
+        # Decode one by one to find the commit and the line.
         return [line for file in files for line in _decode(decoder, file.version, file.data, table=table)]
 
 
@@ -331,8 +331,8 @@ def _decode(decoder: msgspec.json.Decoder[Any], version: int, data: bytes, *, ta
 
 def _corrupted(version: int, what: str, *, table: str) -> DeltaLogCorruptedException:
     return DeltaLogCorruptedException(
-        f"Commit {version} of table {table} {what} ({commit_file(version)}). Restore the file from a backup or a replica of the "
-        "storage; nothing may be committed after it until then. Deleting it would lose what it committed.",
+        f"Commit {version} of table {table} {what} ({commit_file(version)}). Restore the file from a backup or a replica "
+        "before anything else is committed. Deleting it would lose its changes.",
         table=table,
         version=version,
     )

@@ -1,7 +1,7 @@
 """Deletion vectors: which rows of a data file are deleted (Delta protocol, "Deletion Vectors" and "Deletion Vector Format").
 
-A vector is a 64-bit Roaring bitmap of row positions in the file, from 0. It lies in a file beside the data (``u``: named by a
-UUID, relative to the table; ``p``: at an absolute path) or in the log itself (``i``).
+A vector is a 64-bit Roaring bitmap of row positions in the file, from 0. It is stored in a file of the table (``u``: named by
+a UUID), in a file at an absolute path (``p``) or in the log itself (``i``).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ UUID_RELATIVE, ABSOLUTE, INLINE = "u", "p", "i"
 _VERSION = 1
 _MAGIC = 1681511377
 _MAGIC_NOT_PORTABLE = 1681511376
-_FRAME = 4  # bytes of the size before the data, and of the checksum after it
+_FRAME = 4  # bytes of the size field before the data, and of the checksum after it
 _UUID_LENGTH = 20
 _MAX_ROW = (1 << 63) - 1
-_MAX_INT = (1 << 31) - 1  # offset and size are integers of 32 bits (protocol)
+_MAX_INT = (1 << 31) - 1  # offset and size are 32-bit integers (protocol)
 _RANGES_AT_ONCE = 32
 _GAP = 1 << 16
-"""Bytes between two vectors of a file that are rather read than asked around."""
+"""Vectors with a gap of at most this many bytes between them are read with one request."""
 _MAX_RANGE = 16 << 20
 _MAX_BYTES_PER_ROW = 32
-"""A row that is alone in its container takes 26: two keys, two headers, an offset and the row itself."""
+"""A row alone in its container takes 26: two keys, two headers, an offset and the row itself."""
 _MAX_FIXED_BYTES = 1 << 16
-"""Magic number, count, and empty bitmaps that Delta's writer puts for the high halves that no row has."""
+"""Magic number, count, and the empty bitmaps that Delta's writer adds for unused high halves."""
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGITS = {letter: digit for digit, letter in enumerate(_ALPHABET)}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -54,10 +54,10 @@ def read_deletion_vector(store: LogStore, descriptor: DeletionVectorDescriptor, 
     """Return the positions of the rows that a vector marks as deleted.
 
     :param store: storage of the table.
-    :param num_records: rows of the data file, where its statistics tell.
-    :raises DeltaFileNotFoundException: the file that holds it is gone.
-    :raises DeltaLogCorruptedException: it is damaged: size, checksum, format, cardinality or a position are not what they have to
-        be, or what holds it is not a regular file.
+    :param num_records: number of rows in the data file, if its statistics say.
+    :raises DeltaFileNotFoundException: if the file of the vector is missing.
+    :raises DeltaLogCorruptedException: if the vector is damaged (its size, checksum, format, cardinality or a position is wrong),
+        or its file is not a regular file.
     """
     return read_deletion_vectors(store, [descriptor], [num_records])[0]
 
@@ -65,13 +65,13 @@ def read_deletion_vector(store: LogStore, descriptor: DeletionVectorDescriptor, 
 def read_deletion_vectors(
     store: LogStore, descriptors: Sequence[DeletionVectorDescriptor], num_records: Sequence[int | None] | None = None
 ) -> list[BitMap64]:
-    """Return several vectors in the order given. Only their own bytes are read, those that lie close together at once.
+    """Return several vectors, in the given order. Only their own bytes are read, neighbours with one request.
 
-    They stay bitmaps: what a vector takes in memory goes by its bytes, not by the rows that it marks.
+    They stay compressed bitmaps, so memory depends on the size of a vector, not on the number of rows it marks.
 
-    :param num_records: rows of the data file of each, where its statistics tell.
-    :raises DeltaFileNotFoundException: a file that holds one is gone.
-    :raises DeltaLogCorruptedException: one is damaged.
+    :param num_records: number of rows in each data file, if its statistics say.
+    :raises DeltaFileNotFoundException: if the file of a vector is missing.
+    :raises DeltaLogCorruptedException: if a vector is damaged.
     """
     rows = num_records if num_records is not None else [None] * len(descriptors)
     bitmaps: dict[int, BitMap64] = {}
@@ -87,7 +87,7 @@ def read_deletion_vectors(
         some = ranges[start : start + _RANGES_AT_ONCE]
         for part, content in zip(some, _read_ranges(store, some), strict=True):
             if part.start == 0 and content[:1] != bytes([_VERSION]):
-                raise _damaged(store, part.path, f"it has the version {content[:1].hex() or 'none'}, not {_VERSION}")
+                raise _damaged(store, part.path, f"the file has format version {content[:1].hex() or 'none'}, not {_VERSION}")
             for position in part.vectors:
                 descriptor = descriptors[position]
                 data = _framed_data(store, part.path, descriptor, content, (descriptor.offset or 0) - part.start)
@@ -96,21 +96,21 @@ def read_deletion_vectors(
 
 
 def _check_claims(store: LogStore, descriptor: DeletionVectorDescriptor, num_records: int | None) -> None:
-    """Refuse what no vector can be, before anything is read or decoded."""
+    """Refuse a descriptor that cannot be true, before anything is read or decoded."""
     where = descriptor.unique_id[:80]
     size, marked = descriptor.size_in_bytes, descriptor.cardinality
     if not (0 <= size <= _MAX_INT and 0 <= (descriptor.offset or 0) <= _MAX_INT and marked >= 0):
-        raise _damaged(store, where, f"the log says {size} bytes at offset {descriptor.offset}, which mark {marked} rows")
+        raise _damaged(store, where, f"the log claims {size} bytes at offset {descriptor.offset} and {marked} rows")
     if num_records is not None and marked > num_records:
-        raise _damaged(store, where, f"the log says that {marked} rows are deleted of a file that has {num_records} (numRecords)")
+        raise _damaged(store, where, f"the log says that {marked} rows are deleted, but the file has {num_records} (numRecords)")
     if size > _MAX_FIXED_BYTES + _MAX_BYTES_PER_ROW * marked:
-        raise _damaged(store, where, f"the log says {size} bytes, far more than the {marked} rows that it marks can take")
+        raise _damaged(store, where, f"the log says {size} bytes, far more than {marked} deleted rows can take")
 
 
 class _Range(NamedTuple):
     """Bytes of a file that hold vectors.
 
-    :param vectors: which of the vectors that are asked for.
+    :param vectors: positions in the list of descriptors.
     """
 
     path: str
@@ -120,7 +120,7 @@ class _Range(NamedTuple):
 
 
 def _ranges(path: str, positions: list[int], descriptors: Sequence[DeletionVectorDescriptor]) -> list[_Range]:
-    """Return the parts of a file to read, from its beginning where the first vector is close to it."""
+    """Return the ranges of a file to read; the first one starts at 0 if its vector is near the beginning."""
     found: list[_Range] = []
     for position in sorted(positions, key=lambda position: descriptors[position].offset or 0):
         start = descriptors[position].offset or 0
@@ -134,16 +134,16 @@ def _ranges(path: str, positions: list[int], descriptors: Sequence[DeletionVecto
 
 
 def vector_path(store: LogStore, descriptor: DeletionVectorDescriptor) -> str:
-    """Return where a vector's file is: a key relative to the table root, or a path or URI when it is elsewhere; not URL-encoded.
+    """Return where a vector's file is: a key relative to the table root, or a path or URI outside of it; not URL-encoded.
 
-    :raises DeltaLogCorruptedException: the descriptor is not one of the protocol.
+    :raises DeltaLogCorruptedException: if the descriptor is not valid.
     """
     value = descriptor.path_or_inline_dv
     if descriptor.storage_type == UUID_RELATIVE:
         try:
             name = uuid.UUID(bytes=z85_decode(value[-_UUID_LENGTH:]))
         except ValueError as error:
-            raise _damaged(store, value, f"its name is no UUID ({error})") from error
+            raise _damaged(store, value, f"its name is not a UUID ({error})") from error
         prefix = value[:-_UUID_LENGTH]
         return f"{prefix}/{_file_name(name)}" if prefix else _file_name(name)
     if descriptor.storage_type == ABSOLUTE:
@@ -162,7 +162,7 @@ def _elsewhere(path: str) -> bool:
 
 
 def _read_ranges(store: LogStore, ranges: Sequence[_Range]) -> list[bytes]:
-    """Return the bytes of some ranges, concurrently where each is a round trip; fewer where a file ends."""
+    """Return the bytes of some ranges, fewer where a file ends; reads an object store concurrently."""
     stores: dict[str, LogStore] = {}
 
     def read(part: _Range) -> bytes:
@@ -185,9 +185,9 @@ def _read_ranges(store: LogStore, ranges: Sequence[_Range]) -> list[bytes]:
 
 def _missing(store: LogStore, path: str) -> DeltaFileNotFoundException:
     return DeltaFileNotFoundException(
-        f"The deletion vector file {path} of table {store.root} is not on storage, so it is not known which rows are deleted "
-        "(DELTA_DELETION_VECTOR_FILE_NOT_FOUND). It was deleted behind the log's back, or by a VACUUM with a retention shorter "
-        "than this read; read a newer version, or restore the file from a backup.",
+        f"The deletion vector file {path} of table {store.root} is missing, so the deleted rows are unknown "
+        "(DELTA_DELETION_VECTOR_FILE_NOT_FOUND). It was deleted outside Delta, or by a VACUUM with a retention shorter than this "
+        "read. Read a newer version, or restore the file from a backup.",
         table=store.root,
     )
 
@@ -224,7 +224,7 @@ def _inline_data(store: LogStore, descriptor: DeletionVectorDescriptor) -> bytes
         raise _damaged(
             store,
             descriptor.path_or_inline_dv[:80],
-            f"the log says {descriptor.size_in_bytes} bytes and holds {len(data)} (DELTA_DELETION_VECTOR_SIZE_MISMATCH)",
+            f"the log says {descriptor.size_in_bytes} bytes, but holds {len(data)} (DELTA_DELETION_VECTOR_SIZE_MISMATCH)",
         )
     return data[: descriptor.size_in_bytes]
 
@@ -235,36 +235,33 @@ def _bitmap(store: LogStore, descriptor: DeletionVectorDescriptor, data: bytes, 
     where = descriptor.unique_id[:80]
     magic = int.from_bytes(data[:4], "little")
     if magic != _MAGIC:
-        kind = "the format that is not portable" if magic == _MAGIC_NOT_PORTABLE else f"no known format (magic number {magic})"
+        kind = "the non-portable format" if magic == _MAGIC_NOT_PORTABLE else f"an unknown format (magic number {magic})"
         raise _damaged(store, where, f"it is in {kind}")
     try:
         bitmap = BitMap64.deserialize(data[4:])
-    except Exception as error:  # pyroaring does not say which
-        raise _damaged(store, where, f"it is no Roaring bitmap ({error})") from error
+    except Exception as error:  # pyroaring does not document which
+        raise _damaged(store, where, f"it is not a Roaring bitmap ({error})") from error
     if len(bitmap) != descriptor.cardinality:
         raise _damaged(
             store,
             where,
-            f"the log says that {descriptor.cardinality} rows are deleted, it marks {len(bitmap)} "
+            f"the log says that {descriptor.cardinality} rows are deleted, but the vector marks {len(bitmap)} "
             "(DELTA_DELETION_VECTOR_CARDINALITY_MISMATCH)",
         )
     if bitmap and num_records is not None and bitmap.max() >= num_records:
-        raise _damaged(store, where, f"it marks row {bitmap.max()} of a file that has {num_records} rows (numRecords)")
+        raise _damaged(store, where, f"it marks row {bitmap.max()}, but the file has {num_records} rows (numRecords)")
     if bitmap and bitmap.max() > _MAX_ROW:
-        raise _damaged(store, where, f"it marks row {bitmap.max()}, which no file has")
+        raise _damaged(store, where, f"it marks row {bitmap.max()}, which no file can have")
     return bitmap
 
 
 # -- writing ------------------------------------------------------------------------------------------------------------------
 
 
-def write_deletion_vectors(
-    store: LogStore, directory: str, bitmaps: Sequence[BitMap64], *, max_inline_size: int = 0
-) -> list[DeletionVectorDescriptor]:
-    """Write vectors, all into one new file, and return their descriptors in the same order.
+def write_deletion_vectors(store: LogStore, directory: str, bitmaps: Sequence[BitMap64]) -> list[DeletionVectorDescriptor]:
+    """Write vectors into one new file and return their descriptors in the same order.
 
-    :param directory: directory of the file relative to the table root, for example of an attempt; empty for the root itself.
-    :param max_inline_size: vectors of no more bytes than that go into the log; Delta itself keeps none there.
+    :param directory: directory for the file, relative to the table root (for example an attempt's); empty for the root itself.
     """
     data = [serialize(bitmap) for bitmap in bitmaps]
     name = uuid.uuid4()
@@ -272,9 +269,6 @@ def write_deletion_vectors(
     content = bytearray([_VERSION])
     descriptors = []
     for bitmap, part in zip(bitmaps, data, strict=True):
-        if len(part) <= max_inline_size:
-            descriptors.append(inline_deletion_vector(bitmap))
-            continue
         descriptors.append(
             DeletionVectorDescriptor(
                 storage_type=UUID_RELATIVE,
@@ -285,14 +279,14 @@ def write_deletion_vectors(
             )
         )
         content += struct.pack(">I", len(part)) + part + struct.pack(">I", zlib.crc32(part))
-    if len(content) > 1:
+    if bitmaps:
         prefix = directory.strip("/")
         store.put(f"{prefix}/{_file_name(name)}" if prefix else _file_name(name), bytes(content))
     return descriptors
 
 
 def inline_deletion_vector(bitmap: BitMap64) -> DeletionVectorDescriptor:
-    """Return a vector that lies in the log itself; for a few rows."""
+    """Return the descriptor of a vector stored in the log itself; for a few rows."""
     data = serialize(bitmap)
     return DeletionVectorDescriptor(
         storage_type=INLINE,
@@ -313,12 +307,12 @@ def serialize(bitmap: BitMap64) -> bytes:
 
 
 def z85_encode(data: bytes) -> str:
-    """Return bytes as text, five characters for four bytes (ZeroMQ RFC 32).
+    """Encode bytes as text, five characters for each four bytes (ZeroMQ RFC 32).
 
-    :raises ValueError: the length is no multiple of four.
+    :raises ValueError: if the length is not a multiple of four.
     """
     if len(data) % 4:
-        raise ValueError(f"{len(data)} bytes are no multiple of four")
+        raise ValueError(f"{len(data)} bytes are not a multiple of four")
     letters: list[str] = []
     for (number,) in struct.iter_unpack(">I", data):
         group = []
@@ -330,18 +324,18 @@ def z85_encode(data: bytes) -> str:
 
 
 def z85_decode(text: str) -> bytes:
-    """Return the bytes that a text stands for.
+    """Decode the text of :func:`z85_encode`.
 
-    :raises ValueError: it is no such text.
+    :raises ValueError: if the text is not valid Z85.
     """
     if len(text) % 5:
-        raise ValueError(f"{len(text)} characters are no multiple of five")
+        raise ValueError(f"{len(text)} characters are not a multiple of five")
     result = bytearray()
     for start in range(0, len(text), 5):
         number = 0
         for letter in text[start : start + 5]:
             if letter not in _DIGITS:
-                raise ValueError(f"the character {letter!r} is none of Z85")
+                raise ValueError(f"{letter!r} is not a Z85 character")
             number = number * 85 + _DIGITS[letter]
         if number >= 1 << 32:
             raise ValueError(f"{text[start : start + 5]!r} is too large")

@@ -1,4 +1,4 @@
-"""The file actions of the JSON commits after a checkpoint, reconciled: the last action of every logical file counts.
+"""Reconciling the file actions of the commits after a checkpoint: the last action of each logical file counts.
 
 A logical file is a path together with the unique id of its deletion vector (protocol, "Action Reconciliation"; Delta's
 InMemoryLogReplay). Paths are compared as URIs, as ``java.net.URI`` does.
@@ -19,7 +19,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?(.*)", re.DOTALL)
 
 
 class FileActions(Protocol):
-    """What is needed of a decoded commit."""
+    """The part of a decoded commit that is needed here."""
 
     @property
     def adds(self) -> list[AddFile]: ...
@@ -29,12 +29,12 @@ class FileActions(Protocol):
 
 
 def is_plain(path: str) -> bool:
-    """Tell whether a path has one spelling only: neither escapes nor a scheme."""
+    """Tell whether a path has only one spelling: no escapes and no scheme."""
     return "%" not in path and ":" not in path
 
 
 def canonical_path(path: str) -> str:
-    """Return the spelling that all spellings of one URI share: digits of escapes in upper case, scheme and host in lower case."""
+    """Return the canonical spelling of a URI: hex digits of escapes in upper case, scheme and host in lower case."""
     if is_plain(path):
         return path
     path = _ESCAPE.sub(lambda match: match[0].upper(), path)
@@ -42,7 +42,7 @@ def canonical_path(path: str) -> str:
     if uri is None:
         return path
     scheme, authority, rest = uri.groups()
-    # An empty authority (file:///x) is no authority (file:/x).
+    # An empty authority (file:///x) means the same as none (file:/x).
     return f"{scheme.lower()}://{_lower_host(authority)}{rest}" if authority else f"{scheme.lower()}:{rest}"
 
 
@@ -52,15 +52,15 @@ def _lower_host(authority: str) -> str:
 
 
 def file_key(action: AddFile | RemoveFile) -> FileKey:
-    """Return what identifies the logical file of an action."""
+    """Return the key of the logical file of an action."""
     vector = action.deletion_vector
     return canonical_path(action.path), None if vector is None else vector.unique_id
 
 
 class TailFiles:
-    """What the commits after a checkpoint (or all commits, where there is none) leave of files.
+    """The outcome, for files, of the commits after a checkpoint, or of all commits if there is none.
 
-    :ivar adds: files that are live because of these commits, by key, in the order of their commits.
+    :ivar adds: live files added by these commits, by key, in commit order.
     :ivar removes: tombstones of these commits, by key.
     """
 
@@ -79,14 +79,14 @@ class TailFiles:
         return tail
 
     def copy(self) -> TailFiles:
-        """Return a copy that can go on without changing this one."""
+        """Return an independent copy."""
         other = TailFiles()
         other.adds = dict(self.adds)
         other.removes = dict(self.removes)
         return other
 
     def apply(self, commit: FileActions) -> None:
-        """Go on by one commit. Within a commit no two actions share a key (protocol), so their order does not matter."""
+        """Apply one more commit. Within a commit no two actions share a key (protocol), so their order does not matter."""
         for remove in commit.removes:
             key = file_key(remove)
             self.adds.pop(key, None)
@@ -95,7 +95,3 @@ class TailFiles:
             key = file_key(add)
             self.removes.pop(key, None)
             self.adds[key] = add
-
-    def touches(self) -> bool:
-        """Tell whether any earlier file may be affected."""
-        return bool(self.adds or self.removes)

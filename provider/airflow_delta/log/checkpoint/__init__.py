@@ -1,1 +1,1 @@
-"""Checkpoints as they are read: parts, sidecars, manifests, columns."""
+"""Reading checkpoints, classic and V2: parts, manifests, sidecars, and the columns in them."""

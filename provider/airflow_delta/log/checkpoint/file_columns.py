@@ -1,4 +1,4 @@
-"""The columns of a table of files: Delta's fields of ``add`` in snake_case, and how checkpoint rows and actions become them."""
+"""The columns of a table of files (Delta's fields of ``add`` in snake_case), built from checkpoint rows or from actions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from airflow_delta.log.arrow.arrays import array as to_array
+from airflow_delta.log.arrow.arrays import repeated
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
@@ -40,6 +42,11 @@ FILE_SCHEMA = pa.schema(
 )
 """All columns of a table of live files. ``data_change`` is always ``False``, as in Delta's replay."""
 
+FILE_COLUMNS = tuple(FILE_SCHEMA.names)
+"""Their names: what an action is made of."""
+
+_DEFAULT = pa.schema([field for field in FILE_SCHEMA if field.name != "stats"])
+
 TOMBSTONE_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -63,12 +70,12 @@ def camel(name: str) -> str:
 
 
 def projected(columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of a selection of columns, in the order asked; all of them for ``None``.
+    """Return the schema of some columns, in the given order; of all columns but ``stats`` for ``None``.
 
-    :raises DeltaIllegalArgumentException: there is no such column.
+    :raises DeltaIllegalArgumentException: if a column does not exist.
     """
     if columns is None:
-        return FILE_SCHEMA
+        return _DEFAULT
     unknown = [name for name in columns if name not in FILE_SCHEMA.names]
     if unknown:
         raise DeltaIllegalArgumentException(
@@ -78,12 +85,12 @@ def projected(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def to_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return checkpoint rows (Delta's names, any writer's types) as a batch of ``schema``; what is absent becomes null."""
+    """Return checkpoint rows (Delta's names, any writer's types) as a batch of ``schema``; missing columns become null."""
     arrays = []
     for field in schema:
         source = camel(field.name)
         if field.name == "data_change":
-            arrays.append(pa.repeat(pa.scalar(False), rows.num_rows))
+            arrays.append(repeated(False, rows.num_rows))
         elif field.name == "stats" and "stats_parsed" in rows.schema.names and _absent(rows, "stats"):
             from airflow_delta.log.checkpoint.stats import format_stats
 
@@ -122,19 +129,17 @@ def from_actions(actions: Iterable[AddFile] | Iterable[RemoveFile], schema: pa.S
 def _column(rows: list[Any], field: pa.Field) -> pa.Array:
     name = field.name
     if name == "data_change":
-        return pa.repeat(pa.scalar(False), len(rows))
+        return repeated(False, len(rows))
     values = [getattr(row, name) for row in rows]
-    if field.type == STRING_MAP:
-        values = [None if value is None else list(value.items()) for value in values]
-    elif name == "deletion_vector":
+    if name == "deletion_vector":
         values = [None if value is None else msgspec.structs.asdict(value) for value in values]
-    return pa.array(values, field.type)
+    return to_array(values, field.type)
 
 
 def to_add_files(files: pa.Table) -> list[AddFile]:
-    """Return a table of files as actions; for the few files that a commit names, not for whole tables.
+    """Return a table of files as actions; for the few files of a commit, not for whole tables.
 
-    Columns that the table lacks take their default; the first four of :data:`FILE_SCHEMA` are needed.
+    Missing columns take their default; the first four of :data:`FILE_SCHEMA` are required.
     """
     adds = []
     for row in files.to_pylist():

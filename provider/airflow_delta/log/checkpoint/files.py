@@ -1,4 +1,4 @@
-"""The Parquet files of a checkpoint while they are written: rows go to temporary files, cut into row groups and into parts."""
+"""Writing the Parquet files of a checkpoint to temporary files, cut into row groups and parts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 
 ROW_GROUP_ROWS = 20_000
 
-# Columns whose values repeat; for the others a dictionary costs time and saves nothing.
+# Columns with repeating values; for the others a dictionary costs time and saves nothing.
 _DICTIONARY = ("add.partitionValues", "add.tags", "remove.partitionValues", "add.partitionValues_parsed")
-# Leaves that readers choose row groups by, or leave out when they are empty.
+# Leaves by which readers choose row groups, or which they skip when empty.
 _MARKERS = (
     "txn.appId",
     "add.path",
@@ -34,11 +34,11 @@ _BOUNDS = ("add.partitionValues_parsed.", "add.stats_parsed.minValues.", "add.st
 
 
 class PartFiles:
-    """The files of a checkpoint while they are written, each limited to a number of actions.
+    """The files of a checkpoint being written, each with a limited number of actions.
 
     :param schema: columns of the files.
-    :param part_size: most actions in a file; no limit for ``None``.
-    :param new_file: makes the files that hold them for now.
+    :param part_size: maximum number of actions in a file; ``None`` for no limit.
+    :param new_file: makes a temporary file.
     """
 
     def __init__(self, schema: pa.Schema, part_size: int | None, new_file: Callable[[], BinaryIO]) -> None:
@@ -56,7 +56,7 @@ class PartFiles:
         self._dictionary = [path for path in paths if path.startswith(tuple(f"{name}." for name in _DICTIONARY))]
 
     def write(self, kind: str, rows: pa.StructArray) -> None:
-        """Add rows of one kind; they are cut into row groups, and those into files."""
+        """Add rows of one kind, cut into row groups and those into files."""
         while len(rows):
             room = ROW_GROUP_ROWS - self._pending_rows
             if self.part_size is not None:
@@ -72,7 +72,7 @@ class PartFiles:
                 self._finish_part()
 
     def finish(self) -> list[BinaryIO]:
-        """Return the complete files, at least one, to be read from their beginning."""
+        """Return the complete files, at least one, each positioned at its start."""
         self._flush()
         if not self._files:
             self._current()
@@ -82,7 +82,7 @@ class PartFiles:
         return self._files
 
     def close(self) -> None:
-        """Let go of all temporary files."""
+        """Close all temporary files."""
         if self._writer is not None:
             with contextlib.suppress(Exception):
                 self._writer.close()

@@ -1,4 +1,4 @@
-"""Files that stand in a JSON manifest itself rather than in a sidecar, seen as one more Parquet file of the checkpoint."""
+"""Files listed in a JSON manifest itself, not in a sidecar, presented as one more Parquet file of the checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_delta.log.storage.base import FileStatus
 
 
 class _InMemory:
-    """A store of one file."""
+    """A store with one file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -31,9 +31,9 @@ class _InMemory:
 
 
 def inline_part(path: str, adds: Sequence[AddFile], removes: Sequence[RemoveFile], *, table: str, version: int) -> CheckpointPart:
-    """Return the files and tombstones of a manifest as a part.
+    """Return the files and tombstones of a manifest as a checkpoint part.
 
-    :param path: path of the manifest, for messages.
+    :param path: path of the manifest, for error messages.
     """
     add = CheckpointSchema(stats_json=True, stats=None, partition=None).add
     live = add_rows(from_actions(adds, FILE_SCHEMA), add)

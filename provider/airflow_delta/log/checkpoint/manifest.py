@@ -1,4 +1,4 @@
-"""The manifest of a V2 checkpoint: the small actions, and the sidecars that hold the files (protocol, "V2 Spec")."""
+"""The manifest of a V2 checkpoint: the non-file actions, and the sidecars that hold the files (protocol, "V2 Spec")."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.file_names import SIDECAR_DIRECTORY
 
 Corrupted = Callable[[str], Exception]
-"""Makes the error that says what is wrong with the manifest."""
+"""Makes the error for a manifest, given what is wrong with it."""
 
 
 class SidecarFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A file in ``_delta_log/_sidecars`` that holds files and tombstones of a checkpoint.
+    """A file in ``_delta_log/_sidecars`` with files and tombstones of a checkpoint.
 
-    :param path: its bare name (URL-encoded); of a longer path the last component counts, as in Delta.
+    :param path: its file name, URL-encoded; of a longer path only the last component counts, as in Delta.
     :param modification_time: milliseconds since the epoch.
     """
 
@@ -29,17 +29,17 @@ class SidecarFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
     @property
     def name(self) -> str:
-        """Return its bare name, not URL-encoded."""
+        """Return its file name, not URL-encoded."""
         return unquote(self.path.rpartition("/")[2])
 
     @property
     def status(self) -> FileStatus:
-        """Return where it is and how long."""
+        """Return its path, size and modification time."""
         return FileStatus(f"{SIDECAR_DIRECTORY}/{self.name}", self.size_in_bytes, self.modification_time)
 
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a V2 checkpoint says of itself.
+    """The ``checkpointMetadata`` action of a V2 checkpoint.
 
     :param tags: Delta writes ``sidecarNumActions``, ``sidecarSizeInBytes``, ``numOfAddFiles`` and ``sidecarFileSchema``.
     """
@@ -48,7 +48,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="came
     tags: dict[str, str | None] | None = None
 
     def number(self, tag: str) -> int | None:
-        """Return a tag that is a number, or ``None`` when it is absent or is none."""
+        """Return the value of a numeric tag, or ``None`` if it is absent or not a number."""
         text = (self.tags or {}).get(tag)
         return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
@@ -68,9 +68,9 @@ _lines = msgspec.json.Decoder(_Line)
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """The content of a manifest in JSON.
+    """The content of a JSON manifest.
 
-    :ivar adds: files that stand in the manifest itself; Delta writes none.
+    :ivar adds: files listed in the manifest itself; Delta writes none.
     """
 
     checkpoint_metadata: CheckpointMetadata | None = None
@@ -84,9 +84,9 @@ class Manifest(msgspec.Struct, kw_only=True):
 
 
 def decode_manifest(data: bytes, corrupted: Corrupted) -> Manifest:
-    """Decode a manifest in JSON.
+    """Decode a JSON manifest.
 
-    :raises Exception: what ``corrupted`` makes, when a line is not an action or the last one is cut off.
+    :raises Exception: the error made by ``corrupted``, if a line is not an action or the last one is truncated.
     """
     manifest = Manifest()
     try:
@@ -121,18 +121,18 @@ def _add_line(manifest: Manifest, line: _Line) -> None:
 def check_manifest(
     version: int, about: CheckpointMetadata | None, sidecars: Sequence[SidecarFile], *, complete: bool, corrupted: Corrupted
 ) -> None:
-    """Refuse a manifest that was cut off between two actions, as far as that shows.
+    """Refuse a manifest that was truncated between two actions, as far as that can be detected.
 
-    :param complete: whether it holds a protocol and metadata; every checkpoint does.
-    :raises Exception: what ``corrupted`` makes.
+    :param complete: whether it has a protocol and metadata, as every checkpoint must.
+    :raises Exception: the error made by ``corrupted``.
     """
     if about is None:
-        raise corrupted("has no checkpointMetadata, which every V2 checkpoint has")
+        raise corrupted("has no checkpointMetadata, which a V2 checkpoint must have")
     if about.version != version:
-        raise corrupted(f"says that it is of version {about.version}")
+        raise corrupted(f"claims to be of version {about.version}")
     if not complete:
         raise corrupted("has no protocol or no metadata")
     size = about.number("sidecarSizeInBytes")
     listed = sum(sidecar.size_in_bytes for sidecar in sidecars)
     if size is not None and size != listed:
-        raise corrupted(f"names sidecars of {listed} bytes, but should name {size} bytes")
+        raise corrupted(f"lists sidecars of {listed} bytes, but should list {size} bytes")

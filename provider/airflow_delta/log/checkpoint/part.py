@@ -1,4 +1,4 @@
-"""One Parquet file of a checkpoint: its footer, its row groups, and batches of the columns that are asked for."""
+"""One Parquet file of a checkpoint: its footer, its row groups, and batches of requested columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.schema.walk import Path
-from airflow_delta.log.statistics.footers import leaf_paths
+from airflow_delta.log.statistics.footers import instant_of, leaf_paths
 
 BATCH_ROWS = 32_768
 
-# The leaf of each kind that is never null where the kind is present.
+# For each kind of action, the leaf that is never null in a row of that kind.
 MARKERS = {
     "add": "add.path",
     "remove": "remove.path",
@@ -31,7 +31,7 @@ MARKERS = {
 
 
 class PartStatus(TypingProtocol):
-    """What the reader needs to know of a part: where it is and how long."""
+    """What the reader needs to know of a part: its path and size."""
 
     @property
     def path(self) -> str: ...
@@ -41,7 +41,7 @@ class PartStatus(TypingProtocol):
 
 
 class InputStore(TypingProtocol):
-    """What the reader needs of a log store."""
+    """The part of a log store that the reader needs."""
 
     def open_input(self, path: str) -> Any: ...
 
@@ -49,7 +49,7 @@ class InputStore(TypingProtocol):
 
 
 class RowGroup:
-    """One row group of a part, seen through its footer.
+    """One row group of a part, as its footer describes it.
 
     :param part: the part that holds it.
     :param index: its position in the part.
@@ -66,7 +66,7 @@ class RowGroup:
         return int(self._meta.num_rows)
 
     def null_count(self, leaf: Path) -> int | None:
-        """Return how many rows have no value in a leaf outside lists and maps, or ``None`` when the footer does not say."""
+        """Return how many rows have no value in a leaf outside lists and maps, or ``None`` if the footer does not say."""
         position = self.part.leaves.get(leaf)
         if position is None:
             return self.num_rows
@@ -76,17 +76,20 @@ class RowGroup:
         return int(statistics.null_count)
 
     def bounds(self, leaf: Path) -> tuple[Any, Any] | None:
-        """Return the least and the greatest value of a leaf, or ``None`` when the footer does not say."""
+        """Return the least and the greatest value of a leaf, or ``None`` if the footer does not say."""
         position = self.part.leaves.get(leaf)
         if position is None:
             return None
         statistics = self._meta.column(position).statistics
         if statistics is None or not statistics.has_min_max:
             return None
+        moment = instant_of(statistics)
+        if moment is not None:
+            return moment(statistics.min_raw), moment(statistics.max_raw)
         return statistics.min, statistics.max
 
     def may_hold(self, kind: str) -> bool:
-        """Return whether a row of that kind (``add``, ``txn``, ...) can be here."""
+        """Return whether it may have rows of that kind (``add``, ``txn``, ...)."""
         return self.null_count(tuple(MARKERS[kind].split("."))) != self.num_rows
 
 
@@ -95,8 +98,8 @@ class CheckpointPart:
 
     :param store: where the file is.
     :param status: its path and size.
-    :param table: URI of the table, for messages.
-    :param version: version of the checkpoint, for messages.
+    :param table: URI of the table, for error messages.
+    :param version: version of the checkpoint, for error messages.
     """
 
     def __init__(self, store: InputStore, status: PartStatus, *, table: str, version: int) -> None:
@@ -115,22 +118,22 @@ class CheckpointPart:
         except (pa.ArrowException, EOFError, UnicodeDecodeError) as error:
             raise self.corrupted(f"is damaged: {error}") from error
         except OSError as error:
-            # Arrow reports a damaged file as a bare OSError; one with a code or of a subclass is the storage's own.
+            # Arrow reports a damaged file as a plain OSError; one with a code, or a subclass, comes from the storage.
             if type(error) is not OSError or error.errno is not None:
                 raise
             raise self.corrupted(f"is damaged: {error}") from error
 
     def corrupted(self, what: str) -> DeltaLogCorruptedException:
-        """Return the error that says what is wrong with this file."""
+        """Return the error for this file, given what is wrong with it."""
         return DeltaLogCorruptedException(
             f"Checkpoint file {self.path} of version {self._version} of table {self._table} {what}. "
-            "An older checkpoint or the JSON commits are used instead while the log holds them; delete the file to avoid this.",
+            "An older checkpoint or the JSON commits are read instead, if the log still has them. Delete the file to avoid this.",
             table=self._table,
             version=self._version,
         )
 
     def read(self) -> bytes:
-        """Return the whole file, which need not be Parquet."""
+        """Return the whole file, whatever its format."""
         return self._store.read(self.path)
 
     def _open(self, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -141,7 +144,7 @@ class CheckpointPart:
             metadata=metadata,
             pre_buffer=not local,
             page_checksum_verification=True,
-            coerce_int96_timestamp_unit="us",  # in nanoseconds the year 9999 would be another one
+            coerce_int96_timestamp_unit="us",  # the year 9999 overflows in nanoseconds
         )
 
     @cached_property
@@ -169,7 +172,7 @@ class CheckpointPart:
         return frozenset(path for path, i in self.leaves.items() if schema.column(i).physical_type == "INT96")
 
     def _with_moments(self, schema: pa.Schema) -> pa.Schema:
-        """Return a schema with timestamps in place of INT96, in which Spark writes them and which knows no time zone."""
+        """Return a schema with UTC timestamps for INT96 columns: Spark writes timestamps so, and INT96 has no time zone."""
         return pa.schema([field.with_type(_with_moments(field.type, (field.name,), self._int96)) for field in schema])
 
     @cached_property
@@ -178,9 +181,9 @@ class CheckpointPart:
         return [RowGroup(self, index) for index in range(self.metadata.num_row_groups)]
 
     def batches(self, row_groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of the given row groups and (nested) columns; columns that the file lacks are left out.
+        """Yield record batches of the given row groups and (nested) columns; missing columns are left out.
 
-        :param columns: dotted paths; a prefix stands for everything below it.
+        :param columns: dotted paths; a prefix selects everything below it.
         """
         present = [name for name in columns if self.has_text(name)]
         if not row_groups or not present:
@@ -190,11 +193,11 @@ class CheckpointPart:
                 yield batch.cast(self._with_moments(batch.schema)) if self._int96 else batch
 
     def has(self, path: Path) -> bool:
-        """Return whether the file has that column, or columns below it."""
+        """Return whether the file has the column, or columns below it."""
         return path in self.leaves or any(leaf[: len(path)] == path for leaf in self.leaves)
 
     def has_text(self, column: str) -> bool:
-        """Return whether the file has a column for a text that :meth:`batches` takes."""
+        """Return whether the file has a column for a dotted path, as :meth:`batches` takes it."""
         return column in self._texts or any(text.startswith(f"{column}.") for text in self._texts)
 
     @cached_property

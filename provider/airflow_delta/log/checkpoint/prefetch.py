@@ -1,4 +1,4 @@
-"""Computing the next item of an iterator while the last one is used: Arrow's work runs without the interpreter's lock."""
+"""Computing the next item of an iterator while the current one is used; Arrow releases the GIL while it works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def prefetched(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items of an iterable, always one ahead, computed in a thread that ends with the iteration."""
+    """Yield the items of an iterable, computed one ahead in a thread that ends with the iteration."""
     source = iter(items)
     with ThreadPoolExecutor(1, thread_name_prefix="delta-checkpoint") as pool:
         waiting = pool.submit(_next, source)

@@ -1,14 +1,14 @@
-"""Reading of checkpoints, classic and V2: projected leaf columns, streamed in batches, row groups chosen by their footer.
+"""Reading a checkpoint, classic or V2: only the needed leaf columns and row groups, streamed in batches.
 
-A checkpoint holds one action a row, in the column of its kind; all other columns of the row are null (protocol, "Checkpoint
-Specs"). A row group whose footer says that a required leaf is null throughout holds no action of that kind and is not read;
-where a writer left the statistics out, it is. A V2 checkpoint keeps its files in sidecars, which are opened only for files; a
-checkpoint with a classic name may have V2 content (compatibility checkpoints).
+A checkpoint has one action per row, in the column of its kind; all other columns of the row are null (protocol, "Checkpoint
+Specs"). A row group is skipped if its footer says that a required leaf of a kind is null in all rows; if the footer has no
+statistics, it is read. A V2 checkpoint keeps its files in sidecars, which are opened only to read files; a checkpoint with a
+classic name may have V2 content (compatibility checkpoints).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, Manifest, SidecarFile, check_manifest, decode_manifest
 from airflow_delta.log.checkpoint.part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
 from airflow_delta.log.schema.walk import Path
@@ -34,8 +35,8 @@ class CheckpointReader:
     :param store: where the log is.
     :param parts: its files in ``_delta_log`` itself, in order.
     :param version: version of the checkpoint.
-    :param table: URI of the table, for messages.
-    :raises DeltaLogCorruptedException: from every method, when a file is missing, empty, truncated or otherwise damaged.
+    :param table: URI of the table, for error messages.
+    :raises DeltaLogCorruptedException: from every method, if a file is missing, empty, truncated or otherwise damaged.
     """
 
     def __init__(self, store: InputStore, parts: Sequence[PartStatus], *, version: int, table: str) -> None:
@@ -50,7 +51,7 @@ class CheckpointReader:
 
     @cached_property
     def manifest(self) -> Manifest | None:
-        """Return the manifest of a V2 checkpoint in JSON, ``None`` for all other checkpoints."""
+        """Return the JSON manifest of a V2 checkpoint, ``None`` for all other checkpoints."""
         if not self._is_json:
             return None
         (top,) = self._top
@@ -65,12 +66,12 @@ class CheckpointReader:
 
     @property
     def _state_parts(self) -> list[CheckpointPart]:
-        """Return the Parquet files that hold what is no file."""
+        """Return the Parquet files that hold non-file actions."""
         return [] if self._is_json else self._top
 
     @cached_property
     def sidecars(self) -> list[SidecarFile]:
-        """Return the sidecars that the checkpoint names; none for one with classic content."""
+        """Return the sidecars of the checkpoint; none if its content is classic."""
         found = self.manifest.sidecars if self.manifest is not None else list(self._actions("sidecar", SidecarFile))
         outside = next((sidecar for sidecar in found if "/" in sidecar.name or sidecar.name in ("", ".", "..")), None)
         if outside is not None:
@@ -98,15 +99,15 @@ class CheckpointReader:
             parts.append(inline_part(path, manifest.adds, manifest.removes, table=self.table, version=self.version))
         parts += [CheckpointPart(self._store, s.status, table=self.table, version=self.version) for s in self.sidecars]
         if len(parts) > 1 and getattr(self._store, "local_root", None) is None:
-            # Each footer is a round trip.
+            # Each footer costs a round trip.
             with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="delta-checkpoint") as pool:
                 list(pool.map(lambda part: part.metadata, parts))
         return parts
 
-    # -- the few rows that are not files ----------------------------------------------------------------------------------
+    # -- non-file actions ------------------------------------------------------------------------------------------------
 
     def protocol_and_metadata(self) -> tuple[Protocol | None, Metadata | None]:
-        """Return the protocol and the metadata; ``None`` where the checkpoint holds none."""
+        """Return the protocol and the metadata; ``None`` for what the checkpoint does not have."""
         if self.manifest is not None:
             return self.manifest.protocol, self.manifest.metadata
         protocol: Protocol | None = None
@@ -132,22 +133,22 @@ class CheckpointReader:
         return found
 
     def set_transaction(self, app_id: str) -> SetTransaction | None:
-        """Return the last transaction of one application, or ``None``; reads nothing but the ``txn`` rows."""
+        """Return the last transaction of one application, or ``None``; reads only the ``txn`` rows."""
         found: SetTransaction | None = None
         if self.manifest is not None:
             return {txn.app_id: txn for txn in self.manifest.transactions}.get(app_id)
         for batch in self._batches(self._state_parts, "txn", ["appId", "version", "lastUpdated"]):
-            for row in batch.filter(pc.equal(batch.column("appId"), app_id)).to_pylist():
+            for row in batch.filter(pc.equal(batch.column("appId"), scalar(app_id))).to_pylist():
                 found = SetTransaction(app_id=app_id, version=row["version"], last_updated=row.get("lastUpdated"))
         return found
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return the last version of one application, or ``None``; reads nothing but the ``txn`` rows."""
+        """Return the last version of one application, or ``None``; reads only the ``txn`` rows."""
         found = self.set_transaction(app_id)
         return None if found is None else found.version
 
     def domain_metadata(self) -> dict[str, DomainMetadata]:
-        """Return the domains that are not removed, by name."""
+        """Return the domains by name, without removed ones."""
         return {d.domain: d for d in self._actions("domainMetadata", DomainMetadata) if not d.removed}
 
     def _actions(self, kind: str, action: type[Action]) -> Iterator[Action]:
@@ -158,7 +159,7 @@ class CheckpointReader:
                 yield from self._convert(part, batch, kind, action)
 
     def _listed(self) -> list[SetTransaction | DomainMetadata]:
-        """Return what a manifest in JSON lists; only these kinds are asked for by kind."""
+        """Return the transactions and domains in a JSON manifest, the only kinds that are read by kind."""
         manifest = self.manifest
         return [] if manifest is None else [*manifest.transactions, *manifest.domains]
 
@@ -178,78 +179,49 @@ class CheckpointReader:
             try:
                 yield msgspec.convert(_plain(row), action)
             except msgspec.ValidationError as error:
-                raise part.corrupted(f"holds a {kind} action that is not valid: {error}") from error
+                raise part.corrupted(f"has an invalid {kind} action: {error}") from error
 
     # -- files -------------------------------------------------------------------------------------------------------------
 
-    def add_batches(self, columns: Sequence[str], *, keep: Callable[[RowGroup], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the ``add`` rows.
-
-        :param columns: Delta's field names below ``add``; dotted for fields of structs (``stats_parsed.minValues.id``).
-        :param keep: which row groups to read; all that hold an ``add`` when left out.
-        """
-        return self.batches("add", columns, keep=keep)
-
-    def remove_batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the ``remove`` rows (tombstones), also expired ones.
-
-        :param columns: Delta's field names below ``remove``.
-        """
-        return self.batches("remove", columns)
-
     def row_groups(self, kind: str) -> list[RowGroup]:
-        """Return the row groups that may hold rows of that kind."""
+        """Return the row groups that may have rows of that kind."""
         return [group for part in self.parts for group in part.row_groups if group.may_hold(kind)]
 
-    def batches(
-        self, kind: str, columns: Sequence[str], *, keep: Callable[[RowGroup], bool] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one kind with the kind's fields as columns; fields that a part lacks are left out of its batches.
+    def batches(self, kind: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one kind, with its fields as columns; fields missing in a part are left out of its batches.
 
-        :param kind: ``add`` or ``remove``.
+        :param kind: ``add``, or ``remove`` for tombstones, also expired ones.
+        :param columns: Delta's field names below the kind; dotted for fields of structs (``stats_parsed.minValues.id``).
         """
-        yield from self._batches(self.parts, kind, columns, keep=keep)
+        return self._batches(self.parts, kind, columns)
 
     def _batches(
         self,
         parts: Sequence[CheckpointPart],
         kind: str,
         columns: Sequence[str],
-        *,
-        keep: Callable[[RowGroup], bool] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         names = [f"{kind}.{column}" for column in columns]
         for part in parts:
-            groups = [g for g in part.row_groups if g.may_hold(kind) and (keep is None or keep(g))]
+            groups = [g for g in part.row_groups if g.may_hold(kind)]
             for batch in part.batches(groups, names):
                 yield flatten(batch, kind)
 
     @property
     def file_parts(self) -> list[CheckpointPart]:
-        """Return the parts that may hold live files."""
+        """Return the parts that may have live files."""
         return [part for part in self.parts if any(group.may_hold("add") for group in part.row_groups)]
 
     def has_column(self, path: Sequence[str]) -> bool:
-        """Return whether every part that holds files has that column below ``add``."""
+        """Return whether every part with files has that column below ``add``."""
         holders = self.file_parts
         return bool(holders) and all(part.has(("add", *path)) for part in holders)
 
     def may_have_values(self, leaf: Path) -> bool:
-        """Return whether some row may have a value in that leaf; ``False`` is certain."""
+        """Return whether any row may have a value in that leaf; ``False`` is certain."""
         return any(
             group.null_count(leaf) != group.num_rows for part in self.parts if leaf in part.leaves for group in part.row_groups
         )
-
-    def add_count(self) -> int | None:
-        """Return the number of ``add`` rows from the footers alone, or ``None`` when a footer does not say."""
-        total = 0
-        for part in self.parts:
-            for group in part.row_groups:
-                nulls = group.null_count(("add", "path"))
-                if nulls is None:
-                    return None
-                total += group.num_rows - nulls
-        return total
 
     @property
     def num_rows(self) -> int:
@@ -258,7 +230,7 @@ class CheckpointReader:
 
 
 def flatten(batch: pa.RecordBatch, kind: str) -> pa.RecordBatch:
-    """Return the rows that have a value in the struct column ``kind``, with its fields as columns."""
+    """Return the rows with a value in the struct column ``kind``, with its fields as columns."""
     column = batch.column(kind)
     if column.null_count:
         column = column.drop_null()

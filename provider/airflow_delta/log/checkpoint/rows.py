@@ -1,4 +1,4 @@
-"""The rows of a checkpoint: struct columns built from a table of files, tombstones and the small state."""
+"""Building the rows of a checkpoint: struct columns of files, tombstones and non-file actions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA
 from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, SidecarFile
 from airflow_delta.log.checkpoint.schema import (
@@ -27,10 +28,10 @@ from airflow_delta.log.checkpoint.stats import parse_stats
 
 
 class AddRows:
-    """Turns batches of files into the checkpoint's column ``add``; columns that the batches lack are null.
+    """Turns batches of files into the checkpoint's column ``add``; missing columns become null.
 
-    :param schema: what the checkpoint holds.
-    :param typer: types partition values.
+    :param schema: schema of the checkpoint.
+    :param typer: parses partition values.
     """
 
     def __init__(self, schema: CheckpointSchema, typer: PartitionTyper) -> None:
@@ -39,12 +40,12 @@ class AddRows:
         self._typer = typer
 
     def of(self, files: pa.RecordBatch) -> pa.StructArray:
-        """Return the rows of some files, which may bring ``stats_parsed`` along."""
+        """Return the rows of some files, which may have a column ``stats_parsed``."""
         return pa.StructArray.from_arrays([self._column(files, field) for field in self._type], fields=list(self._type))
 
     def _column(self, files: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name == "dataChange":
-            return pa.repeat(pa.scalar(False), files.num_rows)
+            return repeated(False, files.num_rows)
         name = _snake(field.name)
         if name in FILE_SCHEMA.names and name not in files.schema.names:
             return pa.nulls(files.num_rows, field.type)
@@ -73,7 +74,7 @@ def add_rows(files: pa.RecordBatch, add: pa.StructType) -> pa.StructArray:
 
 
 def renamed_vectors(vectors: pa.StructArray) -> pa.StructArray:
-    """Return deletion vectors of a table of files under Delta's field names."""
+    """Return the deletion vectors of a table of files with Delta's field names."""
     mask = vectors.is_null() if vectors.null_count else None
     return pa.StructArray.from_arrays(vectors.flatten(), fields=list(DELETION_VECTOR), mask=mask)
 
@@ -95,38 +96,37 @@ def state_rows(
     transactions: Iterable[SetTransaction],
     domains: Iterable[DomainMetadata],
 ) -> Iterator[tuple[str, pa.StructArray]]:
-    """Yield (column, rows) for everything that is no file."""
+    """Yield (column, rows) for all non-file actions."""
     txns = sorted(transactions, key=lambda txn: txn.app_id)
     if txns:
         columns = [
-            pa.array([txn.app_id for txn in txns], pa.string()),
-            pa.array([txn.version for txn in txns], pa.int64()),
-            pa.array([txn.last_updated for txn in txns], pa.int64()),
+            array([txn.app_id for txn in txns], pa.string()),
+            array([txn.version for txn in txns], pa.int64()),
+            array([txn.last_updated for txn in txns], pa.int64()),
         ]
         yield "txn", pa.StructArray.from_arrays(columns, fields=list(TXN))
-    yield "metaData", pa.array([_row(metadata)], METADATA)
-    yield "protocol", pa.array([_row(protocol)], PROTOCOL)
+    yield "metaData", array([_row(metadata)], METADATA)
+    yield "protocol", array([_row(protocol)], PROTOCOL)
     named = sorted(domains, key=lambda domain: domain.domain)
     if named:
-        yield "domainMetadata", pa.array([_row(domain) for domain in named], DOMAIN_METADATA)
+        yield "domainMetadata", array([_row(domain) for domain in named], DOMAIN_METADATA)
 
 
 def metadata_rows(about: CheckpointMetadata) -> pa.StructArray:
     """Return the column ``checkpointMetadata``."""
-    tags = None if about.tags is None else list(about.tags.items())
-    return pa.array([{"version": about.version, "tags": tags}], CHECKPOINT_METADATA)
+    return array([{"version": about.version, "tags": about.tags}], CHECKPOINT_METADATA)
 
 
 def sidecar_rows(sidecars: Sequence[SidecarFile]) -> pa.StructArray:
     """Return the column ``sidecar``."""
-    return pa.array([msgspec.to_builtins(sidecar) for sidecar in sidecars], SIDECAR)
+    return array([msgspec.to_builtins(sidecar) for sidecar in sidecars], SIDECAR)
 
 
 def _row(action: Protocol | Metadata | DomainMetadata) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(action)
     if isinstance(action, Metadata):
-        row["configuration"] = list(action.configuration.items())
-        row["format"] = {"provider": action.format.provider, "options": list(action.format.options.items())}
+        row["configuration"] = action.configuration
+        row["format"] = {"provider": action.format.provider, "options": action.format.options}
     return row
 
 

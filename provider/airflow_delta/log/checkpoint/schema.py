@@ -87,11 +87,11 @@ _ORDERED = frozenset({*INTEGRAL, *FLOATING, "string", "date", "timestamp", "time
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSchema:
-    """What a checkpoint of a table holds of its files.
+    """The columns that a checkpoint has for files.
 
-    :param stats_json: whether it has the statistics as JSON.
-    :param stats: type of ``stats_parsed``, or ``None`` when it is not written.
-    :param partition: type of ``partitionValues_parsed``, or ``None``; its fields have physical names.
+    :param stats_json: whether statistics are written as JSON.
+    :param stats: type of ``stats_parsed``, or ``None`` if it is not written.
+    :param partition: type of ``partitionValues_parsed``, with physical names, or ``None`` if it is not written.
     """
 
     stats_json: bool
@@ -136,11 +136,11 @@ MANIFEST = pa.schema(
         ("sidecar", SIDECAR),
     ]
 )
-"""Schema of a manifest in Parquet: all kinds, although files are in sidecars, as Delta writes it."""
+"""Schema of a Parquet manifest: as in Delta, it has columns for all kinds, although files are in sidecars."""
 
 
 def partition_type(partition_schema: StructType) -> pa.StructType | None:
-    """Return the type of ``partitionValues_parsed``; ``None`` for a table without partitions."""
+    """Return the type of ``partitionValues_parsed``; ``None`` for an unpartitioned table."""
     if not partition_schema.fields:
         return None
     return pa.struct([(f.physical_name, arrow_type(f.data_type)) for f in partition_schema.fields])
@@ -149,7 +149,7 @@ def partition_type(partition_schema: StructType) -> pa.StructType | None:
 def stats_type(indexed: list[Leaf], *, tight_bounds: bool = False) -> pa.StructType:
     """Return the type of ``stats_parsed`` for the columns that have statistics (protocol, "Per-file Statistics").
 
-    :param tight_bounds: whether files may say that their bounds are wide, as in tables with deletion vectors.
+    :param tight_bounds: include ``tightBounds``, as for tables with deletion vectors.
     """
     members: list[tuple[str, pa.DataType]] = [("numRecords", pa.int64())]
     bounds = [(leaf, arrow_type(leaf.data_type)) for leaf in indexed if has_bounds(leaf.data_type)]
@@ -164,7 +164,7 @@ def stats_type(indexed: list[Leaf], *, tight_bounds: bool = False) -> pa.StructT
 
 
 def has_bounds(data_type: DataType) -> bool:
-    """Tell whether columns of that type have least and greatest values in statistics."""
+    """Tell whether statistics have bounds for columns of that type."""
     return isinstance(data_type, DecimalType) or data_type.name in _ORDERED
 
 
@@ -195,7 +195,7 @@ _SPARK_NAMES = {
 
 
 def spark_schema(fields: Iterable[pa.Field]) -> dict[str, Any]:
-    """Return columns in Spark's JSON form, all nullable, as Delta notes the schema of a checkpoint."""
+    """Return columns in Spark's JSON form, all nullable, as Delta records the schema of a checkpoint."""
     return {
         "type": "struct",
         "fields": [{"name": f.name, "type": _spark_type(f.type), "nullable": True, "metadata": {}} for f in fields],

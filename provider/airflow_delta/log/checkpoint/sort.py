@@ -1,7 +1,7 @@
 """Sorting the files of a checkpoint by their partition, in bounded memory.
 
-A first pass counts the files of each partition. That fixes which stretch of the sorted result (a bucket of some ten thousand
-files) a file belongs to, so a second pass can hand every batch out to its buckets, compressed. Each bucket is then sorted alone.
+A first pass counts the files of each partition, which decides the bucket of each file: a stretch of some ten thousand files in
+the sorted result. A second pass distributes every batch over its buckets, compressed. Each bucket is then sorted by itself.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import array
+from airflow_delta.log.checkpoint import partitions
 from airflow_delta.log.checkpoint.partitions import COUNT, KEY, combination_keys, combinations
 from airflow_delta.log.expressions.predicate import partition_texts
 from airflow_delta.log.schema.partition_values import parse_partition_value
@@ -20,7 +22,7 @@ from airflow_delta.log.schema.types import DataType, StructType, arrow_type
 
 
 class PartitionTyper:
-    """Turns partition values into typed columns; each different text is parsed once.
+    """Turns partition values into typed columns; each distinct string is parsed once.
 
     :param partition_schema: the partition columns.
     """
@@ -31,11 +33,11 @@ class PartitionTyper:
         self._parsed: list[dict[str, object]] = [{} for _ in self.names]
 
     def texts(self, values: pa.MapArray) -> list[pa.Array]:
-        """Return the partition values of some files as text, one array a partition column."""
+        """Return the partition values of some files as strings, one array per partition column."""
         return [partition_texts(values, name) for name in self.names]
 
     def typed(self, texts: list[pa.Array]) -> list[pa.Array]:
-        """Return the typed form of what :meth:`texts` returned."""
+        """Return the typed form of the strings of :meth:`texts`."""
         return [self._column(position, column) for position, column in enumerate(texts)]
 
     def _column(self, position: int, column: pa.Array) -> pa.Array:
@@ -48,15 +50,15 @@ class PartitionTyper:
             if text not in known:
                 known[text] = parse_partition_value(text, data_type)
             values.append(known[text])
-        return pa.array(values, arrow).take(encoded.indices)
+        return array(values, arrow).take(encoded.indices)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOrder:
-    """Where the files of each partition stand in the sorted checkpoint.
+    """The order of partitions in a sorted checkpoint.
 
     :param keys: one key for each partition, in order.
-    :param bucket_starts: position in ``keys`` of each bucket's first partition.
+    :param bucket_starts: index into ``keys`` of each bucket's first partition.
     """
 
     keys: pa.Array
@@ -67,7 +69,7 @@ class PartitionOrder:
         return pc.index_in(combination_keys(typer.texts(files.column("partition_values"))), value_set=self.keys)
 
     def follows(self, batches: Iterable[pa.RecordBatch], typer: PartitionTyper) -> bool:
-        """Tell whether files come in this order."""
+        """Tell whether files are already in this order."""
         last = -1
         for batch in batches:
             places = self.places(batch, typer)
@@ -79,17 +81,17 @@ class PartitionOrder:
 
     @classmethod
     def of(cls, batches: Iterable[pa.RecordBatch], typer: PartitionTyper, bucket_rows: int) -> PartitionOrder:
-        """Count partitions in batches that have a column ``partition_values``."""
+        """Count the partitions in batches with a column ``partition_values``."""
         found: pa.Table | None = None
         for batch in batches:
             texts = typer.texts(batch.column("partition_values"))
             counted = combinations(texts, combination_keys(texts))
             found = counted if found is None else pa.concat_tables([found, counted])
             if found.num_rows > 4 * bucket_rows:
-                found = _merged(found)
+                found = partitions.merged(found)
         if found is None:
-            return cls(pa.array([], pa.string()), [0])
-        found = _merged(found)
+            return cls(array([], pa.string()), [0])
+        found = partitions.merged(found)
         texts = [found.column(str(i)).combine_chunks() for i in range(len(typer.names))]
         typed = pa.table(typer.typed(texts), names=[str(i) for i in range(len(texts))])
         order = pc.sort_indices(typed, sort_keys=[(name, "ascending") for name in typed.column_names])
@@ -103,13 +105,8 @@ class PartitionOrder:
         return cls(keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys, starts)
 
 
-def _merged(found: pa.Table) -> pa.Table:
-    keys = [name for name in found.column_names if name != COUNT]
-    return found.group_by(keys, use_threads=False).aggregate([(COUNT, "sum")]).rename_columns({f"{COUNT}_sum": COUNT})
-
-
 class Buckets:
-    """Batches handed out to the stretches of the sorted result, compressed while they wait.
+    """Batches distributed over the buckets of the sorted result, compressed while they wait.
 
     :param order: where each partition goes.
     """
@@ -120,10 +117,10 @@ class Buckets:
         self._held: list[list[bytes]] = [[] for _ in order.bucket_starts]
         ends = [*order.bucket_starts[1:], len(order.keys)]
         self._sizes = [end - start for start, end in zip(order.bucket_starts, ends, strict=True)]
-        self._bucket_of = pa.array([bucket for bucket, size in enumerate(self._sizes) for _ in range(size)], pa.int32())
+        self._bucket_of = array([bucket for bucket, size in enumerate(self._sizes) for _ in range(size)], pa.int32())
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Hand out the rows of a batch, which has a column ``partition_values``."""
+        """Distribute the rows of a batch, which has a column ``partition_values``."""
         positions = self._order.places(batch, self._typer)
         order = pc.sort_indices(positions)
         rows = batch.take(order)
@@ -134,7 +131,7 @@ class Buckets:
             start = end
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows in order, and forget them."""
+        """Yield all rows in order, releasing them on the way."""
         for bucket, held in enumerate(self._held):
             batches = (_unpacked(data) for data in held)
             if self._sizes[bucket] <= 1:
@@ -145,7 +142,7 @@ class Buckets:
 
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return some batches as one."""
+    """Concatenate batches into one."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -157,7 +154,7 @@ def ordered(files: pa.RecordBatch, order: PartitionOrder, typer: PartitionTyper)
 def merged(
     files: Iterable[pa.RecordBatch], more: pa.RecordBatch, order: PartitionOrder, typer: PartitionTyper
 ) -> Iterator[pa.RecordBatch]:
-    """Yield files that are in order already, with some more files put where they belong.
+    """Merge a few files into batches of files that are already in order.
 
     :param files: batches in order.
     :param more: a few files in any order.

@@ -1,4 +1,4 @@
-"""Statistics between their two forms in checkpoints: JSON text (``stats``) and typed columns (``stats_parsed``)."""
+"""Converting statistics between their two forms in checkpoints: JSON text (``stats``) and typed columns (``stats_parsed``)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import array, scalar
+from airflow_delta.log.arrow.values import to_pylist
 from airflow_delta.log.checkpoint.stats_by_csv import NotUniform, parse_uniform
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -29,13 +31,13 @@ def parse_stats(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
     try:
         return _parse_columns(stats, wanted)
     except (pa.ArrowException, ValueError):
-        # One odd value fails the whole column: go on one by one.
+        # One odd value fails the whole column: convert row by row instead.
         return _parse_rows(stats, wanted)
 
 
 def _parse_columns(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
     present = stats.drop_null() if stats.null_count else stats
-    lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(present)], pa.int32()), present), "\n")
+    lines = pc.binary_join(pa.ListArray.from_arrays(array([0, len(present)], pa.int32()), present), scalar("\n"))
     text = lines[0].as_buffer().to_pybytes()
     lexical = _lexical(wanted)
     try:
@@ -45,8 +47,8 @@ def _parse_columns(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
     typed = _typed(parsed, wanted)
     if len(present) == len(stats):
         return typed
-    present_rows = pc.if_else(stats.is_valid(), 1, 0)
-    return typed.take(pc.if_else(stats.is_valid(), pc.subtract(pc.cumulative_sum(present_rows), 1), None))
+    places = pc.subtract(pc.cumulative_sum(stats.is_valid().cast(pa.int64())), scalar(1))
+    return typed.take(pc.if_else(stats.is_valid(), places, scalar(None, pa.int64())))
 
 
 def _parse_json(text: bytes, lexical: pa.StructType, rows: int) -> pa.StructArray:
@@ -59,7 +61,7 @@ def _parse_json(text: bytes, lexical: pa.StructType, rows: int) -> pa.StructArra
         parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(lexical)), unexpected_field_behavior="ignore"),
     )
     if table.num_rows != rows:
-        raise ValueError("a text holds several lines")
+        raise ValueError("a document has several lines")
     return pa.StructArray.from_arrays([_single(table.column(f.name)) for f in lexical], fields=list(lexical))
 
 
@@ -68,7 +70,7 @@ def _single(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _lexical(wanted: pa.DataType) -> pa.DataType:
-    """Return the type as which JSON holds a value: text for dates and times."""
+    """Return the type of a value in JSON: strings for dates and times."""
     if pa.types.is_struct(wanted):
         return pa.struct([pa.field(f.name, _lexical(f.type)) for f in wanted])
     if pa.types.is_date(wanted) or pa.types.is_timestamp(wanted):
@@ -76,11 +78,11 @@ def _lexical(wanted: pa.DataType) -> pa.DataType:
     return wanted
 
 
-def _typed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _typed(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_struct(wanted):
-        children = [_typed(child, f.type) for child, f in zip(array.flatten(), wanted, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null() if array.null_count else None)
-    return array if array.type == wanted else array.cast(wanted)
+        children = [_typed(child, f.type) for child, f in zip(values.flatten(), wanted, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=values.is_null() if values.null_count else None)
+    return values if values.type == wanted else values.cast(wanted)
 
 
 def _parse_rows(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
@@ -91,7 +93,7 @@ def _parse_rows(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
         except msgspec.DecodeError:
             value = None
         rows.append(_convert(value, wanted) if isinstance(value, dict) else None)
-    return pa.array(rows, wanted)
+    return array(rows, wanted)
 
 
 def _convert(value: Any, wanted: pa.DataType) -> Any:
@@ -110,9 +112,10 @@ def _convert(value: Any, wanted: pa.DataType) -> Any:
             value = round(decimal.Decimal(str(value)), wanted.scale)
         elif pa.types.is_floating(wanted):
             value = float(value)
-        return pa.scalar(value, wanted).as_py()
-    except (pa.ArrowException, ValueError, TypeError, OverflowError, decimal.DecimalException):
+        array([value], wanted)
+    except (ValueError, TypeError, OverflowError, decimal.DecimalException):
         return None
+    return value
 
 
 def _moment(text: str, *, with_zone: bool) -> dt.datetime:
@@ -123,9 +126,9 @@ def _moment(text: str, *, with_zone: bool) -> dt.datetime:
 
 
 def format_stats(parsed: pa.StructArray) -> pa.Array:
-    """Return typed statistics as JSON texts, for checkpoints that hold no other form."""
-    rows = parsed.to_pylist()
-    return pa.array([None if row is None else _encoder.encode(_present(row)).decode() for row in rows], pa.string())
+    """Return typed statistics as JSON texts, for checkpoints that have only typed ones."""
+    rows = to_pylist(parsed)
+    return array([None if row is None else _encoder.encode(_present(row)).decode() for row in rows], pa.string())
 
 
 def _present(row: Mapping[str, Any]) -> dict[str, Any]:

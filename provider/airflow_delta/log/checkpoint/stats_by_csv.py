@@ -1,8 +1,8 @@
-"""Typing of statistics texts that all have the same members in the same order, as one writer writes them.
+"""Parsing statistics that all have the same members in the same order, as one writer writes them.
 
-Such texts are rows of a table already: with commas in the place of colons and braces, Arrow's CSV reader types them in about half
-the time that its JSON reader takes. Nothing is assumed: keys and nesting of every row are compared with the first one's, and
-whatever is not exactly alike is left to the general way.
+Such documents are already rows of a table: with commas in place of colons and braces, Arrow's CSV reader parses them in about
+half the time of its JSON reader. Nothing is assumed: keys and nesting of every row are compared with those of the first, and if
+they are not exactly alike, the general parser takes over.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import scalar
+
 _COMMAS = bytes.maketrans(b"{}:", b",,,")
 _COMMAS_FOR_BRACES = bytes.maketrans(b"{}", b",,")
 _BLOCK = 1 << 20
@@ -22,15 +24,15 @@ Path = tuple[str, ...]
 
 
 class NotUniform(ValueError):
-    """The texts are not of one shape, or hold what this way cannot tell apart."""
+    """The documents differ in shape, or contain characters that are ambiguous in CSV."""
 
 
 @dataclass(slots=True)
 class _Shape:
-    """The columns that a text falls into.
+    """The CSV columns of a document.
 
-    :ivar keys: position -> the key that stands there in every row.
-    :ivar gaps: positions of braces: empty in every row.
+    :ivar keys: position -> the key that every row has there.
+    :ivar gaps: positions of braces, empty in every row.
     :ivar values: path -> position.
     """
 
@@ -53,7 +55,7 @@ class _Shape:
         return self.width - 1
 
     def _object(self, document: Mapping[str, Any], path: Path) -> None:
-        self.gaps.append(self._next())  # what stands before the opening brace
+        self.gaps.append(self._next())  # before the opening brace
         for number, (key, value) in enumerate(document.items()):
             if number and self._closed:
                 self.gaps.append(self._next())  # between a closing brace and the comma
@@ -76,12 +78,12 @@ class _Shape:
 
 
 def parse_uniform(text: bytes, first: Any, wanted: pa.StructType, rows: int) -> pa.StructArray:
-    """Return statistics with the types that JSON has for them.
+    """Return statistics with the types that they have in JSON.
 
-    :param text: the texts, one a line.
-    :param first: the first of them, decoded.
-    :param wanted: which members, and their types in the result.
-    :raises NotUniform: they cannot be typed in this way.
+    :param text: the documents, one per line.
+    :param first: the first document, decoded.
+    :param wanted: the members to return, and their types.
+    :raises NotUniform: if they cannot be parsed as CSV.
     :raises pyarrow.ArrowInvalid: likewise.
     """
     import pyarrow.csv as csv
@@ -134,12 +136,12 @@ def _leaves(data_type: pa.DataType, path: Path = ()) -> Iterator[tuple[Path, pa.
 def _check(table: pa.Table, shape: _Shape, types: Mapping[str, pa.DataType]) -> None:
     expected = [*shape.keys.items(), *((gap, "") for gap in shape.gaps)]
     for position, text in expected:
-        if not pc.all(pc.equal(table.column(str(position)), text), skip_nulls=False).as_py():
+        if not pc.all(pc.equal(table.column(str(position)), scalar(text)), skip_nulls=False).as_py():
             raise NotUniform
     for position in shape.values.values():
         if types.get(str(position)) == pa.string():
             values = table.column(str(position))
-            # A comma may have been a brace or a colon; a quote was none of the text's own.
+            # A comma may have been a brace or a colon of the string; a quote means that the line was split wrongly.
             for mark in (",", '"'):
                 if pc.any(pc.match_substring(values, mark)).as_py():
                     raise NotUniform

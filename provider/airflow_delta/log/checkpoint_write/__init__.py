@@ -1,1 +1,1 @@
-"""Checkpoints as they are written."""
+"""Writing checkpoints, classic and V2, from a snapshot."""

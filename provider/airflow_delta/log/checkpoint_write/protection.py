@@ -13,7 +13,7 @@ _PROPERTY = "delta.requireCheckpointProtectionBeforeVersion"
 
 
 def protected_before(snapshot: Snapshot) -> int:
-    """Return the version below which no checkpoint may be made by who does not know its protocol; 0 when there is none."""
+    """Return the version below which only clients that support the protocol may write checkpoints; 0 if there is none."""
     if "checkpointProtection" not in features(snapshot.protocol):
         return 0
     return int(snapshot.properties.get(_PROPERTY) or 0)

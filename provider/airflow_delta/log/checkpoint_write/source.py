@@ -1,4 +1,4 @@
-"""What goes into a checkpoint of a snapshot: its live files in order, unexpired tombstones and the small state."""
+"""The content of a checkpoint: the live files of a snapshot in order, unexpired tombstones and the non-file actions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 BUCKET_ROWS = 20_000
 TYPED_ROWS = 10_000
-"""Files whose statistics are typed at once: more, and new memory costs more than the work itself."""
+"""Files whose statistics are parsed at once: with more, allocating memory takes longer than parsing."""
 
-# Columns that most tables leave empty -> what tells so: a leaf of a checkpoint that is null throughout.
+# Columns that most tables leave empty -> the leaf of a checkpoint that is then null in all rows.
 _OFTEN_EMPTY = {
     "tags": "add.tags.",
     "deletion_vector": "add.deletionVector.storageType",
@@ -41,9 +41,9 @@ _OFTEN_EMPTY = {
 class CheckpointSource:
     """The rows of a checkpoint, kind by kind.
 
-    :param snapshot: what to write down.
-    :param reader: the checkpoint that it builds on, or ``None``.
-    :param tail: the commits after that, reconciled.
+    :param snapshot: the snapshot to write.
+    :param reader: the checkpoint that the snapshot builds on, or ``None``.
+    :param tail: the commits after that checkpoint, reconciled.
     """
 
     def __init__(self, snapshot: Snapshot, reader: CheckpointReader | None, tail: TailFiles) -> None:
@@ -113,7 +113,7 @@ class CheckpointSource:
 
     @cached_property
     def _held(self) -> pa.Schema:
-        """Return the columns of files that have to be moved: without those that have no value anywhere."""
+        """Return the columns of files to copy: all except those without any value."""
         empty = {name for name, leaf in _OFTEN_EMPTY.items() if not self._may_have(name, leaf)}
         return pa.schema([field for field in FILE_SCHEMA if field.name != "data_change" and field.name not in empty])
 
@@ -127,7 +127,7 @@ class CheckpointSource:
 
     @cached_property
     def _carried(self) -> pa.StructType | None:
-        """Return the type of typed statistics when the checkpoint has them in the form to be written, so that none is parsed."""
+        """Return the type of the checkpoint's typed statistics if it is the one to be written, so that no JSON is parsed."""
         if self._reader is None or self.schema.stats is None:
             return None
         for part in self._reader.file_parts:
@@ -156,7 +156,7 @@ class CheckpointSource:
 
 
 def _same_shape(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether two types differ in nullability at most."""
+    """Tell whether two types are equal except for nullability."""
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
         return [f.name for f in found] == [f.name for f in wanted] and all(
             _same_shape(a.type, b.type) for a, b in zip(found, wanted, strict=True)

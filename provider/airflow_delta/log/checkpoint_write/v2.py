@@ -1,4 +1,4 @@
-"""Writing the manifest of a V2 checkpoint, once its sidecars are written (protocol, "V2 Spec"; Delta's Checkpoints)."""
+"""Writing the manifest of a V2 checkpoint after its sidecars (protocol, "V2 Spec"; Delta's Checkpoints)."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
 SIDECAR_ACTIONS = 50_000
-"""Most actions in a sidecar when nothing else is said, as in Delta."""
+"""Default maximum number of actions in a sidecar, as in Delta."""
 
 
 def uses_v2(snapshot: Snapshot) -> bool:
-    """Tell whether a table wants V2 checkpoints: by its property, and its protocol allows them."""
+    """Tell whether a table gets V2 checkpoints: its property asks for them and its protocol allows them."""
     return snapshot.properties.checkpoint_policy == "v2" and "v2Checkpoint" in features(snapshot.protocol)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenManifest:
-    """A manifest that is in the log.
+    """A manifest that has been written to the log.
 
     :param actions: number of actions in the manifest itself.
-    :param schema: schema of a manifest in Parquet, in Spark's JSON form; ``None`` for one in JSON.
+    :param schema: schema of a Parquet manifest, in Spark's JSON form; ``None`` for a JSON manifest.
     """
 
     hint: LastCheckpointV2
@@ -57,9 +57,9 @@ def write_manifest(
     adds: int,
     as_parquet: bool,
 ) -> WrittenManifest:
-    """Write the manifest of a checkpoint whose sidecars are in the log.
+    """Write the manifest of a checkpoint whose sidecars are already in the log.
 
-    :param schema: what the sidecars hold.
+    :param schema: schema of the sidecars.
     :param actions: number of actions in all sidecars.
     :param adds: number of live files among them.
     """
@@ -72,7 +72,7 @@ def write_manifest(
     if described is not None:
         tags["sidecarFileSchema"] = json.dumps(described, separators=(",", ":"))
     about = CheckpointMetadata(version=snapshot.version, tags=tags)
-    # Protocol and metadata come last: a manifest that was cut off lacks one of them.
+    # Protocol and metadata come last, so that a truncated manifest lacks one of them.
     state: list[Action] = [
         *sorted(snapshot.set_transactions.values(), key=lambda txn: txn.app_id),
         *sorted(snapshot.domain_metadata.values(), key=lambda domain: domain.domain),
@@ -106,7 +106,7 @@ def write_manifest(
 def write_compatibility_checkpoint(store: LogStore, checkpoint: CheckpointFiles, *, table: str) -> None:
     """Write the content of a V2 checkpoint's manifest under the name of a classic checkpoint; the sidecars are shared.
 
-    :raises DeltaLogCorruptedException: the manifest is damaged.
+    :raises DeltaLogCorruptedException: if the manifest is damaged.
     """
     (status,) = checkpoint.parts
     path = checkpoint_file(checkpoint.version)
@@ -118,7 +118,7 @@ def write_compatibility_checkpoint(store: LogStore, checkpoint: CheckpointFiles,
         if manifest is None or manifest.protocol is None or manifest.metadata is None or manifest.checkpoint_metadata is None:
             return
         if manifest.adds or manifest.removes:
-            return  # files outside sidecars: Delta writes none, and a copy without them would be another table
+            return  # files outside sidecars: Delta writes none, and a copy without them would be wrong
         state = state_rows(manifest.protocol, manifest.metadata, manifest.transactions, manifest.domains)
         data = _parquet(_content(manifest.checkpoint_metadata, manifest.sidecars, state))
     store.put(path, data)

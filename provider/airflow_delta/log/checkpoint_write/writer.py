@@ -1,6 +1,6 @@
 """Writing checkpoints, classic and V2: sorted by partition, in small row groups, streamed (protocol, "Checkpoints").
 
-Sorted by partition and with ``partitionValues_parsed``, the footer tells readers which row groups a partition is in.
+As files are sorted by partition and have ``partitionValues_parsed``, readers find the row groups of a partition by the footer.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ logger = logging.getLogger(__name__)
 
 
 def write_checkpoint(snapshot: Snapshot, *, part_size: int | None = None, parquet_manifest: bool = False) -> LastCheckpointInfo:
-    """Write a checkpoint of a snapshot and point ``_last_checkpoint`` to it.
+    """Write a checkpoint of a snapshot and update ``_last_checkpoint``.
 
-    It is a V2 checkpoint where ``delta.checkpointPolicy`` says so and the protocol has the feature, else a classic one. Expired
-    tombstones and transactions are left out. Memory does not grow with the table beyond the compressed rows.
+    It is a V2 checkpoint if ``delta.checkpointPolicy`` says so and the protocol has the feature, else a classic one. Expired
+    tombstones and transactions are left out. Memory grows with the table only by the compressed rows.
 
-    :param part_size: most actions in a file; when neither this nor ``delta.checkpoint.partSize`` is set, 50,000 in a sidecar of a
-        V2 checkpoint, and one file for a classic one.
-    :param parquet_manifest: write the manifest of a V2 checkpoint as Parquet rather than JSON.
-    :raises DeltaIllegalStateException: the files that were read are not as many as the log says the table has.
-    :raises DeltaIllegalArgumentException: ``part_size`` is not positive.
-    :raises DeltaUnsupportedTableFeatureException: the version has a feature that this provider does not write: what it adds to
-        the log would be left out of the checkpoint.
-    :raises InvalidProtocolVersionException: it needs a newer writer version.
+    :param part_size: maximum number of actions in a file; by default ``delta.checkpoint.partSize``, and if that is not set,
+        50,000 in a sidecar of a V2 checkpoint, and a single file for a classic one.
+    :param parquet_manifest: write the manifest of a V2 checkpoint as Parquet instead of JSON.
+    :raises DeltaIllegalStateException: if the number of files that were read is not the number in the log.
+    :raises DeltaIllegalArgumentException: if ``part_size`` is not positive.
+    :raises DeltaUnsupportedTableFeatureException: if the version has a feature that this provider does not write: the checkpoint
+        would lack what the feature adds to the log.
+    :raises InvalidProtocolVersionException: if the version needs a newer writer version.
     """
     size = part_size if part_size is not None else snapshot.properties.checkpoint_part_size
     if size is not None and size < 1:
-        raise DeltaIllegalArgumentException(f"A checkpoint part holds at least one action, got {size}", table=snapshot.log.uri)
-    # Of this version itself: the latest protocol says nothing of older ones, which may have features that were dropped since.
+        raise DeltaIllegalArgumentException(f"A checkpoint part needs at least one action, got {size}", table=snapshot.log.uri)
+    # Check this version itself: it may have features that a later version dropped.
     check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
 
     def write(reader: CheckpointReader | None, tail: TailFiles) -> LastCheckpointInfo:
@@ -69,7 +69,7 @@ def write_checkpoint(snapshot: Snapshot, *, part_size: int | None = None, parque
 
 
 class _Writing:
-    """One run: the rows go to temporary files, and those to the log when all is written and counted."""
+    """One checkpoint being written: rows go to temporary files, which go to the log once they are complete and counted."""
 
     def __init__(self, snapshot: Snapshot, reader: CheckpointReader | None, tail: TailFiles) -> None:
         self._snapshot, self._reader, self._tail = snapshot, reader, tail
@@ -143,18 +143,18 @@ class _Writing:
         known = snapshot.derived_totals()
         if known is None or known.num_files == adds:
             return
-        # Sums over commits go wrong where a commit adds a file again; only counting the files decides.
+        # Sums over commits are wrong if a commit adds a file again; only counting the files decides.
         counted, size = count_files(self._reader, self._tail)
         if counted != adds:
             raise DeltaIllegalStateException(
                 f"The checkpoint of version {snapshot.version} of table {snapshot.log.uri} would hold {adds} files, but the "
-                f"table has {counted} (DELTA_CHECKPOINT_SNAPSHOT_MISMATCH). Nothing was written; readers use the commits. A "
-                "defect of this provider: report it.",
+                f"table has {counted} (DELTA_CHECKPOINT_SNAPSHOT_MISMATCH). Nothing was written; readers use the commits. This "
+                "is a bug in this provider: please report it.",
                 table=snapshot.log.uri,
                 version=snapshot.version,
             )
         logger.warning(
-            "Table %s, version %s: checksum and commits say that there are %s files, there are %s; the checkpoint holds these",
+            "Table %s, version %s: checksum and commits add up to %s files, but there are %s; the checkpoint holds these",
             snapshot.log.uri,
             snapshot.version,
             known.num_files,
@@ -166,5 +166,5 @@ class _Writing:
 def _point_to(snapshot: Snapshot, info: LastCheckpointInfo) -> None:
     known = read_last_checkpoint(snapshot.log.store)
     if known is not None and known.version > info.version:
-        return  # a checkpoint of an older version: the hint stays with the newest
+        return  # an older checkpoint: the hint names the newest one
     snapshot.log.store.put(LAST_CHECKPOINT, encode_last_checkpoint(info))

@@ -1,1 +1,1 @@
-"""The checksum of a version: totals and histograms."""
+"""Version checksum files: their content, their totals and their histograms."""

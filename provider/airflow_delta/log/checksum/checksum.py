@@ -1,10 +1,10 @@
 """The version checksum file ``<version>.crc`` (protocol, "Version Checksum File"; Delta's Checksum).
 
-It lets a start know protocol, metadata and transactions from one small read. Written once per version, never overwritten, and
-derived from the previous state plus the commit, so its cost never grows with the table.
+With it a transaction can start after one small read, which has protocol, metadata and transactions. It is written once per
+version, never overwritten, and derived from the previous state and the commit, so its cost does not grow with the table.
 
 Delta leaves ``setTransactions`` out when a transaction retention is configured, since its verification would compare lists
-pruned at different times. The complete list then goes under a key of our own, which other readers ignore.
+pruned at different times. The complete list is then stored under a key of our own, which other readers ignore.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ T = TypeVar("T")
 MAX_SET_TRANSACTIONS = 100
 """Delta's limit for ``setTransactions``."""
 MAX_OWN_SET_TRANSACTIONS = 1_000
-"""Limit of our own list, which is rewritten with every commit."""
+"""Limit for our own list, which every commit rewrites."""
 MAX_DOMAINS = 10
 """Delta's limit for ``domainMetadata``."""
 
 MAX_FILES_BYTES = 128 * 1024
-"""The files are left out when they take more: their statistics are rewritten with every commit, and every start reads them."""
+"""Limit in bytes for the list of files: every commit rewrites it, and every start reads it."""
 
 _HEAD_BYTES = 16 * 1024
 _ABSENT = msgspec.Raw()
 
 
 class OwnState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What we add to a checksum: the complete list of unexpired transactions, where Delta's field may not hold it."""
+    """Our addition to a checksum: the complete list of unexpired transactions, where Delta's field may not have it."""
 
     set_transactions: list[SetTransaction] | None = None
 
 
 class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """State of the table at one version. What a start does not need stays undecoded.
+    """State of the table at one version. Fields that a start does not need are decoded on demand.
 
-    :param histogram_opt: the file size histogram, under the key that Delta Spark used before 4.4.
+    :param histogram_opt: the file size histogram, under the key of Delta Spark before 4.4.
     """
 
     txn_id: str | None = None
@@ -71,29 +71,29 @@ class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def all_transactions(self) -> list[SetTransaction] | None:
-        """Return the complete list of unexpired transactions, or ``None`` when this file does not hold it."""
+        """Return the complete list of unexpired transactions, or ``None`` if the checksum does not have it."""
         if self.set_transactions is not None:
             return self.set_transactions
         return self.airflow_delta.set_transactions if self.airflow_delta is not None else None
 
     def histogram(self) -> FileSizeHistogram | None:
-        """Return the file size histogram, or ``None`` when there is none.
+        """Return the file size histogram, or ``None`` if there is none.
 
-        :raises msgspec.ValidationError: it is malformed.
+        :raises msgspec.ValidationError: if it is malformed.
         """
         found = _part(_histograms, self.file_size_histogram)
         return found if found is not None else _part(_histograms, self.histogram_opt)
 
     def deleted_histogram(self) -> DeletedRecordCountsHistogram | None:
-        """Return the histogram of deleted rows; as :meth:`histogram`."""
+        """Return the histogram of deleted rows, as :meth:`histogram` does."""
         return _part(_deleted_histograms, self.deleted_record_counts_histogram_opt)
 
     def files(self) -> list[AddFile] | None:
-        """Return all files, or ``None`` when they are not listed; raises as :meth:`histogram` does."""
+        """Return all files, or ``None`` if they are not listed; raises as :meth:`histogram` does."""
         return _part(_files, self.all_files)
 
     def totals(self) -> Totals:
-        """Return what it says about the files. Parts that are malformed, or do not fit the others, count as absent."""
+        """Return its totals of files. Parts that are malformed or inconsistent count as absent."""
         try:
             listed = self.files()
             if listed is not None and (files := _keyed(listed)) is not None:
@@ -101,7 +101,7 @@ class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
                 if (totals.num_files, totals.size_in_bytes) == (self.num_files, self.table_size_bytes):
                     return totals
         except msgspec.MsgspecError as error:
-            logger.warning("A list of files in a checksum is malformed and is left out: %s", error)
+            logger.warning("Ignoring a malformed list of files in a checksum: %s", error)
         return Totals(self.num_files, self.table_size_bytes, self._size_counts(), self._deletions())
 
     def _size_counts(self) -> SizeCounts | None:
@@ -137,10 +137,10 @@ _files: msgspec.json.Decoder[list[AddFile] | None] = msgspec.json.Decoder(list[A
 _decoder = msgspec.json.Decoder(VersionChecksum)
 
 
-def read_checksum(store: LogStore, version: int, *, verify: bool = True) -> VersionChecksum | None:
-    """Return a version's checksum, or ``None`` when it is absent or must not be trusted (logged).
+def read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
+    """Return a version's checksum, or ``None`` if it is absent or cannot be trusted (logged).
 
-    :param verify: compare its transaction id with the start of the commit, where both have one.
+    Its transaction id is compared with that of the commit, if both have one.
     """
     path = checksum_file(version)
     try:
@@ -148,21 +148,21 @@ def read_checksum(store: LogStore, version: int, *, verify: bool = True) -> Vers
     except FileNotFoundError:
         return None
     except DeltaLogCorruptedException as error:
-        logger.warning("Table %s: the checksum file %s is ignored: %s", store.root, path, error.message)
+        logger.warning("Table %s: ignoring the checksum file %s: %s", store.root, path, error.message)
         return None
     decoded = decode_checksum(data)
     checksum = decoded if isinstance(decoded, VersionChecksum) else None
     problem = decoded if isinstance(decoded, str) else _contradiction(decoded)
-    if checksum is not None and problem is None and verify and checksum.txn_id is not None:
+    if checksum is not None and problem is None and checksum.txn_id is not None:
         problem = _foreign_commit(store, version, checksum.txn_id)
     if problem is not None:
-        logger.warning("Table %s: the checksum file %s is ignored: %s", store.root, path, problem)
+        logger.warning("Table %s: ignoring the checksum file %s: %s", store.root, path, problem)
         return None
     return checksum
 
 
 def decode_checksum(data: bytes) -> VersionChecksum | str:
-    """Return the checksum that a file holds, or why it cannot be understood."""
+    """Return the checksum in a file, or why it cannot be decoded."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -170,7 +170,7 @@ def decode_checksum(data: bytes) -> VersionChecksum | str:
 
 
 def write_checksum(store: LogStore, version: int, checksum: VersionChecksum) -> bool:
-    """Write a version's checksum unless there is one; return whether it was written."""
+    """Write a version's checksum unless it exists; return whether it was written."""
     try:
         store.put_if_absent(checksum_file(version), msgspec.json.encode(checksum), durable=False)
     except FileExistsError:
@@ -179,7 +179,7 @@ def write_checksum(store: LogStore, version: int, checksum: VersionChecksum) -> 
 
 
 def transaction_lists(transactions: list[SetTransaction], *, retention: bool) -> dict[str, Any]:
-    """Return the fields of a checksum that hold the complete list of unexpired transactions, as far as the limits allow."""
+    """Return the checksum fields for the complete list of unexpired transactions, as far as the limits allow."""
     if not retention and len(transactions) <= MAX_SET_TRANSACTIONS:
         return {"set_transactions": transactions}
     if len(transactions) <= MAX_OWN_SET_TRANSACTIONS:
@@ -188,7 +188,7 @@ def transaction_lists(transactions: list[SetTransaction], *, retention: bool) ->
 
 
 def file_fields(totals: Totals, protocol: Protocol) -> dict[str, Any]:
-    """Return the fields of a checksum that tell about files."""
+    """Return the checksum fields about files."""
     fields: dict[str, Any] = {"table_size_bytes": totals.size_in_bytes, "num_files": totals.num_files}
     if totals.sizes is not None:
         histogram = FileSizeHistogram(
@@ -202,7 +202,7 @@ def file_fields(totals: Totals, protocol: Protocol) -> dict[str, Any]:
             deleted = DeletedRecordCountsHistogram(deleted_record_counts=totals.deletions.files)
             fields["deleted_record_counts_histogram_opt"] = _raw(deleted)
     if totals.files is not None and len(totals.files) <= MAX_FILES:
-        # As after replaying the log: none of them changes data any more.
+        # As after replaying the log: dataChange is false for all files.
         settled = [msgspec.structs.replace(add, data_change=False) if add.data_change else add for add in totals.files.values()]
         listed = _raw(settled)
         if len(memoryview(listed)) <= MAX_FILES_BYTES:
@@ -228,7 +228,7 @@ def _part(decoder: msgspec.json.Decoder[T | None], raw: msgspec.Raw) -> T | None
 
 
 def _keyed(files: list[AddFile]) -> dict[Any, AddFile] | None:
-    """Return the files by key, or ``None`` when one is listed twice."""
+    """Return the files by key, or ``None`` if one is listed twice."""
     from airflow_delta.log.actions.reconciliation import file_key
 
     keyed = {file_key(add): add for add in files}
@@ -249,5 +249,5 @@ def _foreign_commit(store: LogStore, version: int, txn_id: str) -> str | None:
     except FileNotFoundError:  # cleaned up
         return None
     if b'"txnId"' in head and msgspec.json.encode(txn_id) not in head:
-        return f"it was written for transaction {txn_id}, and commit {version} is of another"
+        return f"it was written for transaction {txn_id}, but commit {version} is of another one"
     return None

@@ -15,7 +15,7 @@ _MIB = 1 << 20
 def _file_size_bins() -> tuple[int, ...]:
     """Return where Delta's bins begin: doubling up to 8 MiB and from 4 GiB on, in even steps between, finest around 128 MiB."""
     bins = [0, *(8 * 1024 << power for power in range(10))]
-    # (step, first bin that is wider), in MiB: each run of even steps goes on up to where the next one begins
+    # (step, end), in MiB: each run of even steps goes up to where the next one begins
     runs = ((4, 40), (8, 120), (4, 144), (16, 576), (64, 1408), (128, 2048), (256, 4096))
     at = 8
     for step, end in runs:
@@ -42,7 +42,7 @@ class FileSizeHistogram(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
     @property
     def is_usable(self) -> bool:
-        """Tell whether it has Delta's bins, and so can be carried on."""
+        """Tell whether it has Delta's bins, so that commits can be added to it."""
         return (
             tuple(self.sorted_bin_boundaries) == FILE_SIZE_BINS
             and len(self.file_counts) == len(FILE_SIZE_BINS)
@@ -51,7 +51,7 @@ class FileSizeHistogram(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class DeletedRecordCountsHistogram(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Number of files, by how many of their rows are deleted."""
+    """Number of files, by number of deleted rows."""
 
     deleted_record_counts: Sequence[int]
 
@@ -62,7 +62,7 @@ class DeletedRecordCountsHistogram(msgspec.Struct, frozen=True, kw_only=True, re
 
 
 def size_bin(size: int) -> int:
-    """Return the bin of a file of that many bytes."""
+    """Return the bin of a file with that many bytes."""
     return bisect_right(FILE_SIZE_BINS, size) - 1
 
 

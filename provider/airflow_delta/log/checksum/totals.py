@@ -1,8 +1,8 @@
-"""What a checksum says about a table's files, carried on from commit to commit (Delta's incremental checksum).
+"""Totals of a table's files, carried forward from commit to commit (Delta's incremental checksum).
 
-While a table has few files they are all known, and the totals follow from them exactly, whatever a commit repeats or removes
-twice. Beyond that the totals are sums over the commits, and some commits do not add up: then the chain ends, and begins anew
-where the files are counted.
+While a table has few files, all of them are known and the totals are exact, even if a commit repeats or removes a file twice.
+Beyond that the totals are sums over the commits, and some commits do not add up: the chain then ends, and starts again the next
+time the files are counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.reconciliation import FileKey
 
 MAX_FILES = 50
-"""Up to so many files stand in a checksum (Delta's ``allFilesInCrc.thresholdNumFiles``)."""
+"""Maximum number of files listed in a checksum (Delta's ``allFilesInCrc.thresholdNumFiles``)."""
 
 MANUAL_UPDATE = "Manual Update"
 _ADDS_REPEAT_FILES = frozenset({"COMPUTE STATS", "ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL", "DROP FEATURE"})
@@ -38,7 +38,7 @@ class SizeCounts:
 class Deletions:
     """Deletion vectors of the table.
 
-    :param files: number of files in each bin of :data:`~airflow_delta.log.checksum.histograms.DELETED_RECORD_BINS`, when known.
+    :param files: number of files in each bin of :data:`~airflow_delta.log.checksum.histograms.DELETED_RECORD_BINS`, if known.
     """
 
     records: int
@@ -48,11 +48,11 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Number and bytes of the table's files, and what else is known of them.
+    """Number and bytes of the table's files, and whatever else is known about them.
 
-    :param sizes: ``None`` when not known.
-    :param deletions: ``None`` when not known.
-    :param files: all files by key, while they are few; else ``None``.
+    :param sizes: ``None`` if unknown.
+    :param deletions: ``None`` if unknown.
+    :param files: all files by key if there are few, else ``None``.
     """
 
     num_files: int
@@ -68,7 +68,7 @@ class Totals:
 
     @classmethod
     def of(cls, files: Mapping[FileKey, AddFile]) -> Totals:
-        """Return the totals of all the files of a table."""
+        """Return the totals of a table with these files."""
         sums = _Sums.zero(dict(files))
         for add in files.values():
             sums.count(add.size, _deleted(add), 1)
@@ -76,7 +76,7 @@ class Totals:
 
     @classmethod
     def counted(cls, files: Iterable[tuple[int, int | None]]) -> Totals:
-        """Return the totals of files that are known by size and number of deleted rows (``None``: no deletion vector)."""
+        """Return the totals of files given by size and number of deleted rows (``None``: no deletion vector)."""
         sums = _Sums.zero(None)
         for size, deleted in files:
             sums.count(size, deleted, 1)
@@ -84,19 +84,19 @@ class Totals:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether a checksum can hold all that Delta's has."""
+        """Tell whether they suffice for a checksum as complete as Delta's."""
         return self.sizes is not None and (self.files is not None or self.num_files > MAX_FILES)
 
     def without_deletions(self) -> Totals:
-        """Return the same of a table that cannot have deletion vectors."""
+        """Return the same totals for a table that cannot have deletion vectors."""
         none = Deletions(0, 0, (self.num_files, *(0 for _ in DELETED_RECORD_BINS[1:])))
         return Totals(self.num_files, self.size_in_bytes, self.sizes, none, self.files)
 
     def after(self, commits: Sequence[CommitFile], *, table: str) -> tuple[Totals | None, CommitHead | None]:
-        """Return the totals after some commits, ``None`` when the log does not tell, and what the last says about itself.
+        """Return the totals after some commits (``None`` if the commits do not say), and the head of the last commit.
 
         :param commits: oldest first.
-        :raises DeltaLogCorruptedException: a commit is damaged.
+        :raises DeltaLogCorruptedException: if a commit is damaged.
         """
         sums, head = _Sums.of(self), None
         for commit in commits:
@@ -108,12 +108,12 @@ class Totals:
             head = changes.head
             if not (sums.replay(changes) if known else sums.add_up(changes)):
                 return None, head
-        # A negative total means that some commit removed what was not there: not a base to build on.
+        # A negative total means that a commit removed a file that was not there: nothing can build on that.
         return (sums.totals() if sums.num_files >= 0 and sums.size_in_bytes >= 0 else None), head
 
 
 class _Sums:
-    """Totals that change."""
+    """Totals being summed up."""
 
     __slots__ = ("deleted_bins", "deleted_records", "files", "num_files", "size_bins", "size_bytes", "size_in_bytes", "vectors")
 
@@ -157,9 +157,9 @@ class _Sums:
         return Totals(self.num_files, self.size_in_bytes, sizes, deletions, {} if empty else self.files)
 
     def count(self, size: int, deleted: int | None, sign: int) -> None:
-        """Count a file (or, with ``sign`` -1, no longer).
+        """Add a file to the totals, or with ``sign`` -1 subtract it.
 
-        :param deleted: rows that its deletion vector marks; ``None``: it has none.
+        :param deleted: number of rows in its deletion vector; ``None`` if it has none.
         """
         self.num_files += sign
         self.size_in_bytes += sign * size
@@ -174,7 +174,7 @@ class _Sums:
             self.deleted_bins[deleted_bin(deleted or 0)] += sign
 
     def replay(self, changes: FileChanges) -> bool:
-        """Go on by a commit while all files are known: each is counted once."""
+        """Apply a commit while all files are known: each file counts once."""
         from airflow_delta.log.actions.reconciliation import file_key
 
         files = self.files if self.files is not None else {}
@@ -194,12 +194,12 @@ class _Sums:
         return True
 
     def add_up(self, changes: FileChanges) -> bool:
-        """Go on by a commit by its sizes; ``False`` when it does not tell what it changes (Delta's Checksum)."""
+        """Apply a commit by its sizes; ``False`` if they do not say what it changes (Delta's Checksum)."""
         operation = changes.head.operation
         if operation == MANUAL_UPDATE:
             return False
         if operation not in _ADDS_REPEAT_FILES:
-            # Rearranged rows come from files that leave. Where none does, the files are there already and get new metadata.
+            # Rearranged rows come from removed files. If no file is removed, existing files get new metadata.
             if changes.adds and not changes.removes and not any(add.data_change for add in changes.adds):
                 return False
             for add in changes.adds:

@@ -1,1 +1,1 @@
-"""Predicates and generation expressions: their text, tree and values."""
+"""Spark SQL expressions: parsing predicates, evaluating them, and checking which functions an expression may call."""

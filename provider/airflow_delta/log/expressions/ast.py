@@ -1,6 +1,6 @@
-"""A small expression tree: what a predicate may consist of, its value for a row under SQL's three-valued logic, and its text.
+"""The expression tree of predicates: its nodes, its value for a row under SQL's three-valued logic, and its SQL text.
 
-Floating point numbers compare as in Spark: NaN equals itself and is greater than all other numbers.
+Floating-point numbers compare as in Spark: NaN equals itself and is greater than all other numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_delta.log.schema.partition_values import Instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType
 
 Row = Mapping[tuple[str, ...], Any]
-"""Values by physical path; a path that is missing is null."""
+"""Values by physical path; a missing path is null."""
 
 Truth = bool | None
 
@@ -44,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value of the type of the column that it is compared with; ``None`` is null."""
+    """A value of the type of the column it is compared with; ``None`` is null."""
 
     value: Any
     data_type: DataType
@@ -77,7 +77,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """``column IN (literals)``; null when there is no match and a literal is null."""
+    """``column IN (literals)``; null if nothing matches and a literal is null."""
 
     column: Column
     literals: tuple[Literal, ...]
@@ -108,7 +108,7 @@ class Like:
 
     @property
     def prefix(self) -> str:
-        """Return the text that every match starts with."""
+        """Return the prefix of all matches."""
         return like_pattern(self.pattern).prefix
 
 
@@ -146,10 +146,10 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A condition that only Spark evaluates. Here it is unknown, and so rules nothing out.
+    """A condition that only Spark can evaluate. Here its value is unknown, so it excludes nothing.
 
-    :param text: Spark SQL, word for word as it was given.
-    :param uses: columns that it refers to.
+    :param text: Spark SQL, exactly as given.
+    :param uses: columns it refers to.
     """
 
     text: str
@@ -186,7 +186,7 @@ def columns(expression: Expression) -> Iterator[Column]:
 
 
 def opaque(expression: Expression) -> Iterator[Opaque]:
-    """Yield the conditions that only Spark evaluates."""
+    """Yield the conditions that only Spark can evaluate."""
     match expression:
         case Opaque():
             yield expression
@@ -198,19 +198,19 @@ def opaque(expression: Expression) -> Iterator[Opaque]:
 
 
 def conjuncts(expression: Expression) -> list[Expression]:
-    """Return the parts of nested conjunctions."""
+    """Return the parts of nested conjunctions as one list."""
     if isinstance(expression, And):
         return [inner for part in expression.parts for inner in conjuncts(part)]
     return [expression]
 
 
 def conjunction(parts: list[Expression]) -> Expression:
-    """Return one expression for all parts, at least one."""
+    """Return the conjunction of one or more expressions."""
     return parts[0] if len(parts) == 1 else And(tuple(parts))
 
 
 def push_down_not(expression: Expression, negate: bool = False) -> Expression:
-    """Return an equal expression with ``NOT`` only around ``IN``, ``IS NULL``, ``LIKE`` and ``<=>``."""
+    """Return an equivalent expression with ``NOT`` only around ``IN``, ``IS NULL``, ``LIKE`` and ``<=>``."""
     match expression:
         case Not(part):
             return push_down_not(part, not negate)
@@ -228,9 +228,9 @@ def push_down_not(expression: Expression, negate: bool = False) -> Expression:
 
 
 def widened(expression: Expression) -> Expression:
-    """Return an expression that is true wherever this one can be, without what only Spark evaluates.
+    """Return an expression that is true wherever this one can be, without conditions that only Spark can evaluate.
 
-    As Delta widens conditions that it cannot repeat (``ConflictCheckerPredicateElimination``).
+    As Delta does with conditions that it cannot evaluate again (``ConflictCheckerPredicateElimination``).
     """
     return _widened(push_down_not(expression))
 
@@ -302,7 +302,7 @@ def _any(parts: list[Callable[[Row], Truth]]) -> Callable[[Row], Truth]:
 
 
 def _key(data_type: DataType) -> Callable[[Any], Any]:
-    """Return a function that maps values to what Python orders and equates as Spark does."""
+    """Return a function that maps values to keys which Python compares as Spark compares the values."""
     if data_type.name in FLOATING:
         return lambda value: (1, 0.0) if math.isnan(value) else (0, value)
     return lambda value: value
@@ -343,14 +343,14 @@ def _compare(operator: str, column: Column, literal: Literal) -> Callable[[Row],
     return lambda row: None if (value := row.get(path)) is None else holds(key(value), right)
 
 
-# -- values that are not known exactly -------------------------------------------------------------------------------------------
+# -- values that are not known exactly -----------------------------------------------------------------------------------------
 
 
 def holds(expression: Expression, row: Row, *, surely: bool) -> bool:
-    """Return whether an expression can be true for a row, or surely is, where values may be :class:`Instants`.
+    """Return whether an expression may be true for a row, or must be, where values may be :class:`Instants`.
 
     :param expression: from :func:`push_down_not`, without :class:`Opaque`.
-    :param surely: true whichever of the possible values each one is.
+    :param surely: whether it is true for every possible value, rather than for some.
     """
     match expression:
         case And(parts):
@@ -386,7 +386,7 @@ def _instants_hold(operator: str, instants: Instants, value: Any, *, surely: boo
         return not surely and low <= value <= high
     if operator == "<>":
         return not surely or not low <= value <= high
-    # The end of the range that fulfils it first, or last.
+    # The end of the range that satisfies it first, or last.
     first = operator in ("<", "<=")
     return _OPERATORS[operator](low if first != surely else high, value)
 
@@ -395,7 +395,7 @@ def _instants_hold(operator: str, instants: Instants, value: Any, *, surely: boo
 
 
 def quote_name(name: str) -> str:
-    """Return a name in backticks, as Spark SQL takes any name."""
+    """Return a name in backticks, so that Spark SQL accepts any name."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -405,7 +405,7 @@ _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0
 def quote_text(text: str) -> str:
     """Return a string literal of Spark SQL."""
     quoted = "".join(_ESCAPES.get(letter, letter) for letter in text)
-    return "'" + quoted.replace("${", "$\\{") + "'"  # Spark replaces ${...} by a variable, also inside of a string
+    return "'" + quoted.replace("${", "$\\{") + "'"  # Spark substitutes variables for ${...} even inside strings
 
 
 def literal_text(value: Any, data_type: DataType) -> str:

@@ -1,11 +1,11 @@
-"""Which functions an expression that an author gave may call on Spark.
+"""Which functions an expression in a Dag may call on Spark.
 
-Predicates and expressions are templated, and Spark runs them with all that its driver may do: ``reflect`` calls any method of
-the JVM. A condition calls the built-in functions of Spark that are deterministic and look at nothing but their arguments (the
-clock as well, but in predicates); an expression that is assigned may also use chance, and functions that the session has.
-The list is that of Spark 4.2 (a test compares it with the registry); what an older Spark lacks it refuses itself.
+Predicates and expressions are templated, and Spark runs them with the rights of its driver: ``reflect`` calls any JVM method.
+A condition may call Spark's built-in functions that are deterministic and depend only on their arguments (outside predicates,
+also on the clock); an assigned expression may also call random functions and functions registered in the session. The list is
+that of Spark 4.2 (a test compares it with the registry); an older Spark itself refuses functions that it lacks.
 
-The text is read by Spark's lexical rules, strictly: what could be read in two ways is refused.
+The text is tokenised by Spark's lexical rules; anything ambiguous is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOT_DETERMINISTIC = _names(
     input_file_block_start input_file_block_length
     """
 )
-"""Functions whose value is another one for each evaluation, by the names of Spark SQL."""
+"""Functions with a different value at each evaluation, by their Spark SQL names."""
 
 OF_THE_SESSION = _names(
     """
@@ -32,7 +32,7 @@ OF_THE_SESSION = _names(
     session_user current_catalog current_database current_schema
     """
 )
-"""Functions whose value depends on when and by whom they are evaluated."""
+"""Functions whose value depends on who evaluates them, and when."""
 
 DETERMINISTIC = _names(
     """
@@ -85,14 +85,14 @@ DETERMINISTIC = _names(
     xpath_string xxhash64 year zeroifnull zip_with
     """
 )
-"""Built-in scalar functions that are deterministic and have no effect and no source but their arguments."""
+"""Built-in scalar functions that are deterministic, have no side effects and depend only on their arguments."""
 
 UNSAFE = _names(
     """
     reflect try_reflect java_method from_avro to_avro schema_of_avro from_protobuf to_protobuf from_xml identifier
     """
 )
-"""Functions that call methods of the JVM, read files that their arguments name, or make a function's name of a text."""
+"""Functions that call JVM methods, read files named in their arguments, or turn text into identifiers."""
 
 OTHERS = _names(
     """
@@ -112,9 +112,9 @@ OTHERS = _names(
     var_samp variance variant_explode variant_explode_outer version window window_time
     """
 )
-"""The rest of Spark's built-in functions: aggregates, windows, generators, table functions, what tells of the session."""
+"""Spark's other built-in functions: aggregates, windows, generators, table functions, functions of the session."""
 
-# What may stand before a parenthesis without being called.
+# Words that may precede a parenthesis without being a call.
 _WORDS = _names(
     """
     and or not in between like rlike ilike regexp is when then else end case as distinct using on div interval any all some
@@ -134,30 +134,30 @@ _TOKEN = re.compile(
 _OPENING, _CLOSING = frozenset("(["), frozenset(")]")
 MAX_DEPTH = 32
 MAX_TOKENS = 10_000
-_UNREADABLE = {"'": "a quote that is not closed", '"': "a quote that is not closed", "`": "a back-quote that is not closed"}
+_UNREADABLE = {"'": "an unclosed quote", '"': "an unclosed quote", "`": "an unclosed backtick"}
 _UNREADABLE |= {"/*": "a comment between /* and */", "$": "a dollar sign"}
-_UNREADABLE["\\"] = "a backslash outside of a string"  # at the end of a comment, to Spark, the next line is a comment as well
+_UNREADABLE["\\"] = "a backslash outside a string"  # at the end of a comment it makes Spark continue the comment
 _AFTER_COLUMN = _names("and between div escape ilike in is like not or regexp rlike")
 
 
 def refused_function(text: str, *, assigned: bool = False, session: bool = True) -> str | None:
-    """Return what an expression may not do, for an error message; ``None`` when there is nothing.
+    """Return why an expression is refused, for an error message; ``None`` if it is allowed.
 
-    :param assigned: the value is stored, not a condition: it is evaluated once, and may be another one each time.
-    :param session: it may ask for the time, the user and the like.
+    :param assigned: whether its value is stored rather than used as a condition; it is then evaluated once, and may be random.
+    :param session: whether it may depend on the time, the user and the like.
     """
-    if "${" in text:  # also inside of a string: ${env:HOME} is read from the driver's environment
-        return r"holds ${, where Spark puts the value of a variable; write $\{ in a string"
+    if "${" in text:  # even inside strings: ${env:HOME} is read from the driver's environment
+        return r"contains ${, which Spark replaces by a variable; write $\{ in a string"
     previous: list[tuple[str, str]] = []  # the last two tokens: kind, text
     for kind, value in _tokens(text):
         if kind == "other" and value in _UNREADABLE:
-            return f"holds {_UNREADABLE[value]}"
+            return f"contains {_UNREADABLE[value]}"
         if kind == "string" and previous and previous[-1] == ("word", "using"):
             return "runs a script (USING)"
         if previous == [("other", "("), ("word", "table")] and (
             kind == "quoted" or (kind == "word" and value not in _AFTER_COLUMN)
         ):
-            return "holds a subquery (TABLE)"
+            return "contains a subquery (TABLE)"
         if value == "(" and kind == "other" and previous:
             last = previous[-1]
             qualified = len(previous) > 1 and previous[-2] == ("other", ".")
@@ -168,9 +168,9 @@ def refused_function(text: str, *, assigned: bool = False, session: bool = True)
 
 
 def oversized(text: str) -> str | None:
-    """Return what makes an expression too large to be parsed here, for an error message.
+    """Return why an expression is too large to parse, for an error message; ``None`` if it is not.
 
-    The parser that follows needs time for every operator, and more for every level.
+    The time that the parser needs grows with every operator, and faster with every level of nesting.
     """
     depth = count = types = 0
     before = ""
@@ -184,7 +184,7 @@ def oversized(text: str) -> str | None:
         elif value == "<" and before in ("array", "map", "struct"):
             types += 1
             if types > MAX_DEPTH:
-                return f"names more than {MAX_DEPTH} nested types"
+                return f"has more than {MAX_DEPTH} nested types"
         if kind == "quoted" or (kind == "word" and not value[0].isdecimal()) or (kind == "other" and value != ","):
             count += 1
             if count > MAX_TOKENS:
@@ -200,7 +200,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
             continue
         value = match[kind]
         if kind == "other" and not value.isascii():
-            continue  # to Spark, space perhaps: what stands before a parenthesis is called across it
+            continue  # may be white space to Spark, which then calls the name before it
         yield kind, value.replace("``", "`") if kind == "quoted" else value.lower() if kind == "word" else value
 
 
@@ -211,12 +211,12 @@ def _called(kind: str, name: str, qualified: bool, assigned: bool, session: bool
         return None
     folded = name.lower()
     if folded in UNSAFE:
-        return f"calls {folded}(), which no expression may"
+        return f"calls {folded}(), which is never allowed"
     own = assigned and folded not in OTHERS | DETERMINISTIC | NOT_DETERMINISTIC | OF_THE_SESSION
     if own:
         return None
     if qualified:
-        return f"calls {name}() by a qualified name; call Spark's built-in functions by their own"
+        return f"calls {name}() by a qualified name; use the plain names of Spark's built-in functions"
     if folded in DETERMINISTIC or (session and folded in OF_THE_SESSION) or (assigned and folded in NOT_DETERMINISTIC):
         return None
     what = "is not deterministic" if folded in NOT_DETERMINISTIC else "is not one of Spark's built-in deterministic functions"

@@ -1,7 +1,7 @@
-"""What an expression must fulfil to generate a column (Delta's ``GeneratedColumn.validateGeneratedColumns``).
+"""Checking the expressions of generated columns (Delta's ``GeneratedColumn.validateGeneratedColumns``).
 
-Spark evaluates the expressions; here stands what can be told without it. An expression that refers to rows of other tables, to
-the time or to chance would not give the same value again, and every later writer checks that it does.
+Spark evaluates the expressions; this module checks what can be checked without it. An expression must give the same value
+whenever a later writer evaluates it, so it may not depend on other rows or tables, on the time or on randomness.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Delta's SupportedGenerationExpressions, by the names of Spark SQL.
+# Delta's SupportedGenerationExpressions, by their Spark SQL names.
 _SUPPORTED = _names(
     """
     abs coalesce greatest if iff isnan ifnull isnull isnotnull least nanvl nullif nvl nvl2 when acos acosh asin asinh
@@ -58,7 +58,7 @@ _REFUSED = OF_THE_SESSION | _names(
     transform_keys map_filter map_zip_with zip_with parse_json try_parse_json variant_get
     """
 )
-# What may stand before a parenthesis without being a function.
+# Words that may precede a parenthesis without being a function.
 _WORDS = _names(
     """
     and or not in between like rlike ilike is when then else case as distinct using on div interval
@@ -70,7 +70,7 @@ def check(schema: StructType, expressions: Mapping[str, str]) -> None:
     """Check the generation expressions of a schema.
 
     :param expressions: by column name.
-    :raises DeltaAnalysisException: one is not allowed to generate a column, or gives values of another type.
+    :raises DeltaAnalysisException: if an expression is not allowed, or its type is not the type of the column.
     """
     ordinary = StructType(tuple(f for f in schema.fields if f.name not in expressions))
     for name, text in expressions.items():
@@ -86,7 +86,7 @@ def check(schema: StructType, expressions: Mapping[str, str]) -> None:
             raise _refused(
                 name,
                 text,
-                f"it gives {found}, but the column has the type {column.data_type}; cast it",
+                f"its type is {found}, but the type of the column is {column.data_type}; cast it",
                 "DELTA_GENERATED_COLUMNS_EXPR_TYPE_MISMATCH",
             )
 
@@ -106,17 +106,19 @@ def _parse(name: str, text: str) -> Any:
         return tree_of(text)
     except SqlglotError as error:
         first = str(error).splitlines()[0]
-        raise _refused(name, text, f"it is no Spark SQL ({first})", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN") from error
+        raise _refused(
+            name, text, f"it is not valid Spark SQL ({first})", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"
+        ) from error
 
 
 def _check_shape(name: str, text: str, tree: Any) -> None:
     from sqlglot import exp
 
     for kinds, what in (
-        ((exp.Query, exp.Subquery, exp.Exists), "it holds a subquery"),
-        ((exp.Window,), "it holds a window function"),
-        ((exp.Lambda,), "it holds a lambda function"),
-        ((exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentUser), "it depends on when and by whom it is evaluated"),
+        ((exp.Query, exp.Subquery, exp.Exists), "it contains a subquery"),
+        ((exp.Window,), "it contains a window function"),
+        ((exp.Lambda,), "it contains a lambda function"),
+        ((exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentUser), "it depends on who evaluates it, and when"),
         ((exp.Star,), "it refers to all columns"),
     ):
         if tree.find(*kinds) is not None:
@@ -124,7 +126,7 @@ def _check_shape(name: str, text: str, tree: Any) -> None:
 
 
 def functions(text: str) -> Iterator[str]:
-    """Yield the names of the functions that an expression calls, as they are written, in lower case."""
+    """Yield the names of the functions that an expression calls, in lower case."""
     import sqlglot
     from sqlglot import TokenType
 
@@ -133,7 +135,7 @@ def functions(text: str) -> Iterator[str]:
         called = following.token_type == TokenType.L_PAREN and token.text[:1].isidentifier()
         if called and token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER):
             if before is not None and before.token_type == TokenType.DOT:
-                yield "." + token.text.lower()  # qualified, so not one of Spark's own
+                yield "." + token.text.lower()  # qualified, so not a built-in function
             elif token.text.lower() not in _WORDS:
                 yield token.text.lower()
 
@@ -145,10 +147,10 @@ def _check_functions(name: str, text: str) -> None:
         elif function in _AGGREGATES:
             why, error = f"{function} is an aggregate function", "DELTA_AGGREGATE_IN_GENERATED_COLUMN"
         elif function in _REFUSED:
-            why, error = f"{function} cannot be used", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"
+            why, error = f"{function} is not allowed", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"
         elif function not in _SUPPORTED:
             why, error = (
-                f"{function.lstrip('.')} is not one of Spark's functions that may be used",
+                f"{function.lstrip('.')} is not one of the allowed Spark functions",
                 "DELTA_UDF_IN_GENERATED_COLUMN",
             )
         else:
@@ -157,7 +159,7 @@ def _check_functions(name: str, text: str) -> None:
 
 
 def references(tree: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the column paths that a parsed expression refers to, as they are written."""
+    """Yield the column paths that a parsed expression refers to, as written."""
     from sqlglot import exp
 
     for column in tree.find_all(exp.Column):
@@ -175,7 +177,7 @@ def _check_references(name: str, text: str, tree: Any, ordinary: StructType) -> 
             raise _refused(
                 name,
                 text,
-                f"{'.'.join(path)} is no column of the table, or is generated itself; there are {', '.join(ordinary.names)}",
+                f"{'.'.join(path)} is not a column of the table, or is generated itself; it may use {', '.join(ordinary.names)}",
                 "DELTA_INVALID_GENERATED_COLUMN_REFERENCES",
             )
 
@@ -191,7 +193,7 @@ def _resolve(path: tuple[str, ...], schema: StructType) -> DataType | None:
 
 
 def _resolves_loosely(path: tuple[str, ...], schema: StructType) -> bool:
-    """Return whether a path goes through lists or maps, whose elements Spark lets one name too."""
+    """Return whether a path goes through lists or maps, whose elements can be named in Spark too."""
     for end in range(len(path) - 1, 0, -1):
         found = _resolve(path[:end], schema)
         if found is not None:
@@ -207,7 +209,7 @@ _TEXT = _names(
     upper lower ucase lcase concat_ws trim ltrim rtrim initcap date_format md5 sha sha1 sha2 hex
     """
 )
-_TEXT_OR_BINARY = _names("substring lpad rpad")  # binary values may stay binary
+_TEXT_OR_BINARY = _names("substring lpad rpad")  # binary arguments give binary results
 _WHOLE = _names(
     """
     year month day dayofmonth dayofweek dayofyear weekofyear quarter hour minute second length char_length datediff
@@ -221,9 +223,9 @@ _DATES = _names(
 
 
 def expression_type(node: Any, schema: StructType) -> DataType | None:
-    """Return the type of a parsed expression over the columns of a schema, ``None`` where only Spark can tell.
+    """Return the type of a parsed expression over the columns of a schema, ``None`` if only Spark knows it.
 
-    :param node: as ``sqlglot`` parses it.
+    :param node: node of ``sqlglot``.
     """
     from sqlglot import exp
 
@@ -285,7 +287,7 @@ def _arithmetic(left: DataType | None, right: DataType | None) -> DataType | Non
 def _function_type(node: Any, schema: StructType) -> DataType | None:
     from sqlglot import exp
 
-    if not isinstance(node, exp.Func) or isinstance(node, exp.TimestampAdd):  # which is written as DATE_ADD, too
+    if not isinstance(node, exp.Func) or isinstance(node, exp.TimestampAdd):  # its SQL says DATE_ADD as well
         return None
     called = next(functions(node.sql(dialect="spark")), "")
     if called in _TEXT_OR_BINARY:

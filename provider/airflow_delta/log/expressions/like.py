@@ -1,6 +1,6 @@
-"""LIKE in linear time: ``%`` is any text, ``_`` one character, a backslash escapes.
+"""LIKE in linear time: ``%`` matches any text, ``_`` one character, and a backslash escapes.
 
-A regular expression would go back and forth between the wildcards, on text that comes with the table.
+A regular expression would backtrack between the wildcards, on text that comes from the table.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 Segment = tuple[str | None, ...]
-"""Characters in a row; ``None`` is any one."""
+"""Consecutive characters; ``None`` matches any character."""
 
 
 class LikePattern:
-    """A pattern, taken apart at ``%``.
+    """A pattern, split at ``%``.
 
-    :ivar prefix: text that every match starts with.
+    :ivar prefix: prefix of all matches.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -39,14 +39,14 @@ class LikePattern:
         self.prefix = "".join(letter for letter in first[:known] if letter is not None)
 
     def matches(self, text: str) -> bool:
-        """Return whether the whole text is like the pattern."""
+        """Return whether the whole text matches the pattern."""
         if len(text) < self._least or (self._exact and len(text) != self._least):
             return False
         end = len(text) - len(self._last)
         if not _equal(self._first, text, 0) or not _equal(self._last, text, end):
             return False
         at: int | None = len(self._first)
-        for search in self._middle:  # each as early as possible leaves most for the others
+        for search in self._middle:  # the earliest match leaves most room for the others
             at = search.end(text, at or 0, end)
             if at is None:
                 return False
@@ -54,7 +54,7 @@ class LikePattern:
 
 
 class _Search:
-    """Looks for a segment anywhere in a text."""
+    """Finds a segment anywhere in a text."""
 
     def __init__(self, segment: Segment) -> None:
         self.length = len(segment)
@@ -73,7 +73,7 @@ class _Search:
         if self._text is not None:
             found = text.find(self._text, start, stop)
             return None if found < 0 else found + self.length
-        state, done = 0, 1 << (self.length - 1)  # a bit for each beginning of the segment that the text ends with
+        state, done = 0, 1 << (self.length - 1)  # one bit for each prefix of the segment that ends here
         for at in range(start, stop):
             state = (state << 1 | 1) & (self._masks.get(text[at], 0) | self._any)
             if state & done:
@@ -87,5 +87,5 @@ def _equal(segment: Segment, text: str, at: int) -> bool:
 
 @lru_cache(maxsize=256)
 def like_pattern(pattern: str) -> LikePattern:
-    """Return a pattern, ready to match."""
+    """Return the compiled form of a pattern, cached."""
     return LikePattern(pattern)

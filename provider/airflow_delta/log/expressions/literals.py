@@ -1,7 +1,7 @@
-"""Literals of a predicate, brought to the type of the column that they are compared with.
+"""Literals of a predicate, converted to the type of the column they are compared with.
 
-Where Spark would convert the column instead (text compared with a number), nothing is compared here: it would mean one thing for
-the files that the worker picks and another for the rows that Spark reads.
+Where Spark would convert the column instead (a string compared with a number), the comparison is left to Spark: evaluated here,
+it could select files by one rule and rows by another.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, Decimal
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII)
 MAX_DIGITS = 400
-"""Longer numbers, and such with larger exponents, are left to Spark; no type of a column has room for them."""
+"""Numbers with more digits or larger exponents are left to Spark; no column type can hold them."""
 
 _TRUE = frozenset({"t", "true", "y", "yes", "1"})
 _FALSE = frozenset({"f", "false", "n", "no", "0"})
 
 
 class NotComparableError(ValueError):
-    """A literal is of a kind that is not compared here; Spark may."""
+    """A literal cannot be compared here, but perhaps by Spark."""
 
 
 class Constant(NamedTuple):
@@ -38,9 +38,9 @@ class Constant(NamedTuple):
 
 
 def parse_date(text: str) -> dt.date:
-    """Return the date that Spark reads in a text: ``yyyy``, ``yyyy-MM``, ``yyyy-MM-dd``, with or without a time after it.
+    """Parse a date as Spark does: ``yyyy``, ``yyyy-MM`` or ``yyyy-MM-dd``, with or without a time after it.
 
-    :raises ValueError: it is none.
+    :raises ValueError: if the text is not a date.
     """
     match = _DATE.fullmatch(text.strip())
     if match is None:
@@ -49,9 +49,9 @@ def parse_date(text: str) -> dt.date:
 
 
 def coerce(constant: Constant, data_type: DataType) -> Any:
-    """Return the value that a literal has when it is compared with a column of a type.
+    """Return the value of a literal when it is compared with a column of a type.
 
-    :raises ValueError: the two cannot be compared; says why.
+    :raises ValueError: if they cannot be compared; the message says why.
     """
     value, kind = constant
     if kind == "null":
@@ -79,9 +79,9 @@ def _refuse(kind: str) -> Any:
 
 
 def _exact(value: Any, kind: str) -> Any:
-    """Return an int where the number is whole, else a Decimal: both compare exactly with ints and Decimals."""
+    """Return an int for a whole number, else a Decimal: both compare exactly with ints and Decimals."""
     if kind == "double":
-        raise NotComparableError("write the number without exponent or suffix D, for an exact comparison")
+        raise NotComparableError("write the number without an exponent or suffix D, so that the comparison is exact")
     if kind not in ("integer", "decimal", "string"):
         return _refuse(kind)
     if isinstance(value, str):
@@ -92,7 +92,7 @@ def _exact(value: Any, kind: str) -> Any:
         number = decimal.Decimal(value)
         if not number.is_finite():
             raise ValueError(f"{value!r} is not a number")
-        if abs(number.adjusted()) > MAX_DIGITS:  # as a whole number, 1e1000000 is a million digits
+        if abs(number.adjusted()) > MAX_DIGITS:  # 1e1000000 as an int has a million digits
             raise NotComparableError("its exponent is too large")
         return int(number) if number == number.to_integral_value() else number
     except decimal.InvalidOperation as error:
@@ -109,7 +109,7 @@ def _floating(value: Any, kind: str) -> float:
 
 def _string(value: Any, kind: str) -> str:
     if kind != "string":
-        raise NotComparableError(f"it holds text; compare it with a quoted literal, not with a {kind}")
+        raise NotComparableError(f"it is a string column; compare it with a quoted literal, not with a {kind}")
     return str(value)
 
 
@@ -162,7 +162,7 @@ def cast(constant: Constant, target: str) -> Constant:
     """Return the literal that ``CAST(literal AS target)`` is.
 
     :param target: one of the kinds of :class:`Constant`, or ``float``.
-    :raises ValueError: not possible.
+    :raises ValueError: if it cannot be cast.
     """
     value, kind = constant
     if kind == "null" or kind == target:
@@ -185,4 +185,4 @@ def cast(constant: Constant, target: str) -> Constant:
         return Constant(_boolean(value, kind), target)
     if target == "string" and kind == "integer":
         return Constant(str(value), target)
-    raise NotComparableError(f"a {kind} is not converted to {target} here")
+    raise NotComparableError(f"a {kind} is not cast to {target} here")

@@ -1,4 +1,4 @@
-"""Spark SQL text to the expression tree of :mod:`airflow_delta.log.expressions.ast`."""
+"""Parsing Spark SQL into the expression tree of :mod:`airflow_delta.log.expressions.ast`."""
 
 from __future__ import annotations
 
@@ -23,68 +23,69 @@ from airflow_delta.log.expressions.ast import (
     Or,
 )
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
+from airflow_delta.log.expressions.resolve import Columns, UnsupportedError
+from airflow_delta.log.expressions.simple import parse_simple
 from airflow_delta.log.expressions.text import bare, escape_doubled_quotes, split, tree_of
-from airflow_delta.log.schema.types import StructField, StructType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_delta.log.schema.types import StructType
+
 _HINT = (
-    "A predicate is a condition on the columns of a row, the same whenever it is evaluated; "
+    "A predicate is a deterministic condition on the columns of a row; "
     "compute values such as today's date in the Dag, with a template"
 )
 _CHANGING_FUNCTIONS = NOT_DETERMINISTIC | OF_THE_SESSION
-_COLLATIONS = "__COLLATIONS"
 _MAX_LENGTH = 1 << 20
 _MAX_PATTERN = 1 << 12
 _MAX_OPAQUE = 100
-"""Conditions that only Spark evaluates; each is parsed by itself."""
-
-
-class _UnsupportedError(Exception):
-    """A condition that is not evaluated here; Spark may."""
-
-    def __init__(self, node: Any) -> None:
-        super().__init__()
-        self.node = node
+"""Maximum number of conditions that only Spark can evaluate; each is parsed separately."""
 
 
 def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Expression:
     """Return the tree of a predicate.
 
-    What cannot be evaluated here is kept word for word (:class:`airflow_delta.log.expressions.ast.Opaque`).
+    Conditions that cannot be evaluated here are kept as text (:class:`airflow_delta.log.expressions.ast.Opaque`).
 
-    :raises PredicateException: it does not parse, names an unknown column, or is no condition on the columns of a row.
+    :raises PredicateException: if it does not parse, names an unknown column, or is not a condition on the columns of a row.
     """
-    from sqlglot.errors import SqlglotError
-
     if not text.strip():
-        raise PredicateException("The predicate is empty; leave it out, or write true")
+        raise PredicateException("The predicate is empty; omit it, or write true")
     if len(text) > _MAX_LENGTH:
         raise PredicateException(f"The predicate has {len(text)} characters; split it")
     if (problem := oversized(text)) is not None:
         raise PredicateException(f"The predicate {text[:100]!r}... {problem}; use IN for long lists")
+    columns = Columns(text, schema, partition_columns)
+    if (simple := parse_simple(text, columns)) is not None:
+        return simple
+    return parse_fully(text, columns)
+
+
+def parse_fully(text: str, columns: Columns) -> Expression:
+    """Return the tree of a predicate of any form; errors as for :func:`parse`."""
+    from sqlglot.errors import SqlglotError
+
     try:
-        return _Parser(text, schema, partition_columns).expression(escape_doubled_quotes(text))
-    except _UnsupportedError as error:
+        return _Parser(text, columns).expression(escape_doubled_quotes(text))
+    except UnsupportedError as error:
         held = error.node.sql(dialect="spark")
-        raise PredicateException(f"The predicate {text!r} holds {held!r}, which is not supported. {_HINT}") from error
+        raise PredicateException(f"The predicate {text!r} contains {held!r}, which is not supported. {_HINT}") from error
     except SqlglotError as error:
         reason = str(error).split("\n")[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
-        raise PredicateException(f"The predicate {text!r} does not parse as Spark SQL: {reason}") from error
+        raise PredicateException(f"The predicate {text!r} is not valid Spark SQL: {reason}") from error
     except RecursionError as error:
         raise PredicateException(f"The predicate {text[:100]!r}... is nested too deeply; use IN for long lists") from error
 
 
 class _Parser:
-    def __init__(self, text: str, schema: StructType, partition_columns: Sequence[str]) -> None:
+    def __init__(self, text: str, columns: Columns) -> None:
         from sqlglot import exp
 
         self.exp: Any = exp
         self.text = text
-        self.schema = schema
+        self.columns = columns
         self.num_opaque = 0
-        self.partitions = frozenset(name.lower() for name in partition_columns)
         self.operators: dict[type, str] = {
             exp.EQ: "=",
             exp.NEQ: "<>",
@@ -96,14 +97,14 @@ class _Parser:
         }
 
     def expression(self, text: str) -> Expression:
-        """Return the tree of a text; parts that are not understood stay as they are written."""
+        """Return the tree of a text; parts that cannot be evaluated here are kept as text."""
         return self.part(text, tree_of(text))
 
     def part(self, text: str, node: Any) -> Expression:
-        """Return the tree of a text that is parsed already."""
+        """Return the tree of a text that sqlglot has already parsed."""
         try:
             return self.condition(node)
-        except _UnsupportedError:
+        except UnsupportedError:
             pieces = split(text)
             if pieces is None:
                 return self.opaque(bare(text), node)
@@ -113,7 +114,7 @@ class _Parser:
         return Not(inner[0]) if connective == "NOT" else And(inner) if connective == "AND" else Or(inner)
 
     def operands(self, connective: str, node: Any) -> list[Any]:
-        """Return the nodes of the operands of a connective; none when it is not what sqlglot has made of the text."""
+        """Return the nodes of the operands of a connective; none if sqlglot parsed the text differently."""
         outer = node.unnest()
         if connective == "NOT":
             return [outer.this] if type(outer) is self.exp.Not else []
@@ -122,8 +123,7 @@ class _Parser:
     def opaque(self, text: str, node: Any) -> Opaque:
         """Return a condition for Spark to evaluate.
 
-        :raises PredicateException: Spark could not: it is no condition, depends on more than the row, or changes from one
-            evaluation to the next.
+        :raises PredicateException: if it is not a condition, depends on more than the row, or is not deterministic.
         """
         self.num_opaque += 1
         if self.num_opaque > _MAX_OPAQUE:
@@ -135,7 +135,7 @@ class _Parser:
             condition,
             exp.Predicate | exp.Func | exp.Case | exp.Cast | exp.Not | exp.Column | exp.Dot | exp.Bracket | exp.Connector,
         ):
-            raise _UnsupportedError(node)
+            raise UnsupportedError(node)
         for part in node.walk():
             name = str(part.name if isinstance(part, exp.Anonymous) else part.sql_name() if isinstance(part, exp.Func) else "")
             changing = name.lower() in _CHANGING_FUNCTIONS or (name == "UNIX_TIMESTAMP" and not part.this)
@@ -143,10 +143,10 @@ class _Parser:
                 part,
                 exp.Query | exp.AggFunc | exp.Window | exp.Placeholder | exp.Parameter | exp.Star | exp.UDTF | exp.Command,
             ):
-                raise _UnsupportedError(node)
+                raise UnsupportedError(node)
         if (problem := refused_function(text, session=False)) is not None:
             raise PredicateException(f"The predicate {self.text!r} {problem}. {_HINT}")
-        uses = [self.resolve([part.name for part in column.parts], inside=True) for column in node.find_all(exp.Column)]
+        uses = [self.columns.resolve([part.name for part in column.parts], inside=True) for column in node.find_all(exp.Column)]
         return Opaque(text, tuple(dict.fromkeys(uses)))
 
     def condition(self, node: Any) -> Expression:  # noqa: C901 - one branch for each kind of node
@@ -166,20 +166,20 @@ class _Parser:
             column = self.column(node)
             if column.data_type.name != "boolean":
                 raise PredicateException(
-                    f"The predicate {self.text!r} uses {column} ({column.data_type}) as a condition; compare it"
+                    f"The predicate {self.text!r} uses {column} ({column.data_type}) as a condition; compare it with a value"
                 )
             return Compare("=", column, Literal(True, column.data_type))
         if type(node) in self.operators:
             return self.comparison(self.operators[type(node)], node)
         if isinstance(node, exp.Between):
             if node.args.get("symmetric"):
-                raise _UnsupportedError(node)
+                raise UnsupportedError(node)
             column = self.column(node.this)
             low, high = self.literal(column, node.args["low"]), self.literal(column, node.args["high"])
             return And((Compare(">=", column, low), Compare("<=", column, high)))
         if isinstance(node, exp.In):
             if not node.expressions or node.args.get("query") or node.args.get("unnest") or node.args.get("field"):
-                raise _UnsupportedError(node)
+                raise UnsupportedError(node)
             column = self.column(node.this)
             return In(column, tuple(self.literal(column, item) for item in node.expressions))
         if isinstance(node, exp.Is):
@@ -187,11 +187,11 @@ class _Parser:
         if isinstance(node, exp.Like) and not node.args.get("negate"):
             column, pattern = self.column(node.this), self.constant(node.expression)
             if column.data_type.name != "string" or pattern.kind != "string":
-                raise _UnsupportedError(node)
+                raise UnsupportedError(node)
             if len(pattern.value) > _MAX_PATTERN:
-                raise _UnsupportedError(node)
+                raise UnsupportedError(node)
             return Like(column, pattern.value)
-        raise _UnsupportedError(node)
+        raise UnsupportedError(node)
 
     def comparison(self, operator: str, node: Any) -> Expression:
         left, right = self.unwrap(node.this), self.unwrap(node.expression)
@@ -202,11 +202,11 @@ class _Parser:
             column = self.column(right)
             return Compare(FLIPPED[operator], column, self.literal(column, left))
         if self.is_column(left):
-            raise _UnsupportedError(node)
+            raise UnsupportedError(node)
         first, second = self.constant(left), self.constant(right)
         if first.kind == second.kind and first.kind in ("integer", "string", "boolean") and operator in ("=", "<>", "<=>"):
             return Constant((first.value == second.value) != (operator == "<>"))
-        raise _UnsupportedError(node)
+        raise UnsupportedError(node)
 
     def is_condition(self, node: Any) -> Expression:
         exp, right = self.exp, node.expression
@@ -215,7 +215,7 @@ class _Parser:
             return IsNull(column)
         if isinstance(right, exp.Boolean) and column.data_type.name == "boolean":
             return Compare("<=>", column, Literal(bool(right.this), column.data_type))
-        raise _UnsupportedError(node)
+        raise UnsupportedError(node)
 
     def unwrap(self, node: Any) -> Any:
         while isinstance(node, self.exp.Paren):
@@ -231,43 +231,15 @@ class _Parser:
     def column(self, node: Any) -> Column:
         node = self.unwrap(node)
         if not self.is_column(node):
-            raise _UnsupportedError(node)
-        return self.resolve([part.name for part in node.parts])
-
-    def resolve(self, names: list[str], *, inside: bool = False) -> Column:
-        """Return the column of a path.
-
-        :param inside: the path may go on into lists and maps, where there are no statistics; the column then ends before.
-        """
-        struct: Any = self.schema
-        path: list[StructField] = []
-        for depth, name in enumerate(names):
-            if inside and path and not isinstance(struct, StructType):
-                break
-            found = struct.find(name) if isinstance(struct, StructType) else None
-            if found is None:
-                where = f"{'.'.join(names[:depth])} ({struct})" if depth else "the table"
-                known = f"; it has {', '.join(struct.names)}" if isinstance(struct, StructType) else ""
-                raise PredicateException(
-                    f"The predicate {self.text!r} names the column {name!r}, which {where} does not have{known}"
-                )
-            path.append(found)
-            struct = found.data_type
-        if not inside and _COLLATIONS in path[-1].metadata:
-            raise _UnsupportedError(names)  # its text has an order of its own
-        return Column(
-            tuple(f.name for f in path),
-            tuple(f.physical_name for f in path),
-            struct,
-            len(path) == 1 and path[0].name.lower() in self.partitions,
-        )
+            raise UnsupportedError(node)
+        return self.columns.resolve([part.name for part in node.parts])
 
     def literal(self, column: Column, node: Any) -> Literal:
         constant = self.constant(node)
         try:
             return Literal(literals.coerce(constant, column.data_type), column.data_type)
         except literals.NotComparableError as error:
-            raise _UnsupportedError(node) from error
+            raise UnsupportedError(node) from error
         except (ValueError, OverflowError) as error:
             raise PredicateException(
                 f"The predicate {self.text!r} compares column {column} ({column.data_type}) with "
@@ -287,7 +259,7 @@ class _Parser:
         if isinstance(node, exp.Neg):
             inner = self.constant(node.this)
             if inner.kind not in ("integer", "decimal", "double"):
-                raise _UnsupportedError(node)
+                raise UnsupportedError(node)
             return literals.Constant(-inner.value, inner.kind)
         if isinstance(node, exp.Literal):
             return literals.Constant(node.this, "string") if node.is_string else self.number(node)
@@ -297,27 +269,27 @@ class _Parser:
             parts = [self.constant(part) for part in node.expressions]
             if all(part.kind == "string" for part in parts):
                 return literals.Constant("".join(part.value for part in parts), "string")
-        raise _UnsupportedError(node)
+        raise UnsupportedError(node)
 
     def hexadecimal(self, node: Any) -> literals.Constant:
         if "0x" in self.text.lower():
-            raise _UnsupportedError(node)  # to Spark, 0x10 is no binary literal
+            raise UnsupportedError(node)  # 0x10 is not a binary literal in Spark
         try:
             digits = str(node.this)
             return literals.Constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), "binary")
         except ValueError as error:
-            raise _UnsupportedError(node) from error
+            raise UnsupportedError(node) from error
 
     def number(self, node: Any) -> literals.Constant:
         text = str(node.this)
         if len(text) > literals.MAX_DIGITS:
-            raise _UnsupportedError(node)
+            raise UnsupportedError(node)
         try:
             if "e" in text.lower():
                 return literals.Constant(float(text), "double")
             return literals.Constant(decimal.Decimal(text), "decimal") if "." in text else literals.Constant(int(text), "integer")
         except (ValueError, ArithmeticError) as error:
-            raise _UnsupportedError(node) from error
+            raise UnsupportedError(node) from error
 
     def cast(self, node: Any) -> literals.Constant:
         kinds = self.exp.DataType.Type
@@ -340,11 +312,11 @@ class _Parser:
         target = targets.get(node.to.this)
         inner = self.unwrap(node.this)
         if target is None or node.args.get("format") or self.is_column(inner):
-            raise _UnsupportedError(node)
+            raise UnsupportedError(node)
         constant = self.constant(inner)
         try:
             return literals.cast(constant, target)
         except literals.NotComparableError as error:
-            raise _UnsupportedError(node) from error
+            raise UnsupportedError(node) from error
         except (ValueError, OverflowError) as error:
-            raise PredicateException(f"The predicate {self.text!r} holds {node.sql(dialect='spark')!r}: {error}") from error
+            raise PredicateException(f"The predicate {self.text!r} contains {node.sql(dialect='spark')!r}: {error}") from error

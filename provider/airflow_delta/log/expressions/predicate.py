@@ -1,8 +1,8 @@
-"""Predicates over a table: which part prunes partitions, which part only data, and what they evaluate to.
+"""Predicates on a table: their value, and their parts that decide by partition values or only by data.
 
-What counts as partition part follows Delta: a conjunct whose columns are all partition columns, or that has no columns; a
-disjunction that mixes partition and data columns is a data conjunct (Delta's ``DeltaTableUtils.splitMetadataAndDataPredicates``).
-Conditions that only Spark evaluates are unknown here: they keep every file, and every partition.
+As in Delta, the partition part consists of the conjuncts with partition columns only, or with no columns; a disjunction that
+mixes partition and data columns belongs to the data part (Delta's ``DeltaTableUtils.splitMetadataAndDataPredicates``).
+Conditions that only Spark can evaluate are unknown here, so they keep every file and every partition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Predicate:
-    """A predicate that is bound to a table's schema. Make one with :meth:`parse`.
+    """A predicate bound to a table's schema. Make one with :meth:`parse`.
 
     :param expression: the tree.
     """
@@ -31,9 +31,9 @@ class Predicate:
 
     @classmethod
     def parse(cls, text: str, schema: StructType, partition_columns: Sequence[str] = ()) -> Predicate:
-        """Return the predicate that a text of Spark SQL stands for. Timestamps without a zone are in UTC.
+        """Parse a predicate from Spark SQL. Timestamps without a zone are in UTC.
 
-        :raises PredicateException: it does not parse, names an unknown column, or is no condition on the columns of a row.
+        :raises PredicateException: if it does not parse, names an unknown column, or is not a condition on the columns of a row.
         """
         from airflow_delta.log.expressions.parser import parse
 
@@ -41,7 +41,7 @@ class Predicate:
 
     @cached_property
     def text(self) -> str:
-        """Return the predicate as Spark SQL that means the same in every session."""
+        """Return the predicate as Spark SQL with the same meaning in every session."""
         return str(self.expression)
 
     def __repr__(self) -> str:
@@ -55,20 +55,20 @@ class Predicate:
 
     @cached_property
     def columns(self) -> tuple[ast.Column, ...]:
-        """Return the columns that it refers to, each once."""
+        """Return the columns it refers to, without duplicates."""
         return tuple(dict.fromkeys(ast.columns(self.expression)))
 
     @property
     def partition_only(self) -> bool:
-        """Return whether partition values alone decide it, without a look at rows.
+        """Return whether partition values alone decide it, without reading rows.
 
-        That of a file may still depend on the time zone of the Spark session: see :meth:`selects_partition`.
+        The decision may still depend on the time zone of the Spark session: see :meth:`selects_partition`.
         """
         return all(column.is_partition for column in self.columns) and not any(ast.opaque(self.expression))
 
     @cached_property
     def widened(self) -> Predicate:
-        """Return a predicate that is true wherever this one can be, without the conditions that only Spark evaluates."""
+        """Return a predicate that is true wherever this one can be, without the conditions that only Spark can evaluate."""
         return Predicate(ast.widened(self.expression)) if any(ast.opaque(self.expression)) else self
 
     @cached_property
@@ -84,12 +84,12 @@ class Predicate:
 
     @property
     def partition_part(self) -> Predicate | None:
-        """Return the conjunction of the conjuncts that partition values decide, ``None`` when there is none."""
+        """Return the conjunction of the conjuncts that partition values decide, ``None`` if there are none."""
         return self._parts[0]
 
     @property
     def data_part(self) -> Predicate | None:
-        """Return the conjunction of the other conjuncts, ``None`` when there is none."""
+        """Return the conjunction of the other conjuncts, ``None`` if there are none."""
         return self._parts[1]
 
     @cached_property
@@ -98,10 +98,10 @@ class Predicate:
         return ast.compile_expression(self.expression)
 
     def matches_partition(self, partition_values: Mapping[str, str | None]) -> bool:
-        """Return whether a file with these partition values may hold rows, as far as the partition part tells.
+        """Return whether a file with these partition values may have matching rows, judged by the partition part.
 
-        :param partition_values: texts by physical name, as in an ``add`` action; a missing one is null.
-        :raises DeltaAnalysisException: a text is no value of its column's type.
+        :param partition_values: strings by physical name, as in an ``add`` action; a missing one is null.
+        :raises DeltaAnalysisException: if a string is not a value of its column's type.
         """
         if self.partition_part is None:
             return True
@@ -111,10 +111,10 @@ class Predicate:
     def selects_partition(self, partition_values: Mapping[str, str | None]) -> bool:
         """Return whether the predicate is true for every row of a file with these partition values.
 
-        Of a timestamp without a zone that must hold in every time zone: what it is, the session of Spark decides.
+        For a timestamp without a zone this must be so in every time zone, since the Spark session decides which one applies.
 
         :param partition_values: as for :meth:`matches_partition`.
-        :raises DeltaAnalysisException: if a text is not a value of its column's type.
+        :raises DeltaAnalysisException: if a string is not a value of its column's type.
         """
         if not self.partition_only:
             return False
@@ -124,7 +124,7 @@ class Predicate:
         return self.evaluate(row) is True
 
     def selects_partitions(self, partitions: Iterable[Mapping[str, str | None]]) -> bool:
-        """Return whether the predicate is true for every row of files that may match it (:meth:`matches_partition`).
+        """Return whether the predicate is true for every row of all files that match it (:meth:`matches_partition`).
 
         :param partitions: their partition values.
         """
@@ -134,7 +134,7 @@ class Predicate:
 
     @property
     def zone_dependent(self) -> bool:
-        """Return whether it is about a partition column whose values may lack a time zone."""
+        """Return whether it refers to a partition column whose values may lack a time zone."""
         return any(column.is_partition and column.data_type.name == "timestamp" for column in self.columns)
 
     @cached_property
@@ -147,31 +147,34 @@ class Predicate:
         return self.evaluate(row) is True
 
     def partition_mask(self, texts: Callable[[str], pa.Array], length: int) -> pa.BooleanArray:
-        """Return which files may hold rows, evaluating each different partition once.
+        """Return which files may have matching rows, evaluating each distinct partition once.
 
-        :param texts: gives the texts of a partition column, by physical name.
+        :param texts: returns the strings of a partition column, given its physical name.
         :param length: number of files.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        from airflow_delta.log.arrow.arrays import array as to_array
+        from airflow_delta.log.arrow.arrays import repeated, scalar
+
         part = None if self.partition_part is None else self.partition_part.widened
         if part is None or not part.columns:
             keep = part is None or part.evaluate({}) is True
-            return pc.equal(pa.nulls(length, pa.bool_()).fill_null(keep), True)
+            return repeated(keep, length)
         encoded = [texts(column.physical_path[0]).dictionary_encode(null_encoding="encode") for column in part.columns]
         values = [
             [_value(text, column.data_type) for text in array.dictionary.to_pylist()]
             for array, column in zip(encoded, part.columns, strict=True)
         ]
-        # One number for each combination: positions in the dictionaries, as digits of a mixed radix.
+        # One number for each combination: dictionary indices as digits of a mixed-radix number.
         codes = encoded[0].indices.cast(pa.int64())
         for array in encoded[1:]:
-            codes = pc.add(pc.multiply(codes, len(array.dictionary)), array.indices.cast(pa.int64()))
+            codes = pc.add(pc.multiply(codes, scalar(len(array.dictionary))), array.indices.cast(pa.int64()))
         combined = codes.dictionary_encode()
         paths = [column.physical_path for column in part.columns]
         kept = [part._may_hold(dict(zip(paths, _digits(code, values), strict=True))) for code in combined.dictionary.to_pylist()]
-        return pa.array(kept, pa.bool_()).take(combined.indices)
+        return to_array(kept, pa.bool_()).take(combined.indices)
 
 
 def _value(text: str | None, data_type: DataType) -> Any:
@@ -191,17 +194,19 @@ def _digits(code: int, values: list[list[Any]]) -> list[Any]:
 
 
 def partition_texts(values: pa.MapArray, name: str) -> pa.Array:
-    """Return the texts of one partition column from maps of texts; null where the map lacks it."""
-    import pyarrow as pa
+    """Return the strings of one partition column from maps of partition values; null where it is missing."""
     import pyarrow.compute as pc
 
+    from airflow_delta.log.arrow.arrays import scalar
+
+    wanted = scalar(name)
     if len(values) and not values.null_count:
         start, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
         keys, items = values.keys.slice(start, end - start), values.items.slice(start, end - start)
-        found = items.filter(pc.equal(keys, name))
-        if len(found) == len(values):  # a map holds a key once at most: one hit in each
+        found = items.filter(pc.equal(keys, wanted))
+        if len(found) == len(values):  # keys are unique in a map, so every map had one hit
             return found
-    return pc.map_lookup(values, pa.scalar(name), "first")
+    return pc.map_lookup(values, wanted, "first")
 
 
 __all__ = ["Predicate", "PredicateException", "partition_texts"]

@@ -1,4 +1,4 @@
-"""The text of a predicate in pieces: its conjuncts and disjuncts word for word, for those that only Spark can evaluate."""
+"""Splitting the text of a predicate into its operands, to keep those that only Spark can evaluate exactly as written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tokens_of(text: str) -> list[Any]:
 def tree_of(text: str) -> Any:
     """Return sqlglot's tree of an expression.
 
-    :raises sqlglot.errors.SqlglotError: it does not parse.
+    :raises sqlglot.errors.SqlglotError: if it does not parse.
     """
     import sqlglot
     from sqlglot.errors import ParseError, SqlglotError
@@ -31,15 +31,15 @@ def tree_of(text: str) -> Any:
         statements = sqlglot.parse(text, dialect="spark")
     except (SqlglotError, RecursionError):
         raise
-    except Exception as error:  # sqlglot stumbles over some texts
+    except Exception as error:  # some texts make sqlglot fail in other ways
         raise ParseError(f"sqlglot fails with {type(error).__name__}: {error}") from error
     if len(statements) != 1 or statements[0] is None:
-        raise ParseError("It is not one expression")
+        raise ParseError("It is not a single expression")
     return statements[0]
 
 
 def escape_doubled_quotes(text: str) -> str:
-    """Return the text with quotes that are doubled inside a string (``'it''s'``, as Spark 4 reads it) escaped by a backslash."""
+    """Return the text with doubled quotes inside strings (``'it''s'``, as in Spark 4) escaped with a backslash."""
     if "''" not in text and '""' not in text:
         return text
     parts: list[str] = []
@@ -53,13 +53,13 @@ def escape_doubled_quotes(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    """Return the text without parentheses around it and without comments before and after it."""
+    """Return the text without outer parentheses and without comments before and after it."""
     tokens = _without_parentheses(tokens_of(text))
     return text[tokens[0].start : tokens[-1].end + 1]
 
 
 def split(text: str) -> tuple[str, list[str]] | None:
-    """Return the outermost connective of a condition (``OR``, ``AND`` or ``NOT``) and its operands; ``None`` when it has none."""
+    """Return the outermost connective of a condition (``OR``, ``AND`` or ``NOT``) and its operands; ``None`` if it has none."""
     tokens = _without_parentheses(tokens_of(text))
     for word in ("OR", "AND"):
         parts = list(_operands(tokens, word))
@@ -77,7 +77,7 @@ def _without_parentheses(tokens: Sequence[Any]) -> Sequence[Any]:
 
 
 def _closing(tokens: Sequence[Any]) -> int:
-    """Return the position of the token that closes what the first one opens."""
+    """Return the position of the token that closes the bracket opened by the first one."""
     for position, depth in enumerate(_depths(tokens)):
         if position and depth == 0 and tokens[position].token_type.name in _CLOSING:
             return position
@@ -85,7 +85,7 @@ def _closing(tokens: Sequence[Any]) -> int:
 
 
 def _depths(tokens: Sequence[Any]) -> Iterator[int]:
-    """Yield how deep in brackets each token is; brackets themselves are as deep as what is around them."""
+    """Yield the bracket depth of each token; brackets themselves have the depth of what surrounds them."""
     depth = 0
     for token in tokens:
         if token.token_type.name in _CLOSING:
@@ -104,7 +104,7 @@ def _operands(tokens: Sequence[Any], word: str) -> Iterator[Sequence[Any]]:
         if kind == "BETWEEN":
             between += 1
         elif kind == "AND" and between:
-            between -= 1  # low AND high
+            between -= 1  # BETWEEN low AND high
         elif kind == word:
             yield tokens[start:position]
             start = position + 1

@@ -1,1 +1,1 @@
-"""The protocol's table features, with the properties and rules of each."""
+"""Table features: the protocol that a table needs, its properties, and the rules of each feature."""

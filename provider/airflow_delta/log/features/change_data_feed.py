@@ -1,4 +1,4 @@
-"""What the change data feed forbids in a table's metadata (Delta's ``performCdcMetadataCheck`` and its sister)."""
+"""What the change data feed forbids in metadata (Delta's ``performCdcMetadataCheck``, ``performCdcColumnMappingCheck``)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = RESERVED = ("_change_type", "_co
 
 
 def is_enabled(metadata: Metadata) -> bool:
-    """Return whether changes are recorded for readers of the change data feed."""
+    """Return whether the change data feed is on."""
     return TableProperties(metadata.configuration).enable_change_data_feed
 
 
 def check_reserved_columns(new: Metadata, old: Metadata | None) -> None:
-    """Check that no top-level column has a name that the feed uses itself (Delta's ``performCdcMetadataCheck``).
+    """Check that no top-level column has a name reserved for the feed (Delta's ``performCdcMetadataCheck``).
 
     :param old: ``None`` for a new table.
-    :raises DeltaIllegalStateException: one has: DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS where the feed is being switched on,
-        RESERVED_CDC_COLUMNS_ON_WRITE where it was on before.
+    :raises DeltaIllegalStateException: if one has (Delta: DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS if the feed is being enabled,
+        RESERVED_CDC_COLUMNS_ON_WRITE if it was enabled before).
     """
     if not is_enabled(new):
         return
@@ -29,22 +29,22 @@ def check_reserved_columns(new: Metadata, old: Metadata | None) -> None:
         return
     if old is not None and is_enabled(old):
         raise DeltaIllegalStateException(
-            f"The columns {used} cannot be written while the change data feed is on, which uses these names itself "
-            "(RESERVED_CDC_COLUMNS_ON_WRITE). Rename them, or switch delta.enableChangeDataFeed off."
+            f"The columns {used} cannot be written while the change data feed is enabled, which reserves these names "
+            "(RESERVED_CDC_COLUMNS_ON_WRITE). Rename them, or disable delta.enableChangeDataFeed."
         )
     raise DeltaIllegalStateException(
-        f"The change data feed cannot be switched on: the table has the columns {used}, names that the feed uses itself "
+        f"The change data feed cannot be enabled: the table has the columns {used}, whose names the feed reserves "
         "(DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS). Rename them first."
     )
 
 
 def check_column_mapping(new: Metadata, old: Metadata | None, *, has_file_actions: bool, operation: str) -> None:
-    """Check that a commit does not both change files and switch column mapping on, drop or rename columns, with the feed on.
+    """Check that a commit with the feed on does not change files and also enable column mapping, drop or rename columns.
 
     Readers of the feed could not tell which schema the changes have (Delta's ``performCdcColumnMappingCheck``).
 
-    :param old: ``None`` for a new table, which counts as one without column mapping, as in Delta.
-    :raises DeltaIllegalStateException: it does (Delta: DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION).
+    :param old: ``None`` for a new table, which counts as having no column mapping, as in Delta.
+    :raises DeltaIllegalStateException: if it does (Delta: DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION).
     """
     from airflow_delta.log.features import column_mapping
 
@@ -53,7 +53,7 @@ def check_column_mapping(new: Metadata, old: Metadata | None, *, has_file_action
     switched_on = old is None or column_mapping.mode(old.configuration) == "none"
     if switched_on or (old is not None and column_mapping.drops_or_renames(new, old)):
         raise DeltaIllegalStateException(
-            f"{operation} may not change files in the commit that switches column mapping on, drops or renames columns, while "
-            "the change data feed is on (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION). Change the schema in a commit of its "
-            "own, or switch delta.enableChangeDataFeed off."
+            f"{operation} cannot change files in a commit that enables column mapping, drops or renames columns, while the "
+            "change data feed is enabled (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION). Change the schema in a separate "
+            "commit, or disable delta.enableChangeDataFeed."
         )

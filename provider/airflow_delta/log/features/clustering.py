@@ -1,6 +1,6 @@
-"""Clustered tables as far as a writer that does not cluster has to know them (Delta protocol, "Clustered Table").
+"""Clustered tables, for a writer that does not cluster (Delta protocol, "Clustered Table").
 
-The clustering columns stand in a metadata domain, by physical name; files may be added without ``clusteringProvider``.
+The clustering columns are in a metadata domain, by physical name; files may be added without ``clusteringProvider``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class _Clustering(msgspec.Struct, rename="camel"):
 def clustering_columns(domains: Mapping[str, DomainMetadata]) -> list[Path]:
     """Return the physical paths of the columns that a table is clustered by.
 
-    :param domains: of a snapshot.
-    :raises DeltaLogCorruptedException: the domain is not in Delta's form.
+    :param domains: metadata domains of a snapshot.
+    :raises DeltaLogCorruptedException: if the domain is malformed.
     """
     domain = domains.get(DOMAIN)
     if domain is None or domain.removed:
@@ -34,19 +34,19 @@ def clustering_columns(domains: Mapping[str, DomainMetadata]) -> list[Path]:
         return [tuple(path) for path in msgspec.json.decode(domain.configuration, type=_Clustering).clustering_columns]
     except msgspec.DecodeError as error:
         raise DeltaLogCorruptedException(
-            f"The metadata domain {DOMAIN} is not of the form that Delta gives it: {domain.configuration!r} ({error})"
+            f"The metadata domain {DOMAIN} is malformed: {domain.configuration!r} ({error})"
         ) from error
 
 
 def unclustered() -> DomainMetadata:
-    """Return the action that leaves a table without clustering columns, as Delta commits it when its schema is overwritten."""
+    """Return the action that removes the clustering columns, which Delta commits when the schema is overwritten."""
     return DomainMetadata(domain=DOMAIN, configuration='{"clusteringColumns":[],"domainName":"delta.clustering"}', removed=False)
 
 
 def check(metadata: Metadata, columns: list[Path]) -> None:
-    """Check that the columns that a table is clustered by are still there, and that it is not partitioned besides.
+    """Check that the clustering columns still exist, and that the table is not partitioned as well.
 
-    :raises DeltaAnalysisException: they are not (Delta: DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN).
+    :raises DeltaAnalysisException: if one is missing (Delta: DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN), or it is partitioned.
     """
     from airflow_delta.log.features.column_mapping import physical_paths
 
@@ -59,6 +59,6 @@ def check(metadata: Metadata, columns: list[Path]) -> None:
         )
     if columns and metadata.partition_columns:
         raise DeltaAnalysisException(
-            f"The table is clustered by {', '.join(map(dotted, columns))} and cannot be partitioned besides "
+            f"The table is clustered by {', '.join(map(dotted, columns))} and cannot also be partitioned "
             "(DELTA_CLUSTER_BY_WITH_PARTITIONED_BY)."
         )

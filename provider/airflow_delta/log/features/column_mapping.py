@@ -1,7 +1,7 @@
-"""Column mapping: columns known by ids and physical names, so that they can be renamed and dropped without rewriting files.
+"""Column mapping: columns are identified by ids and physical names, and so renamed and dropped without rewriting files.
 
-Data files, statistics and partition values carry physical names; schema, predicates and ``Metadata.partition_columns`` logical
-ones (Delta protocol, "Column Mapping"; Delta's ``DeltaColumnMapping``).
+Data files, statistics and partition values use physical names; schema, predicates and ``Metadata.partition_columns`` use
+logical ones (Delta protocol, "Column Mapping"; Delta's ``DeltaColumnMapping``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARQUET_FIELD_ID = "parquet.field.id"
 
 
 def mode(configuration: Mapping[str, str]) -> str:
-    """Return ``none``, ``name`` or ``id``."""
+    """Return the mode: ``none``, ``name`` or ``id``."""
     return TableProperties(configuration).column_mapping_mode
 
 
@@ -44,27 +44,27 @@ def physical_name(field: StructField) -> str:
 
 
 def field_id(field: StructField) -> int | None:
-    """Return the id that column mapping gave to a field, ``None`` when it has none."""
+    """Return the column mapping id of a field, ``None`` if it has none."""
     value = field.metadata.get(ID)
     return None if value is None else int(value)
 
 
 def physical_schema(schema: StructType, mode: str) -> StructType:
-    """Return the schema with the names that stand in data files, at every depth; the schema itself for ``none``."""
+    """Return the schema with physical names at every depth; the schema itself for mode ``none``."""
     if mode == "none":
         return schema
     return transform_fields(schema, lambda _path, field: replace(field, name=field.physical_name))
 
 
 def physical_paths(schema: StructType) -> list[Path]:
-    """Return the paths of all fields as data files name them, parents before children."""
+    """Return the physical paths of all fields, parents before children."""
     return [path for path, _ in walk_fields(physical_schema(schema, "name"))]
 
 
 def physical_partition_columns(metadata: Metadata) -> list[str]:
-    """Return the names of the partition columns as the keys of ``partitionValues`` have them, in partition order.
+    """Return the physical names of the partition columns (the keys of ``partitionValues``), in partition order.
 
-    :raises DeltaAnalysisException: a partition column is not in the schema.
+    :raises DeltaAnalysisException: if a partition column is not in the schema.
     """
     if not metadata.partition_columns or mode(metadata.configuration) == "none":
         return list(metadata.partition_columns)
@@ -79,18 +79,18 @@ def assign(
     creates_table: bool = False,
     brings_files: bool = False,
 ) -> Metadata:
-    """Return the new metadata with ids, physical names and ``maxColumnId`` as its mode wants them.
+    """Return the new metadata with the ids, physical names and ``maxColumnId`` that its mode requires.
 
-    A new table gets random physical names; when mapping is switched on for an existing table, physical names are the names that
-    its files have. Ids and physical names that are there stay, and an id is never given twice, also not that of a dropped column.
+    A new table gets random physical names; when mapping is enabled on an existing table, the physical names are those used in its
+    files. Existing ids and physical names are kept, and an id is never reused, not even that of a dropped column.
 
-    :param old: of the table that exists; ``None`` for a new table.
-    :param overwrites_schema: columns of the same name and type keep their id and physical name although the schema that replaces
-        the old one does not have them.
-    :param creates_table: another table takes the place of the one that exists: its mode is its own, its ids are new.
-    :param brings_files: all files change as well, to those that the metadata were valid for (RESTORE, CLONE): any mode may
-        follow.
-    :raises DeltaAnalysisException: the mode may not change like this.
+    :param old: metadata of the existing table; ``None`` for a new table.
+    :param overwrites_schema: columns of the same name and type keep their id and physical name, even if the new schema does not
+        have them.
+    :param creates_table: the table is replaced by a new one, with its own mode and new ids.
+    :param brings_files: all files are replaced as well, by files written under this metadata (RESTORE, CLONE), so the mode may
+        change to any other.
+    :raises DeltaAnalysisException: if the mode may not change like this.
     """
     wanted = mode(new.configuration)
     present = "none" if old is None else mode(old.configuration)
@@ -103,9 +103,9 @@ def assign(
 
 
 def check(metadata: Metadata) -> None:
-    """Check that every field has an id and a physical name of its own, and that ``maxColumnId`` covers the ids.
+    """Check that every field has a unique id and physical name, and that no id is above ``maxColumnId``.
 
-    :raises DeltaAnalysisException: it has not (Delta's ``checkColumnIdAndPhysicalNameAssignments``).
+    :raises DeltaAnalysisException: if not (Delta's ``checkColumnIdAndPhysicalNameAssignments``).
     """
     wanted = mode(metadata.configuration)
     if wanted == "none":
@@ -116,18 +116,18 @@ def check(metadata: Metadata) -> None:
         identity = field_id(field)
         if identity is None:
             raise DeltaAnalysisException(
-                f"Column {dotted(path)} has no id, which column mapping mode {wanted!r} needs (DELTA_COLUMN_MAPPING_MISSING_ID). "
-                "Set the metadata through a transaction's update_metadata, which assigns it."
+                f"Column {dotted(path)} has no id, which column mapping mode {wanted!r} requires "
+                "(DELTA_COLUMN_MAPPING_MISSING_ID). Set the metadata through a transaction's update_metadata, which assigns ids."
             )
         if PHYSICAL_NAME not in field.metadata:
             raise DeltaAnalysisException(
-                f"Column {dotted(path)} has no physical name, which column mapping mode {wanted!r} needs "
+                f"Column {dotted(path)} has no physical name, which column mapping mode {wanted!r} requires "
                 "(DELTA_COLUMN_MAPPING_MISSING_PHYSICAL_NAME). Set the metadata through a transaction's update_metadata."
             )
         if identity in ids:
             raise DeltaAnalysisException(
                 f"Columns {ids[identity]} and {dotted(path)} both have the id {identity} "
-                "(DELTA_COLUMN_MAPPING_DUPLICATED_ID). Take the id out of the one that is new."
+                "(DELTA_COLUMN_MAPPING_DUPLICATED_ID). Remove the id from the new one."
             )
         ids[identity] = dotted(path)
     names: dict[str, str] = {}
@@ -135,12 +135,12 @@ def check(metadata: Metadata) -> None:
         if dotted(path) in names:
             raise DeltaAnalysisException(
                 f"Columns {names[dotted(path)]} and {ids[field_id(field) or 0]} both have the physical name {dotted(path)} "
-                "(DELTA_COLUMN_MAPPING_DUPLICATED_PHYSICAL_NAME). Take it out of the one that is new."
+                "(DELTA_COLUMN_MAPPING_DUPLICATED_PHYSICAL_NAME). Remove it from the new one."
             )
         names[dotted(path)] = ids[field_id(field) or 0]
     if MAX_COLUMN_ID not in metadata.configuration:
         raise DeltaAnalysisException(
-            f"The table property {MAX_COLUMN_ID} is not set, which column mapping needs "
+            f"The table property {MAX_COLUMN_ID} is not set, but column mapping requires it "
             "(DELTA_COLUMN_MAPPING_MAX_COLUMN_ID_NOT_SET)."
         )
     known = TableProperties(metadata.configuration).get(MAX_COLUMN_ID)
@@ -152,13 +152,13 @@ def check(metadata: Metadata) -> None:
 
 
 def drops_or_renames(new: Metadata, old: Metadata) -> bool:
-    """Return whether a column of the old schema is gone from the new one, or has another name there."""
+    """Return whether a column of the old schema is missing or renamed in the new one."""
     after = _by_physical_path(new)
     return any(after.get(physical) != path for physical, path in _by_physical_path(old).items())
 
 
 def has_mapping(schema: StructType) -> bool:
-    """Return whether any field carries metadata of column mapping."""
+    """Return whether any field has column mapping metadata."""
     return any(key in field.metadata for _, field in walk_fields(schema) for key in MAPPING_KEYS)
 
 
@@ -172,7 +172,7 @@ def _without_mapping(new: Metadata, old: Metadata | None, *, removed: bool) -> M
     if removed:
         configuration = {k: v for k, v in configuration.items() if k != MAX_COLUMN_ID}
     elif not has_mapping(schema) or (old is not None and has_mapping(parse_schema(old.schema_string))):
-        return new  # Delta keeps what an older writer has left in the schema
+        return new  # Delta keeps what an older writer left in the schema
     return msgspec.structs.replace(new, schema_string=to_json(_without_keys(schema)), configuration=configuration)
 
 
@@ -199,10 +199,10 @@ def _with_mapping(new: Metadata, old: Metadata | None, *, changes_mode: bool, ov
             if changes_mode and existing:
                 if before is None:
                     raise DeltaAnalysisException(
-                        f"Column {dotted(path)} is new, but columns may not change in the commit that switches column mapping on "
-                        "(DELTA_UNSUPPORTED_COLUMN_MAPPING_SCHEMA_CHANGE). Set delta.columnMapping.mode alone, then add columns."
+                        f"Column {dotted(path)} is new, but columns must not change in the commit that enables column mapping "
+                        "(DELTA_UNSUPPORTED_COLUMN_MAPPING_SCHEMA_CHANGE). Set delta.columnMapping.mode first, then add columns."
                     )
-                metadata[PHYSICAL_NAME] = before.name  # files that are there have this name
+                metadata[PHYSICAL_NAME] = before.name  # existing files use this name
             elif reused is not None and PHYSICAL_NAME in reused.metadata:
                 metadata[PHYSICAL_NAME] = reused.physical_name
             else:
@@ -221,14 +221,14 @@ def _check_mode_change(present: str, wanted: str, new: Metadata, old: Metadata) 
         if wanted == "name":
             if has_mapping(parse_schema(old.schema_string)):
                 raise DeltaAnalysisException(
-                    "Column mapping cannot be switched on: the schema already carries ids or physical names from before "
+                    "Column mapping cannot be enabled: the schema still has ids or physical names of an earlier mapping "
                     "(DELTA_ENABLING_COLUMN_MAPPING_DISALLOWED_WHEN_COLUMN_MAPPING_METADATA_ALREADY_EXISTS). Make a new table "
                     "with column mapping and copy the rows."
                 )
             return
-        raise _mode_change(present, wanted, "An existing table can only be switched to mode 'name'.")
+        raise _mode_change(present, wanted, "An existing table can only be changed to mode 'name'.")
     if wanted != "none":
-        raise _mode_change(present, wanted, "The mode of a table with column mapping stays, or is removed.")
+        raise _mode_change(present, wanted, "The mode of a table with column mapping can only be changed to 'none'.")
     schema = parse_schema(old.schema_string)
     renamed = [dotted(path) for path, field in walk_fields(schema) if field.physical_name != field.name]
     dropped = TableProperties(old.configuration).get(MAX_COLUMN_ID) > sum(1 for _ in walk_fields(schema))
@@ -236,8 +236,8 @@ def _check_mode_change(present: str, wanted: str, new: Metadata, old: Metadata) 
         raise _mode_change(
             present,
             wanted,
-            "Data files of this table have other column names than its schema; removing column mapping rewrites them. "
-            "Let Delta Spark do it: ALTER TABLE ... SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none').",
+            "The data files of this table use other column names than its schema, so removing column mapping must rewrite "
+            "them. Use Delta Spark: ALTER TABLE ... SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none').",
         )
 
 
@@ -264,7 +264,7 @@ def _paths(metadata: Metadata) -> set[Path]:
 
 
 def _same_kind(before: DataType, now: DataType) -> bool:
-    """Return whether a column keeps its id: the same type, but for fields of structs, which have ids of their own."""
+    """Return whether a column keeps its id: if its type is the same, ignoring fields of structs, which have their own ids."""
     match before, now:
         case StructType(), StructType():
             return True

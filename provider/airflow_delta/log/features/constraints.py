@@ -1,4 +1,4 @@
-"""What rows must fulfil, and what columns get when a row lacks them: CHECK constraints, invariants and default values.
+"""CHECK constraints, invariants and default values of columns.
 
 Expressions are Spark SQL over the table's logical columns (Delta protocol, "CHECK Constraints", "Column Invariants" and
 "Default Columns").
@@ -35,9 +35,9 @@ def check_constraints(metadata: Metadata) -> dict[str, str]:
 
 
 def invariants(schema: StructType) -> dict[str, str]:
-    """Return the expressions of column invariants by the column's path; NOT NULL columns are not among them.
+    """Return the expressions of column invariants by the column's path; NOT NULL is not included.
 
-    :raises DeltaAnalysisException: an invariant is not in the form that the protocol gives.
+    :raises DeltaAnalysisException: if an invariant is malformed.
     """
     return {
         dotted(path): _invariant(dotted(path), field.metadata[INVARIANTS])
@@ -47,20 +47,20 @@ def invariants(schema: StructType) -> dict[str, str]:
 
 
 def column_defaults(schema: StructType) -> dict[str, str]:
-    """Return the expressions that rows without a value for a column get, by column name (``CURRENT_DEFAULT``)."""
+    """Return the default expressions of columns by name (``CURRENT_DEFAULT``)."""
     return _texts(schema, CURRENT_DEFAULT)
 
 
 def replace_char_varchar(schema: StructType) -> StructType:
-    """Return the schema with ``char(n)`` and ``varchar(n)`` replaced by string, and the column's own type in its metadata.
+    """Return the schema with ``char(n)`` and ``varchar(n)`` replaced by string, and the original types in the metadata.
 
-    Spark's ``CharVarcharUtils``: engines that enforce the lengths read them there.
+    As in Spark's ``CharVarcharUtils``: engines that enforce the lengths read them there.
     """
     return StructType(tuple(_without_lengths(field) for field in schema.fields))
 
 
 def has_char_varchar(data_type: DataType) -> bool:
-    """Return whether a type has ``char(n)`` or ``varchar(n)`` in it."""
+    """Return whether a type contains ``char(n)`` or ``varchar(n)``."""
     match data_type:
         case StructType(fields):
             return any(has_char_varchar(field.data_type) for field in fields)
@@ -101,7 +101,7 @@ def _texts(schema: StructType, key: str) -> dict[str, str]:
 
 
 def _struct_fields(struct: StructType, path: Path) -> Iterator[tuple[Path, StructField]]:
-    """Yield the fields that a row has exactly once: those of structs, not of lists and maps."""
+    """Yield the fields that occur once in a row: those of structs, but not inside lists and maps."""
     for field in struct.fields:
         yield (*path, field.name), field
         if isinstance(field.data_type, StructType):
@@ -121,5 +121,5 @@ def _invariant(path: str, text: object) -> str:
         return msgspec.json.decode(str(text), type=_Invariant).expression.expression
     except msgspec.DecodeError as error:
         raise DeltaAnalysisException(
-            f"The invariant of column {path} is not of the form {{'expression': {{'expression': ...}}}}: {text!r}"
+            f"The invariant of column {path} must have the form {{'expression': {{'expression': ...}}}}, got {text!r}"
         ) from error

@@ -1,4 +1,4 @@
-"""Generated columns: columns whose value is an expression over other columns (Delta protocol, "Generated Columns")."""
+"""Generated columns: columns computed from other columns (Delta protocol, "Generated Columns")."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ GENERATION_EXPRESSION = "delta.generationExpression"
 
 
 def generated_columns(schema: StructType) -> dict[str, str]:
-    """Return the generation expressions, Spark SQL over other columns, by column name."""
+    """Return the generation expressions (Spark SQL) by column name."""
     return {f.name: str(f.metadata[GENERATION_EXPRESSION]) for f in schema.fields if GENERATION_EXPRESSION in f.metadata}
 
 
 def check(metadata: Metadata) -> None:
     """Check the generation expressions of a table; see :mod:`airflow_delta.log.expressions.generated`.
 
-    :raises DeltaAnalysisException: one cannot generate its column.
+    :raises DeltaAnalysisException: if one cannot generate its column.
     """
     schema = parse_schema(metadata.schema_string)
     if any(GENERATION_EXPRESSION in f.metadata for f in schema.fields):

@@ -15,7 +15,7 @@ _NAME = re.compile(r"\s*+(?:`((?:[^`]|``)++)`\s*+|([^`.,\s][^`.,]*+))([.,]|$)")
 def parse_column_list(text: str) -> list[tuple[str, ...]]:
     """Return the columns of a list such as ``a, b.c, `d.e```.
 
-    :raises DeltaIllegalArgumentException: it is no such list.
+    :raises DeltaIllegalArgumentException: if the text is not such a list.
     """
     result: list[tuple[str, ...]] = []
     path: list[str] = []
@@ -23,19 +23,19 @@ def parse_column_list(text: str) -> list[tuple[str, ...]]:
     while at < len(text):
         match = _NAME.match(text, at)
         if match is None:
-            raise DeltaIllegalArgumentException(f"delta.dataSkippingStatsColumns is no list of columns: {text!r}")
+            raise DeltaIllegalArgumentException(f"delta.dataSkippingStatsColumns must be a list of columns, got {text!r}")
         path.append(match[1].replace("``", "`") if match[1] else match[2].rstrip())
         if match[3] != ".":
             result.append(tuple(path))
             path = []
         at = match.end()
     if path:
-        raise DeltaIllegalArgumentException(f"delta.dataSkippingStatsColumns is no list of columns: {text!r}")
+        raise DeltaIllegalArgumentException(f"delta.dataSkippingStatsColumns must be a list of columns, got {text!r}")
     return result
 
 
 def indexed_leaves(schema: StructType, partition_columns: Sequence[str], properties: TableProperties) -> list[Leaf]:
-    """Return the leaf columns that statistics are written for, in schema order. Partition columns have none and do not count."""
+    """Return the leaf columns with statistics, in schema order. Partition columns have none and do not count."""
     candidates = leaves(schema.without(list(partition_columns)))
     listed = properties.data_skipping_stats_columns
     if listed is not None:

@@ -16,7 +16,7 @@ FEATURE_PREFIX = "delta.feature."
 CONSTRAINT_PREFIX = "delta.constraints."
 
 SETTABLE_ISOLATION_LEVELS = ("Serializable",)
-"""Values of ``delta.isolationLevel`` that may be set, as in Delta. Tables that carry another one are honoured on reading."""
+"""Values of ``delta.isolationLevel`` that may be set, as in Delta. Other values are respected if a table already has them."""
 
 READABLE_ISOLATION_LEVELS = ("Serializable", "WriteSerializable", "SnapshotIsolation")
 
@@ -41,9 +41,9 @@ _INTERVAL_PART = re.compile(r"([+-]?\d{1,18}(?:\.\d++)?)\s++([a-z]++)", re.ASCII
 def parse_interval(text: str) -> int:
     """Return the length of a calendar interval such as ``interval 7 days`` in milliseconds.
 
-    The word ``interval`` may be left out; several parts add up (``interval 1 day 12 hours``).
+    The word ``interval`` may be omitted; several parts add up (``interval 1 day 12 hours``).
 
-    :raises ValueError: it is none, has months or years (their length varies), or is negative.
+    :raises ValueError: if the text is not an interval, has months or years (their length varies), or is negative.
     """
     body = " ".join(text.strip().lower().split())
     body = body.removeprefix("interval").strip()
@@ -54,7 +54,7 @@ def parse_interval(text: str) -> int:
             raise ValueError(f"{text!r} is not an interval such as 'interval 7 days'")
         amount, unit = part[1], part[2].removesuffix("s")
         if unit in ("month", "year"):
-            raise ValueError(f"{text!r} counts months or years, whose length varies; use days or weeks")
+            raise ValueError(f"{text!r} has months or years, whose length varies; use days or weeks")
         if unit not in _UNITS or ("." in amount and unit != "second"):
             raise ValueError(f"{text!r} is not an interval such as 'interval 7 days'")
         whole, _, fraction = amount.partition(".")
@@ -75,17 +75,17 @@ def parse_interval(text: str) -> int:
 def _boolean(text: str) -> bool:
     folded = text.strip().lower()
     if folded not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither 'true' nor 'false'")
+        raise ValueError(f"must be 'true' or 'false', got {text!r}")
     return folded == "true"
 
 
 def _integer(at_least: int | None = None) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,19}", text.strip(), re.ASCII):
-            raise ValueError(f"{text!r} is not a whole number")
+            raise ValueError(f"must be a whole number, got {text!r}")
         value = int(text)
         if at_least is not None and value < at_least:
-            raise ValueError(f"{value} is below {at_least}")
+            raise ValueError(f"must be at least {at_least}, got {value}")
         return value
 
     return parse
@@ -96,7 +96,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
         for choice in allowed:
             if text.strip().lower() == choice.lower():
                 return choice
-        raise ValueError(f"{text!r} is none of {', '.join(allowed)}")
+        raise ValueError(f"must be one of {', '.join(allowed)}, got {text!r}")
 
     return parse
 
@@ -104,7 +104,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 def _json_map(text: str) -> dict[str, Any]:
     value = msgspec.json.decode(text)
     if not isinstance(value, dict):
-        raise ValueError(f"{text!r} is not a JSON object")
+        raise ValueError(f"must be a JSON object, got {text!r}")
     return value
 
 
@@ -113,10 +113,10 @@ class Property:
     """One table property.
 
     :param key: with the prefix ``delta.``.
-    :param parse: gives the typed value, or raises :class:`ValueError`.
-    :param default: typed value where the table does not set it.
-    :param settable: a user may set it.
-    :param may_be_set_to: the typed values that may be set, where others are only honoured on reading.
+    :param parse: returns the typed value, or raises :class:`ValueError`.
+    :param default: typed value if the table does not set it.
+    :param settable: users may set it.
+    :param may_be_set_to: the typed values that users may set, if others are only respected on reading.
     """
 
     key: str
@@ -133,7 +133,7 @@ def _text(text: str) -> str:
 def _formats(text: str) -> str:
     unknown = sorted({part.strip().lower() for part in text.split(",") if part.strip()} - {"iceberg", "hudi"})
     if unknown:
-        raise ValueError(f"{', '.join(unknown)} is no format; known are iceberg and hudi")
+        raise ValueError(f"unknown format {', '.join(unknown)}; must be iceberg or hudi")
     return text
 
 
@@ -209,12 +209,12 @@ _PROPERTIES: tuple[Property, ...] = (
 PROPERTIES: dict[str, Property] = {PREFIX + p.key: replace(p, key=PREFIX + p.key) for p in _PROPERTIES}
 _BY_FOLDED_KEY = {key.lower(): key for key in PROPERTIES}
 
-# Not stored in the table's metadata: they only steer its protocol.
+# Not stored in the table's metadata: they only affect its protocol.
 _PROTOCOL_KEYS = frozenset({"delta.minReaderVersion", "delta.minWriterVersion", "delta.ignoreProtocolDefaults"})
 
 
 def normalise_key(key: str) -> str:
-    """Return the key in Delta's spelling when it is one of Delta's in any case, else the key itself."""
+    """Return Delta's spelling of one of its keys, given in any case; other keys unchanged."""
     folded = key.lower()
     for prefix in (FEATURE_PREFIX, CONSTRAINT_PREFIX):
         if folded.startswith(prefix.lower()):
@@ -223,23 +223,21 @@ def normalise_key(key: str) -> str:
 
 
 def validate(configuration: Mapping[str, str], *, table: str | None = None, new_table: bool = False) -> dict[str, str]:
-    """Return the properties that a user sets with Delta's keys in Delta's spelling, or refuse them.
+    """Check properties set by a user, and return them with Delta's keys in Delta's spelling.
 
-    Keys without the prefix ``delta.`` are free. ``delta.feature.*`` and the protocol versions are kept: see
-    :func:`airflow_delta.log.features.protocol.apply_feature_properties`. Rules that span several properties:
+    Keys without the prefix ``delta.`` may be anything. ``delta.feature.*`` and the protocol versions are kept: see
+    :func:`airflow_delta.log.features.protocol.apply_feature_properties`. For rules about several properties, see
     :func:`check_together`.
 
-    :param new_table: constraints may come with a table that has no rows yet.
-    :raises DeltaIllegalArgumentException: an unknown ``delta.*`` key, a value of another type, or a key that users may not set.
+    :param new_table: allow constraints, since the table has no rows yet.
+    :raises DeltaIllegalArgumentException: if a ``delta.*`` key is unknown or users may not set it, or a value has the wrong type.
     """
     where = f" for {table}" if table else ""
     result: dict[str, str] = {}
     for given, value in configuration.items():
         key = normalise_key(given)
         if not isinstance(value, str):
-            raise DeltaIllegalArgumentException(
-                f"Table property {given}{where} has the value {value!r}; properties are text", table=table
-            )
+            raise DeltaIllegalArgumentException(f"Table property {given}{where} must be a string, got {value!r}", table=table)
         if key in result:
             raise DeltaIllegalArgumentException(f"Table property {key}{where} is given twice, in two spellings", table=table)
         _check(given, key, value, where, table, new_table)
@@ -253,16 +251,15 @@ def _check(given: str, key: str, value: str, where: str, table: str | None, new_
     if key.startswith(FEATURE_PREFIX):
         if value.lower() not in ("supported", "enabled"):
             raise DeltaIllegalArgumentException(
-                f"Table property {key}{where} has the value {value!r}, expected 'supported' or 'enabled' "
-                "(DELTA_UNSUPPORTED_FEATURE_STATUS)",
+                f"Table property {key}{where} must be 'supported' or 'enabled', got {value!r} (DELTA_UNSUPPORTED_FEATURE_STATUS)",
                 table=table,
             )
         return
     if key.startswith(CONSTRAINT_PREFIX):
         if not new_table:
             raise DeltaIllegalArgumentException(
-                f"Table property {key}{where} cannot be set: constraints are added with ALTER TABLE ADD CONSTRAINT, "
-                "which checks the rows that are there (DELTA_ADD_CONSTRAINTS)",
+                f"Table property {key}{where} cannot be set: add constraints with ALTER TABLE ADD CONSTRAINT, "
+                "which checks existing rows (DELTA_ADD_CONSTRAINTS)",
                 table=table,
             )
         return
@@ -277,7 +274,7 @@ def _check(given: str, key: str, value: str, where: str, table: str | None, new_
         )
     if not known.settable:
         raise DeltaIllegalArgumentException(
-            f"Table property {key}{where} is kept by Delta itself and cannot be set (DELTA_CANNOT_MODIFY_TABLE_PROPERTY)",
+            f"Table property {key}{where} is managed by Delta and cannot be set (DELTA_CANNOT_MODIFY_TABLE_PROPERTY)",
             table=table,
         )
     try:
@@ -286,17 +283,17 @@ def _check(given: str, key: str, value: str, where: str, table: str | None, new_
         raise DeltaIllegalArgumentException(f"Table property {key}{where}: {error}", table=table) from error
     if known.may_be_set_to is not None and parsed not in known.may_be_set_to:
         raise DeltaIllegalArgumentException(
-            f"Table property {key}{where} may be set to {' or '.join(known.may_be_set_to)} only, got {value!r}", table=table
+            f"Table property {key}{where} can only be set to {' or '.join(known.may_be_set_to)}, got {value!r}", table=table
         )
 
 
 def check_together(configuration: Mapping[str, str], changed: Collection[str], *, table: str | None = None) -> None:
-    """Check the rules that span several properties, where one of them is set.
+    """Check the rules about several properties, if one of them is being set.
 
-    :param configuration: all properties as the table will have them.
-    :param changed: the keys that are set, in Delta's spelling.
-    :raises DeltaIllegalArgumentException: commits would be kept for a shorter time than tombstones, or row tracking is enabled
-        and suspended at once (Delta: DELTA_ROW_TRACKING_ILLEGAL_PROPERTY_COMBINATION).
+    :param configuration: all properties that the table will have.
+    :param changed: the keys being set, in Delta's spelling.
+    :raises DeltaIllegalArgumentException: if commits would be kept for a shorter time than tombstones, or row tracking would be
+        both enabled and suspended (Delta: DELTA_ROW_TRACKING_ILLEGAL_PROPERTY_COMBINATION).
     """
     where = f" for {table}" if table else ""
     properties = TableProperties(configuration)
@@ -304,13 +301,13 @@ def check_together(configuration: Mapping[str, str], changed: Collection[str], *
     if {log_key, file_key} & set(changed) and properties.log_retention < properties.deleted_file_retention:
         raise DeltaIllegalArgumentException(
             f"Table property {log_key}{where} ({properties.log_retention // DAY} days) must not be shorter than {file_key} "
-            f"({properties.deleted_file_retention // DAY} days): time travel would find files whose commits are gone. Set both.",
+            f"({properties.deleted_file_retention // DAY} days): time travel needs the commits as long as the files. Set both.",
             table=table,
         )
     if properties.get("delta.enableRowTracking") and properties.get("delta.rowTrackingSuspended"):
         raise DeltaIllegalArgumentException(
-            f"Table properties delta.enableRowTracking and delta.rowTrackingSuspended{where} are both true "
-            "(DELTA_ROW_TRACKING_ILLEGAL_PROPERTY_COMBINATION). Switch one of them off.",
+            f"Table properties delta.enableRowTracking and delta.rowTrackingSuspended{where} cannot both be true "
+            "(DELTA_ROW_TRACKING_ILLEGAL_PROPERTY_COMBINATION). Disable one of them.",
             table=table,
         )
 
@@ -326,17 +323,17 @@ class TableProperties:
         self._values: dict[str, Any] = {}
 
     def get(self, key: str) -> Any:
-        """Return the typed value of a Delta property, its default where it is not set.
+        """Return the typed value of a Delta property, or its default if it is not set.
 
         :param key: with or without the prefix ``delta.``.
-        :raises DeltaIllegalArgumentException: the table carries a value of another type.
+        :raises DeltaIllegalArgumentException: if the table has a value of the wrong type.
         """
         full = key if key in PROPERTIES else PREFIX + key
         if full not in self._values:
             known = PROPERTIES[full]
             text = self.configuration.get(full)
             if text is None:
-                folded = full.lower()  # other writers may spell keys in another case
+                folded = full.lower()  # other writers may use another case
                 text = next((v for k, v in self.configuration.items() if k.lower() == folded), None)
             try:
                 self._values[full] = known.default if text is None else known.parse(text)
@@ -346,12 +343,12 @@ class TableProperties:
 
     @property
     def checkpoint_interval(self) -> int:
-        """Return after how many commits a checkpoint is due."""
+        """Return the number of commits after which a checkpoint is due."""
         return int(self.get("delta.checkpointInterval"))
 
     @property
     def checkpoint_part_size(self) -> int | None:
-        """Return the number of rows of a checkpoint part, ``None`` for checkpoints in one part."""
+        """Return the maximum number of rows of a checkpoint part, ``None`` for checkpoints in one part."""
         value = self.get("delta.checkpoint.partSize")
         return None if value is None else int(value)
 
@@ -362,12 +359,12 @@ class TableProperties:
 
     @property
     def checkpoint_write_stats_as_json(self) -> bool:
-        """Return whether checkpoints hold the statistics as JSON."""
+        """Return whether checkpoints have the statistics as JSON."""
         return bool(self.get("delta.checkpoint.writeStatsAsJson"))
 
     @property
     def checkpoint_write_stats_as_struct(self) -> bool:
-        """Return whether checkpoints hold the statistics as typed columns."""
+        """Return whether checkpoints have the statistics as typed columns."""
         return bool(self.get("delta.checkpoint.writeStatsAsStruct"))
 
     @property
@@ -377,7 +374,7 @@ class TableProperties:
 
     @property
     def append_only(self) -> bool:
-        """Return whether rows may not be deleted."""
+        """Return whether deleting rows is forbidden."""
         return bool(self.get("delta.appendOnly"))
 
     @property
@@ -392,35 +389,35 @@ class TableProperties:
 
     @property
     def enable_expired_log_cleanup(self) -> bool:
-        """Return whether a checkpoint deletes expired commits."""
+        """Return whether writing a checkpoint deletes expired commits."""
         return bool(self.get("delta.enableExpiredLogCleanup"))
 
     @property
     def set_transaction_retention(self) -> int | None:
-        """Return how long ``txn`` actions are kept, in milliseconds; ``None``: for ever."""
+        """Return how long ``txn`` actions are kept, in milliseconds; ``None`` means for ever."""
         value = self.get("delta.setTransactionRetentionDuration")
         return None if value is None else int(value)
 
     @property
     def data_skipping_num_indexed_cols(self) -> int:
-        """Return for how many leaf columns statistics are written; -1: all."""
+        """Return the number of leaf columns with statistics; -1 means all."""
         return int(self.get("delta.dataSkippingNumIndexedCols"))
 
     @property
     def data_skipping_stats_columns(self) -> str | None:
-        """Return the list of columns that statistics are written for, as it stands."""
+        """Return the list of columns with statistics, unparsed."""
         value = self.get("delta.dataSkippingStatsColumns")
         return None if value is None else str(value)
 
     @property
     def data_skipping_string_prefix_length(self) -> int:
-        """Return to how many characters the bounds of text are cut."""
+        """Return the number of characters to which bounds of strings are truncated."""
         value = self.get("delta.dataSkippingStringPrefixLength")
         return 32 if value is None else int(value)
 
     @property
     def enable_change_data_feed(self) -> bool:
-        """Return whether changes are recorded for readers of the change data feed."""
+        """Return whether the change data feed is on."""
         return bool(self.get("delta.enableChangeDataFeed") or self.get("delta.enableChangeDataCapture"))
 
     @property
@@ -430,7 +427,7 @@ class TableProperties:
 
     @property
     def enable_in_commit_timestamps(self) -> bool:
-        """Return whether the time of a commit stands in its ``commitInfo``."""
+        """Return whether the table has in-commit timestamps."""
         return bool(self.get("delta.enableInCommitTimestamps"))
 
     @property
@@ -440,7 +437,7 @@ class TableProperties:
 
 
 def strip_protocol_properties(configuration: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties without those that only steer the protocol; metadata never holds them."""
+    """Return the properties without those that only affect the protocol; metadata never has them."""
     return {
         key: value
         for key, value in configuration.items()

@@ -1,7 +1,7 @@
-"""The table protocol: which tables this provider reads and writes, and which protocol a table needs.
+"""The table protocol: which tables this provider can read and write, and which protocol a table needs.
 
-A feature that the protocol lists, or that a legacy version implies, does not hinder writing while the metadata leaves it inactive
-(Delta protocol, "Table Features"). The features themselves: :mod:`airflow_delta.log.features.registry`.
+A feature that the protocol lists, or a legacy version implies, does not prevent writing as long as the metadata does not use it
+(Delta protocol, "Table Features"). The features are in :mod:`airflow_delta.log.features.registry`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LEGACY_PAIRS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (1, 6), (2, 6))
 
 
 def features(protocol: Protocol) -> frozenset[str]:
-    """Return the names of all features that a protocol supports: listed, or implied by its legacy versions."""
+    """Return the names of all features of a protocol: listed, or implied by its legacy versions."""
     named = frozenset(protocol.reader_features or ()) | frozenset(protocol.writer_features or ())
     return named | _implied(protocol.min_reader_version, protocol.min_writer_version)
 
@@ -72,14 +72,14 @@ def _describe(protocol: Protocol) -> str:
     return f"{text}, features {', '.join(listed)}" if listed else text
 
 
-# -- may we -------------------------------------------------------------------------------------------------------------------
+# -- reading and writing ------------------------------------------------------------------------------------------------------
 
 
 def check_can_read(protocol: Protocol, table: str, version: int) -> None:
     """Refuse a table that this provider cannot read.
 
-    :raises InvalidProtocolVersionException: it needs a newer reader version.
-    :raises DeltaUnsupportedTableFeatureException: it lists a reader feature that this provider does not know.
+    :raises InvalidProtocolVersionException: if it needs a newer reader version.
+    :raises DeltaUnsupportedTableFeatureException: if it lists a reader feature that this provider does not support.
     """
     if not 1 <= protocol.min_reader_version <= MAX_READER_VERSION:
         raise InvalidProtocolVersionException(
@@ -94,11 +94,11 @@ def check_can_read(protocol: Protocol, table: str, version: int) -> None:
 
 
 def check_can_write(protocol: Protocol, metadata: Metadata | None, table: str, version: int) -> None:
-    """Refuse a table that this provider cannot write. Writing needs all that reading needs.
+    """Refuse a table that this provider cannot write. Writing also requires that it can be read.
 
-    :param metadata: tells which of the listed features are in use; ``None``: none of them is.
-    :raises InvalidProtocolVersionException: it needs a newer reader or writer version.
-    :raises DeltaUnsupportedTableFeatureException: a feature is unknown, or is in use and not supported.
+    :param metadata: shows which of the listed features are in use; ``None`` means none of them.
+    :raises InvalidProtocolVersionException: if it needs a newer reader or writer version.
+    :raises DeltaUnsupportedTableFeatureException: if a feature is unknown, or in use and not supported.
     """
     check_can_read(protocol, table, version)
     if not 1 <= protocol.min_writer_version <= MAX_WRITER_VERSION:
@@ -134,14 +134,14 @@ def _unsupported(verb: str, names: list[str], table: str, version: int) -> Delta
 
 
 def required_protocol(metadata: Metadata) -> Protocol:
-    """Return the weakest protocol of a new table with this metadata: (1, 2) and what the metadata makes use of."""
+    """Return the weakest protocol for a new table with this metadata: (1, 2) and the features that the metadata uses."""
     return _normalised(_implied(*DEFAULT_VERSIONS) | _closure(_brought_along(metadata, ())))
 
 
 def _brought_along(metadata: Metadata, present: Collection[str]) -> frozenset[str]:
-    """Return the features that the metadata make use of and bring along.
+    """Return the features that the metadata uses and thereby adds to the protocol.
 
-    :param present: features that are there or asked for, which may stand in for others.
+    :param present: features already present or requested, which may replace others.
     """
     return frozenset(
         name
@@ -162,14 +162,14 @@ def _closure(names: Iterable[str]) -> frozenset[str]:
 
 
 def _normalised(names: frozenset[str]) -> Protocol:
-    """Return a legacy version pair when it implies exactly these features, else the features by name."""
+    """Return legacy versions if they imply exactly these features, else list the features."""
     for versions in _LEGACY_PAIRS:
         if _implied(*versions) == names:
             return Protocol(min_reader_version=versions[0], min_writer_version=versions[1])
     by_name = sorted(names)
     readers = [n for n in by_name if n in FEATURES and FEATURES[n].reader]
     needs_reader_3 = any(FEATURES[n].legacy is None for n in readers)
-    if readers and not needs_reader_3:  # column mapping alone is what reader version 2 means
+    if readers and not needs_reader_3:  # reader version 2 means column mapping and nothing else
         return Protocol(min_reader_version=2, min_writer_version=MAX_WRITER_VERSION, writer_features=by_name)
     return Protocol(
         min_reader_version=MAX_READER_VERSION if readers else 1,
@@ -180,19 +180,19 @@ def _normalised(names: frozenset[str]) -> Protocol:
 
 
 def upgraded(current: Protocol, required: Protocol) -> Protocol:
-    """Return the weakest protocol with the features of both; ``current`` itself when it has them all."""
+    """Return the weakest protocol with the features of both; ``current`` itself if it has them all."""
     have, need = features(current), features(required)
     return current if need <= have else _normalised(have | need)
 
 
 def apply_feature_properties(metadata: Metadata, protocol: Protocol | None) -> tuple[Metadata, Protocol]:
-    """Return the metadata without ``delta.feature.*`` and protocol versions, and the protocol that they and the metadata ask for.
+    """Return the metadata without ``delta.feature.*`` and protocol versions, and the protocol that these and the metadata need.
 
     A new table starts from (1, 2), unless versions are given or ``delta.ignoreProtocolDefaults`` is set. An existing table only
-    ever gains features; versions lower than its own are ignored, as in Delta.
+    gains features; versions lower than its own are ignored, as in Delta.
 
-    :param protocol: the table's present protocol, ``None`` for a new table.
-    :raises DeltaIllegalArgumentException: a feature is unknown, or a version is none.
+    :param protocol: the table's current protocol, ``None`` for a new table.
+    :raises DeltaIllegalArgumentException: if a feature is unknown, or a version is not valid.
     """
     asked = _asked(metadata.configuration)
     stripped = strip_protocol_properties(metadata.configuration)
@@ -209,7 +209,7 @@ def apply_feature_properties(metadata: Metadata, protocol: Protocol | None) -> t
             if reader >= MAX_READER_VERSION and writer < MAX_WRITER_VERSION:
                 raise DeltaIllegalArgumentException(
                     f"Reader version {reader} needs writer version {MAX_WRITER_VERSION}, not {writer} "
-                    "(DELTA_READ_FEATURE_PROTOCOL_REQUIRES_WRITE). Ask for features by name instead: delta.feature.<name>."
+                    "(DELTA_READ_FEATURE_PROTOCOL_REQUIRES_WRITE). Name the features instead: delta.feature.<name>."
                 )
             asked.names |= _implied(reader, writer)
     wanted = _closure(asked.names)
@@ -238,19 +238,19 @@ def _asked(configuration: Mapping[str, str]) -> _Asked:
             continue
         if not value.strip().isdecimal():
             raise DeltaIllegalArgumentException(
-                f"Table property {given} needs to be a whole number, got {value!r} (DELTA_PROTOCOL_PROPERTY_NOT_INT)."
+                f"Table property {given} must be a whole number, got {value!r} (DELTA_PROTOCOL_PROPERTY_NOT_INT)."
             )
         versions[key] = int(value)
         if not 1 <= versions[key] <= _HIGHEST[key]:
-            raise DeltaIllegalArgumentException(f"Table property {given} is 1 to {_HIGHEST[key]}, got {value!r}.")
+            raise DeltaIllegalArgumentException(f"Table property {given} must be from 1 to {_HIGHEST[key]}, got {value!r}.")
     ignores = TableProperties(configuration).get("delta.ignoreProtocolDefaults")
     return _Asked(asked_features(configuration), versions, bool(ignores))
 
 
 def asked_features(configuration: Mapping[str, str]) -> frozenset[str]:
-    """Return the features that properties ``delta.feature.<name>`` ask for.
+    """Return the features requested by properties ``delta.feature.<name>``.
 
-    :raises DeltaIllegalArgumentException: one is unknown, cannot be asked for, or its value is not ``supported``.
+    :raises DeltaIllegalArgumentException: if one is unknown or cannot be requested, or its value is not ``supported``.
     """
     folded = {name.lower(): name for name in FEATURES}
     names: set[str] = set()
@@ -262,16 +262,16 @@ def asked_features(configuration: Mapping[str, str]) -> frozenset[str]:
         if name is None:
             raise DeltaIllegalArgumentException(
                 f"Table property {given} names a table feature that this provider does not know "
-                f"(DELTA_UNSUPPORTED_FEATURES_IN_CONFIG); it knows {', '.join(FEATURES)}"
+                f"(DELTA_UNSUPPORTED_FEATURES_IN_CONFIG); known features: {', '.join(FEATURES)}"
             )
         if value.strip().lower() not in ("supported", "enabled"):
             raise DeltaIllegalArgumentException(
-                f"Table property {given} has the value {value!r}, expected 'supported' (DELTA_UNSUPPORTED_FEATURE_STATUS)."
+                f"Table property {given} must be 'supported', got {value!r} (DELTA_UNSUPPORTED_FEATURE_STATUS)."
             )
         if not FEATURES[name].settable:
             raise DeltaIllegalArgumentException(
-                f"Table property {given} cannot be set: the table feature {name} comes with what makes use of it "
-                "(DELTA_ALTER_TABLE_SET_CLUSTERING_TABLE_FEATURE_NOT_ALLOWED). Cluster the table with Delta Spark: "
+                f"Table property {given} cannot be set: the table feature {name} is added when a table is clustered "
+                "(DELTA_ALTER_TABLE_SET_CLUSTERING_TABLE_FEATURE_NOT_ALLOWED). Cluster it with Delta Spark: "
                 "ALTER TABLE ... CLUSTER BY."
             )
         names.add(name)
@@ -279,7 +279,7 @@ def asked_features(configuration: Mapping[str, str]) -> frozenset[str]:
 
 
 def needs_manual_enablement(current: Protocol, metadata: Metadata) -> tuple[str, ...]:
-    """Return the features that a metadata change needs and that an existing table only gets when asked by name.
+    """Return the features that a metadata change needs, but that an existing table only gets when requested by name.
 
     Delta: DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT (``delta.feature.<name> = supported``).
     """
@@ -288,14 +288,14 @@ def needs_manual_enablement(current: Protocol, metadata: Metadata) -> tuple[str,
     return tuple(sorted(n for n in missing if not FEATURES[n].automatic))
 
 
-# -- how it may change --------------------------------------------------------------------------------------------------------
+# -- changes ------------------------------------------------------------------------------------------------------------------
 
 
 def check_form(protocol: Protocol, table: str) -> None:
-    """Check that versions and lists of features fit each other (Delta protocol, "Protocol Evolution").
+    """Check that versions and lists of features are consistent (Delta protocol, "Protocol Evolution").
 
-    :raises DeltaIllegalArgumentException: reader version 3 without writer version 7, a list without its version or the other way
-        round, or a reader feature that writers are not told of.
+    :raises DeltaIllegalArgumentException: if there is reader version 3 without writer version 7, a list without its version or
+        the other way round, or a reader feature that is not among the writer features.
     """
     reads, writes = protocol.reader_features, protocol.writer_features
     if protocol.min_reader_version < 1 or protocol.min_writer_version < 1:
@@ -303,9 +303,9 @@ def check_form(protocol: Protocol, table: str) -> None:
     elif protocol.min_reader_version >= MAX_READER_VERSION and protocol.min_writer_version < MAX_WRITER_VERSION:
         problem = f"has reader version {protocol.min_reader_version}, which needs writer version {MAX_WRITER_VERSION}"
     elif (reads is not None) != (protocol.min_reader_version >= MAX_READER_VERSION):
-        problem = f"lists reader features exactly when its reader version is {MAX_READER_VERSION}"
+        problem = f"must list reader features if and only if its reader version is {MAX_READER_VERSION}"
     elif (writes is not None) != (protocol.min_writer_version >= MAX_WRITER_VERSION):
-        problem = f"lists writer features exactly when its writer version is {MAX_WRITER_VERSION}"
+        problem = f"must list writer features if and only if its writer version is {MAX_WRITER_VERSION}"
     elif not set(reads or ()) <= set(writes or ()):
         problem = f"lists {', '.join(sorted(set(reads or ()) - set(writes or ())))} for readers but not for writers"
     else:
@@ -314,20 +314,20 @@ def check_form(protocol: Protocol, table: str) -> None:
 
 
 def can_upgrade_to(current: Protocol, new: Protocol) -> bool:
-    """Return whether a table may go from one protocol to another: no feature is lost."""
+    """Return whether a table may change from one protocol to another: no feature may be lost."""
     return features(current) <= features(new)
 
 
 def check_transition(current: Protocol, new: Protocol, table: str, version: int) -> None:
-    """Refuse a protocol that lacks a feature of the table's present one.
+    """Refuse a protocol that lacks a feature of the table's current one.
 
-    :raises ProtocolDowngradeException: a feature would be lost.
+    :raises ProtocolDowngradeException: if a feature would be lost.
     """
     if not can_upgrade_to(current, new):
         lost = ", ".join(sorted(features(current) - features(new)))
         raise ProtocolDowngradeException(
-            f"The protocol of {table} (version {version}: {_describe(current)}) cannot become ({_describe(new)}): it would lose "
-            f"{lost}. Features are dropped with ALTER TABLE ... DROP FEATURE only.",
+            f"The protocol of {table} (version {version}: {_describe(current)}) cannot become ({_describe(new)}), which would "
+            f"lose {lost}. Features can only be dropped with ALTER TABLE ... DROP FEATURE.",
             table=table,
             version=version,
         )

@@ -1,6 +1,6 @@
-"""The table features that this provider knows: what they imply, what brings them along, and what it does with them.
+"""The table features known to this provider: what they require, what enables them, and whether they are supported.
 
-Delta protocol, "Table Features"; the attributes are those of Delta's ``TableFeature``.
+Delta protocol, "Table Features"; the attributes follow Delta's ``TableFeature``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructF
 
 
 class SchemaFacts(NamedTuple):
-    """What the features need to know of a schema."""
+    """The facts about a schema that features depend on."""
 
     fields: tuple[StructField, ...]
     type_names: frozenset[str]
@@ -85,27 +85,27 @@ def _v2(_metadata: Metadata, properties: TableProperties, _schema: SchemaFacts) 
 
 
 _ICEBERG = "this provider does not write the Parquet files and the metadata that Iceberg readers need"
-_VARIANT = "this provider reads variant values and does not stage any yet"
-_COORDINATED = "its commits go through a commit coordinator, which this provider does not speak to"
+_VARIANT = "this provider reads variant values but does not write them yet"
+_COORDINATED = "its commits go through a commit coordinator, which this provider does not support"
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
     """A table feature.
 
-    :param reader: readers must know it too.
-    :param legacy: the first (reader, writer) versions that imply it, ``None`` when it exists by name only.
-    :param active: whether the metadata makes use of it.
-    :param supported: this provider writes tables that make use of it.
-    :param tolerated: this provider writes tables that list it without making use of it.
-    :param readable: this provider reads tables that list it.
+    :param reader: readers must support it too.
+    :param legacy: the first (reader, writer) versions that imply it, ``None`` if it can only be listed by name.
+    :param active: whether the metadata uses it.
+    :param supported: this provider can write tables that use it.
+    :param tolerated: this provider can write tables that list it without using it.
+    :param readable: this provider can read tables that list it.
     :param automatic: a metadata change that needs it upgrades an existing table.
-    :param by_name_only: metadata that make use of it never bring it along, not even for a new table.
-    :param requires: other features that it brings along.
-    :param stand_in: a feature that does the same; where the protocol has it, metadata do not bring this one along.
-    :param settable: ``delta.feature.<name>`` may ask for it.
-    :param fail_concurrent_transactions_at_upgrade: a writer that did not know that the table got it may have broken it.
-    :param reason: why it is refused, where that is not merely that nobody has written it yet.
+    :param by_name_only: metadata that uses it does not add it, not even to a new table.
+    :param requires: other features that it adds.
+    :param stand_in: an equivalent feature; if the protocol has that, metadata does not add this one.
+    :param settable: it can be requested with ``delta.feature.<name>``.
+    :param fail_concurrent_transactions_at_upgrade: adding it fails concurrent transactions, which may have broken its rules.
+    :param reason: why it is refused, unless it is just not implemented.
     """
 
     name: str
@@ -187,7 +187,7 @@ _FEATURES = (
         requires=("domainMetadata",),
         fail_concurrent_transactions_at_upgrade=False,
     ),
-    # Its columns stand in a metadata domain, which is kept; files may be added without being clustered.
+    # Its columns are in a metadata domain, which is kept; files may be added unclustered.
     Feature("clustering", requires=("domainMetadata",), supported=True, tolerated=True, settable=False),
     Feature("allowColumnDefaults", active=_has_metadata(CURRENT_DEFAULT), supported=True, tolerated=True, by_name_only=True),
     Feature(
@@ -251,7 +251,7 @@ _FEATURES = (
         readable=False,
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
         fail_concurrent_transactions_at_upgrade=False,
-        reason="a catalog decides which of its commits exist, so the log on storage is not the truth",
+        reason="a catalog decides which of its commits exist, so the log on storage is not authoritative",
     ),
     Feature("checkpointProtection", supported=True, tolerated=True),
     Feature("materializePartitionColumns", active=_property("enableMaterializePartitionColumnsFeature")),
@@ -263,7 +263,7 @@ FEATURES: dict[str, Feature] = {f.name: f for f in _FEATURES}
 
 
 def active_features(metadata: Metadata) -> frozenset[str]:
-    """Return the names of the features that the metadata makes use of."""
+    """Return the names of the features that the metadata uses."""
     schema = examine(parse_schema(metadata.schema_string))
     properties = TableProperties(metadata.configuration)
     return frozenset(f.name for f in _FEATURES if f.active(metadata, properties, schema))

@@ -1,4 +1,4 @@
-"""Columns that are renamed or dropped in a table with column mapping: a change of metadata only (Delta's ALTER TABLE)."""
+"""Renaming and dropping columns of a table with column mapping, which changes metadata only (Delta's ALTER TABLE)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 
 
 def rename_column(metadata: Metadata, path: Sequence[str], new_name: str) -> Metadata:
-    """Return the metadata with a column renamed; its id and physical name stay.
+    """Return the metadata with a column renamed; it keeps its id and physical name.
 
-    :param path: names from the top; ``element``, ``key`` and ``value`` stand for the parts of lists and maps.
-    :raises DeltaAnalysisException: there is no such column, the table has no column mapping, or an expression refers to it.
+    :param path: names from the top; ``element``, ``key`` and ``value`` are the parts of lists and maps.
+    :raises DeltaAnalysisException: if the column does not exist, the table has no column mapping, or an expression refers to it.
     """
     found = _checked(metadata, path, "renamed", "DELTA_UNSUPPORTED_RENAME_COLUMN")
 
@@ -42,16 +42,16 @@ def rename_column(metadata: Metadata, path: Sequence[str], new_name: str) -> Met
 
 
 def drop_column(metadata: Metadata, path: Sequence[str]) -> Metadata:
-    """Return the metadata without a column; its id is never given to another one.
+    """Return the metadata without a column; its id is never reused.
 
     :param path: as for :func:`rename_column`.
-    :raises DeltaAnalysisException: there is no such column, the table has no column mapping, the column partitions the table or
-        is the only one of its struct, or an expression refers to it.
+    :raises DeltaAnalysisException: if the column does not exist, the table has no column mapping, the column partitions the table
+        or is the only one of its struct, or an expression refers to it.
     """
     found = _checked(metadata, path, "dropped", "DELTA_UNSUPPORTED_DROP_COLUMN")
     if len(found) == 1 and found[0] in metadata.partition_columns:
         raise DeltaAnalysisException(
-            f"Column {dotted(found)} partitions the table and cannot be dropped (DELTA_UNSUPPORTED_DROP_PARTITION_COLUMN)."
+            f"Column {dotted(found)} is a partition column and cannot be dropped (DELTA_UNSUPPORTED_DROP_PARTITION_COLUMN)."
         )
     schema = _without(parse_schema(metadata.schema_string), found)
     if not isinstance(schema, StructType):
@@ -62,11 +62,11 @@ def drop_column(metadata: Metadata, path: Sequence[str]) -> Metadata:
 
 
 def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield name and text of the constraints and generated columns whose expression refers to a top-level column.
+    """Yield name and expression of the constraints and generated columns that refer to a top-level column.
 
-    The third value tells generated columns from constraints.
+    The third value is ``True`` for a generated column.
 
-    :raises DeltaAnalysisException: an expression is one that cannot be read here, so that it may refer to the column.
+    :raises DeltaAnalysisException: if an expression does not parse, so that it might refer to the column.
     """
     from sqlglot.errors import SqlglotError
 
@@ -79,8 +79,8 @@ def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool
                 paths = list(references(tree_of(text)))
             except SqlglotError as error:
                 raise DeltaAnalysisException(
-                    f"Column {column} cannot be changed: whether {name} refers to it cannot be told, since its expression {text} "
-                    f"does not parse ({str(error).splitlines()[0]}). Let Delta Spark change the column."
+                    f"Column {column} cannot be changed: {name} may refer to it, since its expression {text} does not parse "
+                    f"({str(error).splitlines()[0]}). Use Delta Spark to change the column."
                 ) from error
             if any(path[0].lower() == column.lower() for path in paths):
                 yield name, text, is_generated
@@ -90,7 +90,7 @@ def _checked(metadata: Metadata, path: Sequence[str], what: str, error_class: st
     """Return the path as the schema spells it."""
     if column_mapping.mode(metadata.configuration) == "none":
         raise DeltaAnalysisException(
-            f"Column {dotted(tuple(path))} can only be {what} in a table with column mapping, since data files have its name "
+            f"Column {dotted(tuple(path))} can only be {what} in a table with column mapping, since data files use its name "
             f"({error_class}). Set delta.columnMapping.mode to 'name' first."
         )
     found = _spelled(parse_schema(metadata.schema_string), tuple(path))
@@ -154,7 +154,7 @@ def _without(data_type: DataType, path: Path) -> DataType:
 
 
 def _listed(configuration: Mapping[str, str], old: Path, new: Path | None) -> dict[str, str]:
-    """Return the properties with a column's new path, or without it, in the list of columns that have statistics."""
+    """Return the properties with a column renamed in, or removed from, the list of columns with statistics."""
     text = configuration.get(_STATS_COLUMNS)
     if text is None:
         return dict(configuration)

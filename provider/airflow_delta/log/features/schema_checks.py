@@ -1,4 +1,4 @@
-"""What metadata must fulfil before they are committed (Delta's ``assertMetadata``, once ``verifyNewMetadata``)."""
+"""Checking metadata before it is committed (Delta's ``assertMetadata``, formerly ``verifyNewMetadata``)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MATERIALIZED_ROW_COMMIT_VERSION = "delta.rowTracking.materializedRowCommitVersio
 def check_metadata(
     metadata: Metadata, old: Metadata | None = None, *, table: str | None = None, version: int | None = None
 ) -> None:
-    """Check schema, partitioning and the columns that properties name.
+    """Check the schema, partitioning and the columns named in properties.
 
-    :param old: the table's present metadata; what they have already is not held against the new ones where no writer minds.
-    :param table: for the message of the error, as is ``version``.
-    :raises DeltaAnalysisException: a name is given twice or holds characters that Parquet does not take, a type is not
+    :param old: the table's current metadata; some faults that it already has are accepted.
+    :param table: table for error messages, as is ``version``.
+    :raises DeltaAnalysisException: if a name is a duplicate or has characters that Parquet does not allow, a type is not
         supported, a partition column is missing or of the wrong type, a statistics column is unknown, column mapping, an identity
-        column or a generated column is not as it must be, or properties contradict each other.
-    :raises DeltaIllegalStateException: a column has a name that the change data feed uses itself.
+        column or a generated column is not valid, or properties contradict each other.
+    :raises DeltaIllegalStateException: if a column has a name reserved for the change data feed.
     """
     try:
         _check(metadata, old)
@@ -56,7 +56,7 @@ def _check(metadata: Metadata, old: Metadata | None) -> None:
     if not schema.fields and (old is None or parse_schema(old.schema_string).fields):
         raise DeltaAnalysisException("The schema has no columns; a table needs at least one")
     if has_char_varchar(schema):
-        raise DeltaAssertionError("The schema still has char or varchar types; they are stored as string.")
+        raise DeltaAssertionError("The schema still has char or varchar types, which must be stored as string.")
     _check_names(schema, metadata.partition_columns, mapped=properties.column_mapping_mode != "none")
     column_mapping.check(metadata)
     _check_types(schema)
@@ -78,7 +78,7 @@ def _check_names(schema: StructType, partition_columns: list[str], *, mapped: bo
     twice = sorted({".".join(path) for path in paths if counts[folded(path)] > 1})
     if twice:
         raise DeltaAnalysisException(
-            f"Duplicate columns in the schema (names are compared without case): {', '.join(twice)} "
+            f"Duplicate columns in the schema (names are case-insensitive): {', '.join(twice)} "
             "(DELTA_DUPLICATE_COLUMNS_FOUND.METADATA_UPDATE). Rename or drop one."
         )
     if mapped:
@@ -88,7 +88,7 @@ def _check_names(schema: StructType, partition_columns: list[str], *, mapped: bo
         partitions = [name for name in bad if name in partition_columns]
         error = "DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES" if bad != partitions else "DELTA_INVALID_PARTITION_COLUMN_NAME"
         raise DeltaAnalysisException(
-            f"Column names must not be empty or hold any of {INVALID_CHARACTERS!r}: {', '.join(map(repr, bad))} ({error}). "
+            f"Column names must not be empty or contain any of {INVALID_CHARACTERS!r}: {', '.join(map(repr, bad))} ({error}). "
             "Rename them, or set delta.columnMapping.mode to 'name'."
         )
 
@@ -98,8 +98,8 @@ def _check_types(schema: StructType) -> None:
     if unsupported:
         listed = ", ".join(f"{path} ({part})" for path, part in unsupported)
         raise DeltaAnalysisException(
-            f"Columns have types that Delta does not support: {listed}; cast them, a decimal has precision 1 to 38 and scale 0 "
-            "to precision (DELTA_UNSUPPORTED_DATA_TYPES)."
+            f"Columns have types that Delta does not support (DELTA_UNSUPPORTED_DATA_TYPES): {listed}. Cast them; decimals "
+            "need a precision from 1 to 38 and a scale from 0 to the precision."
         )
 
 
@@ -124,14 +124,14 @@ def _is_supported(data_type: DataType) -> bool:
 
 
 def _unenforceable(data_type: DataType, path: str, inside: str) -> Iterator[tuple[str, str]]:
-    """Yield the NOT NULL columns that no writer enforces, with what they stand in: lists, maps, columns that may be null."""
+    """Yield the NOT NULL columns that no writer enforces, each with what it is inside of: a list, a map, a nullable struct."""
     match data_type:
         case StructType(fields):
             for f in fields:
                 here = f"{path}.{f.name}" if path else f.name
                 if not f.nullable and inside:
                     yield here, inside
-                yield from _unenforceable(f.data_type, here, inside or ("a struct that may be null" if f.nullable else ""))
+                yield from _unenforceable(f.data_type, here, inside or ("a nullable struct" if f.nullable else ""))
         case ArrayType(element, _):
             yield from _unenforceable(element, f"{path}.element", "a list")
         case MapType(key, value, _):
@@ -143,8 +143,8 @@ def _check_not_null(schema: StructType, kept: set[tuple[str, str]]) -> None:
     for path, inside in _unenforceable(schema, "", ""):
         if (path, inside) not in kept:
             raise DeltaAnalysisException(
-                f"Column {path} is NOT NULL inside {inside}, which cannot be enforced (DELTA_NESTED_NOT_NULL_CONSTRAINT). Let it "
-                "be null."
+                f"Column {path} is NOT NULL inside {inside}, which cannot be enforced (DELTA_NESTED_NOT_NULL_CONSTRAINT). Make "
+                "it nullable."
             )
 
 
@@ -152,23 +152,23 @@ def _check_partitioning(schema: StructType, partition_columns: list[str]) -> Non
     folded = [name.lower() for name in partition_columns]
     if len(set(folded)) != len(folded):
         raise DeltaAnalysisException(
-            f"A partition column is given twice: {', '.join(partition_columns)} (DELTA_DUPLICATE_COLUMNS_FOUND.PARTITION_COLUMNS)"
+            f"Duplicate partition columns: {', '.join(partition_columns)} (DELTA_DUPLICATE_COLUMNS_FOUND.PARTITION_COLUMNS)"
         )
     for name in partition_columns:
         f: StructField | None = next((f for f in schema.fields if f.name == name), None)
         if f is None:
             close = schema.find(name)
-            hint = f"; it is spelled {close.name!r}" if close else f"; the columns are {', '.join(schema.names)}"
+            hint = f"; did you mean {close.name!r}?" if close else f"; the columns are {', '.join(schema.names)}"
             raise DeltaAnalysisException(
                 f"Partition column {name!r} is not in the schema{hint} (DELTA_PARTITION_COLUMN_NOT_FOUND)"
             )
         if not is_partition_type(f.data_type):
             raise DeltaAnalysisException(
-                f"Column {name!r} of type {f.data_type} cannot partition a table (DELTA_INVALID_PARTITION_COLUMN_TYPE)"
+                f"Column {name!r} of type {f.data_type} cannot be a partition column (DELTA_INVALID_PARTITION_COLUMN_TYPE)"
             )
     if partition_columns and len(partition_columns) == len(schema.fields):
         raise DeltaAnalysisException(
-            "All columns are partition columns; a table needs at least one that is not (DELTA_NON_PARTITION_COLUMN_ABSENT)"
+            "All columns are partition columns; a table needs at least one other column (DELTA_NON_PARTITION_COLUMN_ABSENT)"
         )
 
 
@@ -178,14 +178,14 @@ def _check_properties(metadata: Metadata, properties: TableProperties) -> None:
     error = "DELTA_VIOLATE_TABLE_PROPERTY_VALIDATION_FAILED"
     if metadata.format.provider.lower() != "parquet":
         raise DeltaAnalysisException(
-            f"delta.enableDeletionVectors needs Parquet files, the table has {metadata.format.provider} "
+            f"delta.enableDeletionVectors requires Parquet files, but the table has {metadata.format.provider} "
             f"({error}.PERSISTENT_DELETION_VECTORS_IN_NON_PARQUET_TABLE)."
         )
     if properties.get("delta.compatibility.symlinkFormatManifest.enabled"):
         raise DeltaAnalysisException(
             "delta.enableDeletionVectors and delta.compatibility.symlinkFormatManifest.enabled cannot both be set: readers of "
             f"the manifest would see deleted rows ({error}.PERSISTENT_DELETION_VECTORS_WITH_INCREMENTAL_MANIFEST_GENERATION). "
-            "Switch one of them off."
+            "Disable one of them."
         )
 
 
@@ -194,7 +194,7 @@ def _check_row_tracking_names(schema: StructType, metadata: Metadata) -> None:
     for path, field in walk_fields(schema):
         if field.name in reserved or field.physical_name in reserved:
             raise DeltaAnalysisException(
-                f"Column {dotted(path)} has the name of a column in which row tracking keeps row ids or commit versions "
+                f"The name of column {dotted(path)} is reserved for the row ids or commit versions of row tracking "
                 "(DELTA_ADDING_COLUMN_WITH_INTERNAL_NAME_FAILED). Rename it."
             )
 

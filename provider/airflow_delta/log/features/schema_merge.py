@@ -1,6 +1,6 @@
-"""Schema enforcement and evolution: may these data go into this table, and what becomes of the table's schema.
+"""Schema enforcement and evolution: whether data fits a table, and how the write changes the table's schema.
 
-Columns are matched by name whatever their case; the table's spelling stays (Delta's ``SchemaMergingUtils``).
+Columns are matched by name, ignoring case; the table's spelling is kept (Delta's ``SchemaMergingUtils``).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from airflow_delta.log.schema.types import (
     nullable_schema,
 )
 
-_WIDTH = {"byte": 3, "short": 5, "integer": 10, "long": 20}  # decimal digits, as Spark gives them to integers
+_WIDTH = {"byte": 3, "short": 5, "integer": 10, "long": 20}  # decimal digits of integers, as in Spark
 _ORDER = ("byte", "short", "integer", "long")
 
 
 class WriteCast(NamedTuple):
-    """A column that has to be cast before it is written.
+    """A column that must be cast before it is written.
 
-    :param column: the table's name of the top-level column.
-    :param data_type: what the data have, as Spark SQL.
-    :param table_type: what to cast to, as Spark SQL.
+    :param column: name of the top-level column, as in the table.
+    :param data_type: type of the data, in Spark SQL.
+    :param table_type: type to cast to, in Spark SQL.
     """
 
     column: str
@@ -38,7 +38,7 @@ class WriteCast(NamedTuple):
 
 
 def widens(data_type: DataType, table_type: DataType) -> bool:
-    """Return whether every value of one type is a value of the other, so that a write may cast without loss."""
+    """Return whether the table's type can hold every value of the data's type, so that a write may cast without loss."""
     if data_type == table_type or data_type.name == "void":
         return True
     if data_type.name in _ORDER and table_type.name in _ORDER:
@@ -61,11 +61,11 @@ class _Merge:
         self.problems: list[str] = []
 
     def struct(self, table: StructType, data: StructType, path: str) -> StructType:
-        """Return the merged struct; note what does not fit."""
+        """Return the merged struct, and record what does not fit."""
         found: dict[str, StructField] = {}
         for f in data.fields:
             if f.name.lower() in found:
-                self.problems.append(f"column {path}{f.name}: the data hold it twice, in two spellings")
+                self.problems.append(f"column {path}{f.name}: given twice in the data, in different spellings")
             found[f.name.lower()] = f
         fields: list[StructField] = []
         for f in table.fields:
@@ -81,13 +81,13 @@ class _Merge:
             if not self.merge:
                 self.problems.append(f"column {path}{f.name}: unexpected, the table has no such column (got {f.data_type})")
             elif f.data_type.name == "void":
-                self.problems.append(f"column {path}{f.name}: new, but of type void; cast it to the type it shall have")
+                self.problems.append(f"column {path}{f.name}: new, but of type void; cast it to another type")
             else:
                 fields.append(StructField(f.name, as_nullable(f.data_type), True, f.metadata))
         return StructType(tuple(fields))
 
     def types(self, table: DataType, data: DataType, path: str) -> DataType:
-        """Return the merged type; note what does not fit."""
+        """Return the merged type, and record what does not fit."""
         match table, data:
             case StructType(), StructType():
                 return self.struct(table, data, f"{path}.")
@@ -113,21 +113,21 @@ def merge_schema(
     table: str | None = None,
     version: int | None = None,
 ) -> StructType:
-    """Return the table's schema after a write: the same, or with new nullable columns at the end (of structs, too).
+    """Return the table's schema after a write: the same, or with new nullable columns at the end (also of structs).
 
-    A column that the data lack is written as null. Data of a narrower type are cast, see :func:`write_casts`.
+    A column that is missing in the data is written as null. Data of a narrower type is cast, see :func:`write_casts`.
 
     :param merge: new columns may be added (``mergeSchema``).
     :param widen: columns take the wider type of the data where type widening allows it.
-    :raises SchemaMismatchException: says for each column what was expected and what came.
+    :raises SchemaMismatchException: if the data does not fit; names for each column the expected and the actual type.
     """
     merging = _Merge(merge, widen)
     result = merging.struct(table_schema, data_schema, "")
     if merging.problems:
-        hint = "" if merge or not any("unexpected" in p for p in merging.problems) else " New columns are added with mergeSchema."
+        hint = "" if merge or not any("unexpected" in p for p in merging.problems) else " Set mergeSchema to add new columns."
         raise SchemaMismatchException(
-            f"The data do not fit the schema of {table or 'the table'}{'' if version is None else f' at version {version}'}: "
-            f"{'; '.join(merging.problems)}.{hint} An overwrite may replace the schema with overwriteSchema.",
+            f"The data does not match the schema of {table or 'the table'}{'' if version is None else f' at version {version}'}: "
+            f"{'; '.join(merging.problems)}.{hint} To replace the schema, overwrite with overwriteSchema.",
             table=table,
             version=version,
         )
@@ -135,12 +135,12 @@ def merge_schema(
 
 
 def overwrite_schema(data_schema: StructType) -> StructType:
-    """Return the schema of a table whose schema is replaced by that of the data: all nullable, as Delta stores it."""
+    """Return the schema that replaces a table's: that of the data, with everything nullable, as Delta stores it."""
     return nullable_schema(data_schema)
 
 
 def write_casts(table_schema: StructType, data_schema: StructType) -> list[WriteCast]:
-    """Return the casts that data need before they are written into a table that they fit (:func:`merge_schema`)."""
+    """Return the casts that data needs before it is written into a table that it fits (:func:`merge_schema`)."""
     result: list[WriteCast] = []
     for f in table_schema.fields:
         match = data_schema.find(f.name)

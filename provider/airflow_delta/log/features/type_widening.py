@@ -1,6 +1,6 @@
-"""Type widening: columns that get a wider type without their files being rewritten (Delta protocol, "Type Widening").
+"""Type widening: columns get a wider type without their files being rewritten (Delta protocol, "Type Widening").
 
-Every change is noted in the metadata of the nearest field, so that readers know which types they may meet in files.
+Every change is recorded in the metadata of the nearest field, so that readers know which types files may have.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _WIDER = {
     "float": ("double",),
     "date": ("timestamp_ntz",),
 }
-_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}  # before the point, for a decimal to hold every value
+_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}  # digits before the point that a decimal needs to hold every value
 
 
 def may_widen(before: DataType, after: DataType) -> bool:
-    """Return whether a column of one type may become one of the other while its files keep the first."""
+    """Return whether a column may change from one type to the other without rewriting its files."""
     if isinstance(after, DecimalType):
         room = after.precision - after.scale
         if isinstance(before, DecimalType):
@@ -36,9 +36,9 @@ def may_widen(before: DataType, after: DataType) -> bool:
 
 
 def with_type_changes(new: StructType, old: StructType) -> StructType:
-    """Return the new schema with the types noted that columns had in the old one, where they were widened.
+    """Return the new schema with the old types of widened columns recorded in its metadata.
 
-    Columns are the same where their names are, whatever their case.
+    Columns are matched by name, ignoring case.
     """
     known = {folded(path): field for path, field in walk_fields(old)}
 
@@ -49,7 +49,7 @@ def with_type_changes(new: StructType, old: StructType) -> StructType:
         noted = list(before.metadata.get(TYPE_CHANGES) or field.metadata.get(TYPE_CHANGES) or [])
         changed = list(_changed(before.data_type, field.data_type, ()))
         fresh = [_change(a, b, at) for a, b, at in changed if may_widen(a, b)]
-        if changed and not fresh:  # RESTORE brings a narrower type back, with what was noted then
+        if changed and not fresh:  # RESTORE brings back a narrower type, together with its recorded changes
             return field
         if not noted and not fresh:
             return field
@@ -64,7 +64,7 @@ def _change(before: DataType, after: DataType, at: Path) -> dict[str, Any]:
 
 
 def _changed(before: DataType, after: DataType, at: Path) -> Iterator[tuple[DataType, DataType, Path]]:
-    """Yield the types that differ, down to the next struct, whose fields note their own."""
+    """Yield the types that differ, down to the next struct, whose fields record their own changes."""
     match before, after:
         case StructType(), StructType():
             return

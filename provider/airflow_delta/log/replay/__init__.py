@@ -1,1 +1,1 @@
-"""Live files of a version: checkpoint and commits, filtered and counted."""
+"""Replaying the log: the live files of a version from its checkpoint and commits, filtered and counted."""

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.actions.reconciliation import TailFiles, file_key
-from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA, to_add_files
+from airflow_delta.log.arrow.arrays import array, scalar
+from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, FILE_SCHEMA, to_add_files
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checksum.histograms import DELETED_RECORD_BINS, FILE_SIZE_BINS
 from airflow_delta.log.checksum.totals import MAX_FILES, Deletions, SizeCounts, Totals
@@ -19,9 +20,9 @@ _COLUMNS = pa.schema([FILE_SCHEMA.field("size"), FILE_SCHEMA.field("deletion_vec
 
 
 def count_totals(reader: CheckpointReader | None, tail: TailFiles) -> Totals:
-    """Return the totals of the live files; the files themselves too when they are few.
+    """Return the totals of the live files, with the files themselves if there are few.
 
-    :param reader: the checkpoint, or ``None`` when the log has none.
+    :param reader: the checkpoint, or ``None`` if the log has none.
     :param tail: the commits after it.
     """
     if reader is None:
@@ -29,23 +30,23 @@ def count_totals(reader: CheckpointReader | None, tail: TailFiles) -> Totals:
             return Totals.of(tail.adds)
         vectors = ((add.size, add.deletion_vector) for add in tail.adds.values())
         return Totals.counted((size, None if vector is None else vector.cardinality) for size, vector in vectors)
-    sizes: list[pa.Array] = [pa.array([add.size for add in tail.adds.values()], pa.int64())]
+    sizes: list[pa.Array] = [array([add.size for add in tail.adds.values()], pa.int64())]
     cardinalities: list[pa.Array] = [
-        pa.array(
+        array(
             [None if add.deletion_vector is None else add.deletion_vector.cardinality for add in tail.adds.values()], pa.int64()
         )
     ]
     for batch in live_batches(reader, tail, _COLUMNS):
         sizes.append(batch.column("size").cast(pa.int64()))
         vectors = batch.column("deletion_vector")
-        # A null vector keeps whatever stands in its fields; its cardinality must not count.
-        present = pc.if_else(vectors.is_valid(), pc.struct_field(vectors, "cardinality"), None)
-        cardinalities.append(present.cast(pa.int64()))
+        # The fields of a null vector may have any value, so its cardinality must not count.
+        counts = pc.struct_field(vectors, "cardinality").cast(pa.int64())
+        cardinalities.append(pc.if_else(vectors.is_valid(), counts, scalar(None, pa.int64())))
     size, deleted = pa.concat_arrays(sizes), pa.concat_arrays(cardinalities)
     if len(size) <= MAX_FILES:
-        return Totals.of({file_key(add): add for add in to_add_files(live_files(reader, tail))})
+        return Totals.of({file_key(add): add for add in to_add_files(live_files(reader, tail, columns=FILE_COLUMNS))})
     files, size_in_bytes = _bins(size, FILE_SIZE_BINS)
-    rows, _ = _bins(pc.fill_null(deleted, 0), DELETED_RECORD_BINS)
+    rows, _ = _bins(pc.fill_null(deleted, scalar(0)), DELETED_RECORD_BINS)
     deletions = Deletions(pc.sum(deleted).as_py() or 0, len(deleted) - deleted.null_count, rows)
     return Totals(len(size), pc.sum(size).as_py() or 0, SizeCounts(files, size_in_bytes), deletions)
 

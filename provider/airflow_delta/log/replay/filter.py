@@ -1,4 +1,4 @@
-"""Which files a predicate may select: partition values first, then statistics; row groups of a checkpoint by their footers."""
+"""Choosing the files that a predicate may select, by partition values, then statistics, and row groups by their footers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA, from_actions
 from airflow_delta.log.checkpoint.part import RowGroup
 from airflow_delta.log.checkpoint.reader import CheckpointReader
@@ -23,7 +24,7 @@ from airflow_delta.log.statistics.data_skipping import needed_columns, needed_st
 
 Step = tuple[Sequence[str], Callable[[pa.RecordBatch], pa.BooleanArray]]
 
-# Upper bounds of timestamps are cut off at the millisecond (protocol, "Per-file Statistics").
+# Upper bounds of timestamps are truncated to milliseconds (protocol, "Per-file Statistics").
 _TRUNCATED = dt.timedelta(milliseconds=1)
 
 
@@ -40,7 +41,7 @@ class FileFilter:
     # -- checkpoints ----------------------------------------------------------------------------------------------------------
 
     def prepare(self, reader: CheckpointReader) -> None:
-        """Choose the columns of a checkpoint to look at."""
+        """Choose the columns of a checkpoint to read."""
         self._steps = []
         if self._predicate.partition_part is not None:
             self._steps.append((["partitionValues"], lambda rows: self._partition_mask(rows.column("partitionValues"))))
@@ -49,25 +50,25 @@ class FileFilter:
 
     def _statistics_step(self, reader: CheckpointReader) -> Step:
         paths = [("stats_parsed", *path) for path in needed_stats(self._predicate.data_part)]
-        members = [".".join(path) for path in paths]  # Arrow reads every column whose path is, or begins with, such a text
+        members = [".".join(path) for path in paths]  # Arrow reads every column whose path equals or starts with one of these
         typed = all(map(reader.has_column, paths)) or not reader.may_have_values(("add", "stats"))
         column = "stats_parsed" if typed else "stats"
         mixed = ["partitionValues"] if partition_columns(self._predicate.data_part) else []
 
         def evaluate(rows: pa.RecordBatch) -> pa.BooleanArray:
             if column not in rows.schema.names:
-                return pa.nulls(rows.num_rows, pa.bool_()).fill_null(True)
+                return repeated(True, rows.num_rows)
             return self._statistics_mask(rows.column(column), rows.column("partitionValues") if mixed else None)
 
         return [*(members if typed else ["stats"]), *mixed], evaluate
 
     @property
     def steps(self) -> list[Step]:
-        """Return what to look at: fields of ``add``, and a function from these to a mask; cheapest first."""
+        """Return the steps, cheapest first: fields of ``add`` to read, and a function from these to a mask."""
         return self._steps
 
     def keeps(self, group: RowGroup) -> bool:
-        """Return whether a row group can hold a file that the predicate selects."""
+        """Return whether a row group may have files that the predicate selects."""
         return may_hold(self._predicate.expression, lambda column: _range(group, column))
 
     # -- actions --------------------------------------------------------------------------------------------------------------
@@ -91,15 +92,15 @@ class FileFilter:
 
 
 class PathFilter(FileFilter):
-    """The files with certain paths, as the log spells them."""
+    """Selects the files with certain paths, as spelled in the log."""
 
     def __init__(self, paths: Collection[str]) -> None:
         self._paths = sorted(paths)
-        values = pa.array(self._paths, pa.string())
+        values = array(self._paths, pa.string())
         self._steps: list[Step] = [(["path"], lambda rows: pc.is_in(rows.column("path"), value_set=values))]
 
     def prepare(self, reader: CheckpointReader) -> None:
-        """Keep the steps: every checkpoint has paths."""
+        """Do nothing: every checkpoint has paths."""
 
     def keeps(self, group: RowGroup) -> bool:
         """Return whether one of the paths is within the bounds of a row group."""
@@ -131,13 +132,13 @@ def _range(group: RowGroup, column: ast.Column) -> Range | None:
         if bounds is None:
             return None
         low, high = (_widened(bound, column) for bound in bounds)
-        if column.data_type.name == "timestamp":  # texts without a zone, in that of whoever wrote the checkpoint
+        if column.data_type.name == "timestamp":  # strings without a zone were read in the zone of the writer of the checkpoint
             return _whichever_zones(low, high)
         return Range(low, high)
     if isinstance(column.data_type, DecimalType):
         return None  # some writers round them
     ends = [("add", "stats_parsed", member, *column.physical_path) for member in ("minValues", "maxValues")]
-    # A file without statistics can hold any value, so every file must have them.
+    # A file without statistics may have any value, so every file must have them.
     missing = group.null_count(("add", "path"))
     if missing is None or any(group.null_count(end) != missing for end in ends):
         return None
@@ -156,7 +157,7 @@ def _whichever_zones(low: Any, high: Any) -> Range | None:
 
 
 def _widened(bound: Any, column: ast.Column) -> Any:
-    """Return a bound of a checkpoint that is older than the column's type: a day as the timestamp it has become."""
+    """Return a bound in the column's type, which may have been widened after the checkpoint: a date becomes a timestamp."""
     if column.data_type.name == "timestamp_ntz" and isinstance(bound, dt.date) and not isinstance(bound, dt.datetime):
         return dt.datetime(bound.year, bound.month, bound.day)
     return bound

@@ -1,7 +1,7 @@
-"""The live files of a version as an Arrow table: checkpoint rows streamed, pruned and anti-joined against the JSON tail.
+"""The live files of a version as an Arrow table: rows of the checkpoint, filtered and without those that later commits touch.
 
-Columns are read in steps, each only from the row groups in which the step before left something: partition values, then
-statistics, then what was asked for. Nothing is held but the rows that remain.
+Columns are read in steps: partition values, then statistics, then the requested columns, each step only from row groups in which
+the previous step selected rows. Only the selected rows are held in memory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, TailFiles, canonical_path, file_key, is_plain
+from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.checkpoint.file_columns import (
     FILE_SCHEMA,
     TOMBSTONE_SCHEMA,
@@ -30,7 +31,7 @@ from airflow_delta.log.replay.filter import FileFilter
 Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 _REQUIRED = ("path", "partitionValues", "size")
-"""What every ``add`` has (protocol, "Add File")."""
+"""Fields that every ``add`` must have (protocol, "Add File")."""
 
 _VECTOR_ID = ["deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.offset"]
 
@@ -44,12 +45,12 @@ def live_files(
 ) -> pa.Table:
     """Return the live files that a filter may select; checkpoint files first, then those of the tail.
 
-    :param reader: the checkpoint, or ``None`` when the log has none.
+    :param reader: the checkpoint, or ``None`` if the log has none.
     :param tail: the commits after it.
-    :param file_filter: what to leave out; files that may hold a matching row are never left out.
-    :param columns: which columns, in which order; all for ``None``.
-    :raises DeltaLogCorruptedException: the checkpoint is damaged.
-    :raises DeltaIllegalArgumentException: there is no such column.
+    :param file_filter: excludes files that cannot have matching rows.
+    :param columns: the columns, in this order; ``None`` for all but ``stats``.
+    :raises DeltaLogCorruptedException: if the checkpoint is damaged.
+    :raises DeltaIllegalArgumentException: if a column does not exist.
     """
     schema = projected(columns)
     batches: list[pa.RecordBatch] = []
@@ -77,14 +78,14 @@ def live_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the ``add`` rows of a checkpoint that are still live, with Delta's names for the columns.
 
-    :param columns: columns of :data:`FILE_SCHEMA`; others may come along.
-    :param stats_parsed: bring the typed statistics along where the checkpoint has them.
+    :param columns: columns of :data:`FILE_SCHEMA`; the result may have more.
+    :param stats_parsed: include typed statistics if the checkpoint has them.
     """
     touched = TouchedFiles.of(tail, reader)
     names = [camel(name) for name in columns if name != "data_change"]
     wanted = list(dict.fromkeys([*names, *touched.columns])) or ["path"]
     if stats_parsed or ("stats" in wanted and not reader.may_have_values(("add", "stats"))):
-        wanted.append("stats_parsed")  # stands in for JSON texts that were not written
+        wanted.append("stats_parsed")  # replaces JSON statistics if the checkpoint has none
     if file_filter is not None:
         file_filter.prepare(reader)
     for rows in _selected_rows(reader, wanted, file_filter):
@@ -106,9 +107,9 @@ def _selected_rows(reader: CheckpointReader, columns: list[str], file_filter: Fi
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """Rows of some row groups of a part.
+    """Selected rows in some row groups of a part.
 
-    :param mask: one boolean for each row of the groups, of all kinds; ``None`` selects every ``add``.
+    :param mask: one boolean for each row of the groups, whatever its kind; ``None`` selects every ``add``.
     """
 
     part: CheckpointPart
@@ -116,7 +117,7 @@ class _Selection:
     mask: pa.BooleanArray | None
 
     def _struct_batches(self, columns: Sequence[str]) -> Iterator[tuple[pa.StructArray, pa.BooleanArray | None]]:
-        """Yield the struct column ``add`` with the mask of the selected rows; ``None``: all."""
+        """Yield the struct column ``add`` with the mask of the selected rows; ``None`` means all rows."""
         at = 0
         present = [name for name in (f"add.{column}" for column in columns) if self.part.has_text(name)]
         for batch in self.part.batches(self.groups, present or ["add.path"]):
@@ -139,10 +140,10 @@ class _Selection:
     def _check_required(self, rows: pa.RecordBatch, columns: Sequence[str]) -> None:
         for name in _REQUIRED:
             if name in columns and (name not in rows.schema.names or rows.column(name).null_count):
-                raise self.part.corrupted(f"is damaged: it holds files without {name}")
+                raise self.part.corrupted(f"is damaged: it has files without {name}")
 
     def narrowed(self, columns: Sequence[str], evaluate: Evaluate) -> _Selection:
-        """Return the rows that ``evaluate`` selects out of these, looking at the given fields of ``add``."""
+        """Return the subset of rows that ``evaluate`` selects by the given fields of ``add``."""
         masks = []
         for rows, mask in prefetched(self._struct_batches(columns)):
             if mask is None:
@@ -151,7 +152,7 @@ class _Selection:
                 masks.append(pc.replace_with_mask(mask, mask, evaluate(_as_batch(rows.filter(mask)))))
             else:
                 masks.append(mask)
-        combined = pa.concat_arrays(masks) if masks else pa.array([], pa.bool_())
+        combined = pa.concat_arrays(masks) if masks else array([], pa.bool_())
         groups, kept, at = [], [], 0
         for group in self.groups:
             part = combined.slice(at, group.num_rows)
@@ -159,7 +160,7 @@ class _Selection:
             if pc.any(part).as_py():
                 groups.append(group)
                 kept.append(part)
-        return replace(self, groups=groups, mask=pa.concat_arrays(kept) if kept else pa.array([], pa.bool_()))
+        return replace(self, groups=groups, mask=pa.concat_arrays(kept) if kept else array([], pa.bool_()))
 
 
 def _as_batch(rows: pa.StructArray) -> pa.RecordBatch:
@@ -176,11 +177,11 @@ def _tail_adds(tail: TailFiles, file_filter: FileFilter | None) -> list[AddFile]
 
 @dataclass(frozen=True, slots=True)
 class TouchedFiles:
-    """The files that the tail added or removed: rows of the checkpoint about them no longer count.
+    """The files that the tail added or removed, whose rows in the checkpoint are outdated.
 
-    :param paths: spellings to look for; ``None`` when the tail touched nothing.
-    :param keys: exact keys, needed only where a path has several spellings or deletion vectors exist.
-    :param folded: compare without case first, because a path may be spelled in several ways.
+    :param paths: spellings to look for; ``None`` if the tail touched nothing.
+    :param keys: exact keys, needed only if paths have several spellings or there are deletion vectors.
+    :param folded: compare case-insensitively first, because paths may have several spellings.
     """
 
     paths: pa.Array | None
@@ -202,7 +203,7 @@ class TouchedFiles:
         if folded:
             paths = {_folded(spelling) for path in paths for spelling in _spellings(path)}
         return cls(
-            pa.array(list(paths), pa.string()),
+            array(list(paths), pa.string()),
             frozenset(file_key(action) for action in actions) if folded or vectors else None,
             folded,
             ("path", *(_VECTOR_ID if vectors else ())),
@@ -226,11 +227,11 @@ class TouchedFiles:
         paths = chosen.column("path").to_pylist()
         vectors = chosen.column("deletionVector").to_pylist() if "deletionVector" in chosen.schema.names else [None] * len(paths)
         dead = [(canonical_path(p), _vector_id(v)) in keys for p, v in zip(paths, vectors, strict=True)]
-        return pc.replace_with_mask(candidates, candidates, pa.array(dead, pa.bool_()))
+        return pc.replace_with_mask(candidates, candidates, array(dead, pa.bool_()))
 
 
 def _folded(path: str) -> str:
-    # The same folding as ascii_upper: other letters stay.
+    # Folds like ascii_upper: only ASCII letters change.
     return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in path)
 
 
@@ -255,7 +256,7 @@ def _vector_id(vector: dict[str, object] | None) -> str | None:
 
 
 def count_files(reader: CheckpointReader | None, tail: TailFiles) -> tuple[int, int]:
-    """Return the number of live files and their bytes, reading no more than paths and sizes."""
+    """Return the number of live files and their bytes, reading only paths and sizes."""
     count = len(tail.adds)
     size = sum(add.size for add in tail.adds.values())
     if reader is not None:
@@ -266,7 +267,7 @@ def count_files(reader: CheckpointReader | None, tail: TailFiles) -> tuple[int, 
 
 
 def tombstones(reader: CheckpointReader | None, tail: TailFiles, *, retained_after: int | None = None) -> pa.Table:
-    """Return the removed files that readers of older versions may still need; parameters as :func:`tombstone_batches`."""
+    """Return the removed files that readers of older versions may still need; parameters as for :func:`tombstone_batches`."""
     return pa.Table.from_batches(tombstone_batches(reader, tail, retained_after=retained_after), schema=TOMBSTONE_SCHEMA)
 
 
@@ -275,7 +276,7 @@ def tombstone_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the removed files, as batches of :data:`TOMBSTONE_SCHEMA`.
 
-    :param retained_after: leave out those removed at or before that time (milliseconds); no time counts as 0
+    :param retained_after: leave out files removed at or before that time (milliseconds); a missing time counts as 0
         (Delta's InMemoryLogReplay).
     """
     if reader is not None:
@@ -290,10 +291,10 @@ def tombstone_batches(
 def _checkpoint_tombstones(reader: CheckpointReader, tail: TailFiles, retained_after: int | None) -> Iterator[pa.RecordBatch]:
     touched = TouchedFiles.of(tail, reader, "remove")
     wanted = [camel(name) for name in TOMBSTONE_SCHEMA.names if name != "data_change"]
-    for rows in reader.remove_batches(wanted):
+    for rows in reader.batches("remove", wanted):
         if retained_after is not None and "deletionTimestamp" in rows.schema.names:
-            times = pc.fill_null(rows.column("deletionTimestamp"), 0)
-            rows = rows.filter(pc.greater(times, retained_after))
+            times = pc.fill_null(rows.column("deletionTimestamp").cast(pa.int64()), scalar(0))
+            rows = rows.filter(pc.greater(times, scalar(retained_after)))
         live = touched.drop_from(rows)
         if live.num_rows:
             yield to_columns(live, TOMBSTONE_SCHEMA)

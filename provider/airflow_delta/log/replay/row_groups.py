@@ -1,4 +1,4 @@
-"""Whether a predicate can hold somewhere in a row group of a checkpoint, by the least and greatest values in its footer."""
+"""Whether a predicate can be true in a row group of a checkpoint, by the minimum and maximum values in its footer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_delta.log.expressions import ast
 
 
 class Range(NamedTuple):
-    """The values of a column in a row group; there may be nulls beside them."""
+    """The range of the values of a column in a row group, nulls aside."""
 
     low: Any
     high: Any
@@ -21,7 +21,7 @@ RangeOf = Callable[[ast.Column], Range | None]
 def may_hold(expression: ast.Expression, range_of: RangeOf) -> bool:
     """Return whether an expression can be true for a row of the group; ``False`` is certain.
 
-    :param range_of: gives a column's range, ``None`` where it is not known.
+    :param range_of: returns a column's range, or ``None`` if it is unknown.
     """
     return _may_hold(ast.push_down_not(expression), range_of)
 
@@ -44,7 +44,7 @@ def _may_hold(expression: ast.Expression, range_of: RangeOf) -> bool:
 
 def _compare(operator: str, value: Any, within: Range | None) -> bool:
     if value is None:
-        return operator == "<=>"  # nulls are not counted here; any other comparison with null is unknown
+        return operator == "<=>"  # a range says nothing about nulls; any other comparison with null is unknown
     if within is None:
         return True
     match operator:

@@ -1,1 +1,1 @@
-"""The types of a table's schema, what walks them, and values of partitions."""
+"""Schemas: Spark's data types, traversing and changing nested fields, and partition values."""

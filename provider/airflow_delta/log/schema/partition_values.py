@@ -1,11 +1,10 @@
-"""Partition values: their text in the log, their value in a type, their directory names.
+"""Partition values: their strings in the log, their typed values and their directory names.
 
-The forms are those of the protocol, "Partition Value Serialization".
+They are serialised as in the protocol, "Partition Value Serialization".
 
-Timestamps come in two forms: ISO 8601 with a zone, and ``yyyy-MM-dd HH:mm:ss``, of which the log does not say the zone. Delta
-Spark reads the latter in the time zone of its session, which is not known here: what decides about rows asks
-:func:`possible_instants`. :func:`parse_partition_value` takes them for UTC, as delta-rs does, where nothing but an order hangs
-on it.
+Timestamps come in two forms: ISO 8601 with a zone, and ``yyyy-MM-dd HH:mm:ss``, whose zone is not in the log. Delta Spark reads
+the latter in the time zone of its session, which is not known here; code that decides about rows must use
+:func:`possible_instants`. :func:`parse_partition_value` assumes UTC, as delta-rs does, which is enough to order values.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-_LONGEST = 1_000  # characters of a value that is no text
-_DIGITS = 400  # of a decimal, with its zeros
+_LONGEST = 1_000  # characters of a value that is not a string
+_DIGITS = 400  # of a decimal, zeros included
 _PARTITION_TYPES = frozenset({*_BITS, "float", "double", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})
-# What Spark escapes in a directory name (ExternalCatalogUtils): control characters and what means something to Hive.
+# What Spark escapes in a directory name (ExternalCatalogUtils): control characters and characters that are special in Hive.
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 32)}
 _ESCAPE = re.compile("[" + re.escape("".join(sorted(_ESCAPED))) + "]")
 _UNESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -44,18 +43,18 @@ _TIMESTAMP = re.compile(
 
 
 MAX_OFFSET = dt.timedelta(hours=18)
-"""No time zone is farther from UTC (``java.time.ZoneOffset``)."""
+"""Maximum distance of a time zone from UTC (``java.time.ZoneOffset``)."""
 
 
 class Instants(NamedTuple):
-    """The value of a timestamp without a zone: one of the instants between two, by the time zone of the reader."""
+    """The range of instants that a timestamp without a zone may mean, depending on the time zone of the reader."""
 
     earliest: dt.datetime
     latest: dt.datetime
 
 
 def possible_instants(text: str | None, data_type: DataType) -> Instants | None:
-    """Return which instants a partition value may be, ``None`` where no time zone is needed to tell.
+    """Return the range of instants that a partition value may mean, ``None`` if it does not depend on a time zone.
 
     :raises DeltaAnalysisException: if the text is not a value of the type.
     """
@@ -66,7 +65,7 @@ def possible_instants(text: str | None, data_type: DataType) -> Instants | None:
 
 
 def is_zoneless(text: str) -> bool:
-    """Return whether a text is a timestamp that names no time zone."""
+    """Return whether a text is a timestamp without a time zone."""
     match = _TIMESTAMP.fullmatch(text.strip())
     return match is not None and match[8] is None
 
@@ -79,18 +78,18 @@ def _shifted(moment: dt.datetime, by: dt.timedelta) -> dt.datetime:
 
 
 def is_partition_type(data_type: DataType) -> bool:
-    """Return whether a column of this type may partition a table."""
+    """Return whether columns of this type may be partition columns."""
     return isinstance(data_type, DecimalType) or data_type.name in _PARTITION_TYPES
 
 
 def parse_partition_value(text: str | None, data_type: DataType) -> Any:
-    """Return the value that a partition value's text stands for.
+    """Parse a partition value.
 
-    ``date`` gives :class:`datetime.date`, ``timestamp`` a :class:`datetime.datetime` in UTC, ``timestamp_ntz`` one
+    A ``date`` becomes a :class:`datetime.date`, a ``timestamp`` a :class:`datetime.datetime` in UTC, a ``timestamp_ntz`` one
     without a zone.
 
-    :param text: as the log has it; ``None`` and the empty text are null.
-    :raises DeltaAnalysisException: the text is no value of the type.
+    :param text: string in the log; ``None`` and the empty string are null.
+    :raises DeltaAnalysisException: if the text is not a value of the type.
     """
     if text is None or text == "":
         return None
@@ -134,7 +133,7 @@ def _fail() -> Any:
 
 
 def to_float32(value: float) -> float:
-    """Return the value that a column of type ``float`` holds for it."""
+    """Return the value rounded to a 32-bit float."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:
@@ -142,10 +141,10 @@ def to_float32(value: float) -> float:
 
 
 def parse_timestamp(text: str, *, zoned: bool) -> dt.datetime:
-    """Return the point in time of an ISO 8601 or Spark timestamp; digits below a microsecond are cut off.
+    """Parse an ISO 8601 or Spark timestamp; digits below a microsecond are dropped.
 
-    :param zoned: the result is in UTC (a text without a zone is taken as UTC); else the zone of the text is dropped.
-    :raises ValueError: it is none.
+    :param zoned: return a time in UTC (also if the text has no zone); otherwise the zone is dropped.
+    :raises ValueError: if the text is not a timestamp.
     """
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
@@ -166,9 +165,9 @@ def parse_timestamp(text: str, *, zoned: bool) -> dt.datetime:
 
 
 def serialize_partition_value(value: Any, data_type: DataType) -> str | None:
-    """Return the text of a value as current Delta writers put it into ``partitionValues``; null and empty text give ``None``.
+    """Return a value as current Delta writers store it in ``partitionValues``; null and the empty string become ``None``.
 
-    :raises DeltaAnalysisException: the value is not of the type.
+    :raises DeltaAnalysisException: if the value does not have the type.
     """
     if value is None or value == "" or value == b"":
         return None
@@ -209,11 +208,11 @@ def _serialize(value: Any, data_type: DataType) -> str:
 
 
 def _fail_text() -> str:
-    raise TypeError("not text")
+    raise TypeError("not a string")
 
 
 def _float_text(value: float, *, single: bool) -> str:
-    """Return Java's text of a floating point number, which is what Spark's cast to text gives."""
+    """Return a floating-point number formatted as in Java, like Spark's cast to string."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -237,9 +236,9 @@ def _shortest_float32(value: float) -> str:
 
 
 def normalise(text: str | None, data_type: DataType) -> str | None:
-    """Return one text for all texts of a partition value that mean the same (both timestamp forms, ``1`` and ``01``).
+    """Return the same text for all texts of a partition value that mean the same (both timestamp forms, ``1`` and ``01``).
 
-    A text that is no value of the type is returned as it is.
+    A text that is not a value of the type is returned unchanged.
     """
     try:
         return serialize_partition_value(parse_partition_value(text, data_type), data_type)
@@ -251,12 +250,12 @@ def normalise(text: str | None, data_type: DataType) -> str | None:
 
 
 def escape_path_name(name: str) -> str:
-    """Return a column's name or value as Spark writes it in a directory name."""
+    """Return a column's name or value, escaped for a directory name as in Spark."""
     return _ESCAPE.sub(lambda match: f"%{ord(match[0]):02X}", name)
 
 
 def unescape_path_name(name: str) -> str:
-    """Return the column's name or value that a directory name stands for."""
+    """Return a column's name or value from its escaped form in a directory name."""
     return _UNESCAPE.sub(lambda match: chr(int(match[1], 16)), name)
 
 
@@ -266,7 +265,7 @@ def partition_directory(values: Mapping[str, str | None], columns: list[str] | t
 
 
 def parse_partition_directory(directory: str) -> dict[str, str | None]:
-    """Return the partition values in a path's directories; parts without ``=`` carry none."""
+    """Return the partition values in a path's directories; parts without ``=`` are ignored."""
     result: dict[str, str | None] = {}
     for part in directory.split("/"):
         name, equals, value = part.partition("=")
@@ -277,16 +276,17 @@ def parse_partition_directory(directory: str) -> dict[str, str | None]:
 
 
 def partition_array(texts: pa.Array, data_type: DataType) -> pa.Array:
-    """Return the values of a column of texts, parsing each different text once.
+    """Return the values of a column of strings, parsing each distinct string once.
 
-    :raises DeltaAnalysisException: a text is no value of the type.
+    :raises DeltaAnalysisException: if a string is not a value of the type.
     """
     import pyarrow as pa
 
+    from airflow_delta.log.arrow.arrays import array
     from airflow_delta.log.schema.types import arrow_type
 
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
     encoded = texts.dictionary_encode()
     values = [parse_partition_value(text, data_type) for text in encoded.dictionary.to_pylist()]
-    return pa.array(values, arrow_type(data_type)).take(encoded.indices)
+    return array(values, arrow_type(data_type)).take(encoded.indices)

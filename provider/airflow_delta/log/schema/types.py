@@ -1,7 +1,7 @@
 """Spark's data types as frozen values, and their JSON form (Delta protocol, "Schema Serialization Format").
 
-Types that this module does not know are kept by name, so that the schema of any table can be read and written back unchanged;
-:func:`airflow_delta.log.features.schema_checks.check_metadata` refuses them where data is written.
+Unknown types are kept by name, so that the schema of any table can be read and written back unchanged; where data is written,
+:func:`airflow_delta.log.features.schema_checks.check_metadata` refuses them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class MapType:
 class StructField:
     """A named column, or a named field of a struct.
 
-    :param metadata: JSON object that travels with the column (comments, constraints, column mapping).
+    :param metadata: JSON object stored with the column (comments, constraints, column mapping).
     """
 
     name: str
@@ -103,7 +103,7 @@ class StructField:
         return str(self.metadata.get(PHYSICAL_NAME, self.name))
 
     def without_metadata(self, *keys: str) -> StructField:
-        """Return the field without these keys in its metadata; the field itself when it has none of them."""
+        """Return the field without these keys in its metadata; the field itself if it has none of them."""
         kept = {key: value for key, value in self.metadata.items() if key not in keys}
         return self if len(kept) == len(self.metadata) else replace(self, metadata=kept)
 
@@ -130,20 +130,20 @@ class StructType:
         return tuple(f.name for f in self.fields)
 
     def find(self, name: str) -> StructField | None:
-        """Return the field of that name, whatever its case; an exact match wins."""
+        """Return the field with that name, ignoring case; an exact match wins."""
         folded = name.lower()
         found = [f for f in self.fields if f.name.lower() == folded]
         return next((f for f in found if f.name == name), found[0] if found else None)
 
     def select(self, names: Sequence[str]) -> StructType:
-        """Return the fields of those names (whatever their case), in the order of ``names``.
+        """Return the fields with these names (ignoring case), in the order of ``names``.
 
-        :raises DeltaAnalysisException: there is no such field.
+        :raises DeltaAnalysisException: if a field does not exist.
         """
         return StructType(tuple(self._required(name) for name in names))
 
     def without(self, names: Sequence[str]) -> StructType:
-        """Return the schema without the fields of those names (whatever their case)."""
+        """Return the schema without the fields with these names (ignoring case)."""
         dropped = {name.lower() for name in names}
         return StructType(tuple(f for f in self.fields if f.name.lower() not in dropped))
 
@@ -164,7 +164,6 @@ DOUBLE = PrimitiveType("double")
 DATE = PrimitiveType("date")
 TIMESTAMP = PrimitiveType("timestamp")
 TIMESTAMP_NTZ = PrimitiveType("timestamp_ntz")
-BINARY = PrimitiveType("binary")
 
 
 def _quoted(name: str) -> str:
@@ -173,10 +172,10 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column that is no struct, at any depth of structs; lists and maps are leaves.
+    """A column that is not a struct, at any depth of structs; lists and maps are leaves.
 
     :param path: logical names from the top.
-    :param physical_path: the same in data files and statistics.
+    :param physical_path: the names in data files and statistics.
     """
 
     path: tuple[str, ...]
@@ -203,9 +202,9 @@ def leaves(schema: StructType) -> list[Leaf]:
 
 @lru_cache(maxsize=64)
 def parse_schema(schema_string: str) -> StructType:
-    """Return the schema that a ``schemaString`` describes.
+    """Parse a ``schemaString``.
 
-    :raises DeltaAnalysisException: it is not Spark's JSON form of a struct.
+    :raises DeltaAnalysisException: if it is not Spark's JSON form of a struct.
     """
     try:
         parsed = _parse_type(msgspec.json.decode(schema_string))
@@ -214,14 +213,14 @@ def parse_schema(schema_string: str) -> StructType:
             f"The schema string is not Spark's JSON form of a schema ({type(error).__name__}: {error}): {schema_string[:200]!r}"
         ) from error
     if not isinstance(parsed, StructType):
-        raise DeltaAnalysisException(f"The schema string describes {parsed}, a table needs a struct")
+        raise DeltaAnalysisException(f"The schema string must describe a struct, got {parsed}")
     return parsed
 
 
 def parse_type(value: Any) -> DataType:
-    """Return the type that a decoded JSON value describes: a type's name or an object with ``type``.
+    """Parse the decoded JSON form of a type: a name, or an object with ``type``.
 
-    :raises DeltaAnalysisException: it describes no type.
+    :raises DeltaAnalysisException: if it is not the JSON form of a type.
     """
     try:
         return _parse_type(value)
@@ -248,12 +247,12 @@ def _parse_type(value: Any) -> DataType:
 def _parse_field(value: Any) -> StructField:
     name = value["name"]
     if not isinstance(name, str):
-        raise TypeError(f"a field's name is text, got {name!r}")
+        raise TypeError(f"a field's name must be a string, got {name!r}")
     return StructField(name, _parse_type(value["type"]), bool(value.get("nullable", True)), value.get("metadata") or {})
 
 
 def to_json(schema: StructType) -> str:
-    """Return the schema in Spark's JSON form, compact, as it stands in ``schemaString``."""
+    """Return the schema in Spark's compact JSON form, as in ``schemaString``."""
     return msgspec.json.encode(type_to_json(schema)).decode()
 
 
@@ -283,7 +282,7 @@ def _field_to_json(f: StructField) -> dict[str, Any]:
 
 
 def as_nullable(data_type: DataType) -> DataType:
-    """Return the type with everything in it nullable: how Delta stores the schema of data (Spark's ``asNullable``)."""
+    """Return the type with everything in it nullable, as Delta stores the schema of data (Spark's ``asNullable``)."""
     match data_type:
         case StructType(fields):
             return StructType(tuple(StructField(f.name, as_nullable(f.data_type), True, f.metadata) for f in fields))
@@ -301,20 +300,10 @@ def nullable_schema(schema: StructType) -> StructType:
     return nullable if isinstance(nullable, StructType) else schema
 
 
-def to_arrow(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of the columns (timestamps in microseconds).
-
-    :raises DeltaAnalysisException: a type has no Arrow form.
-    """
-    import pyarrow as pa
-
-    return pa.schema([pa.field(f.name, arrow_type(f.data_type), f.nullable) for f in schema.fields])
-
-
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """Return the Arrow type of a type.
+    """Return the Arrow type for a type.
 
-    :raises DeltaAnalysisException: it has none.
+    :raises DeltaAnalysisException: if there is none.
     """
     import pyarrow as pa
 
@@ -343,70 +332,5 @@ def arrow_type(data_type: DataType) -> pa.DataType:
         "void": pa.null(),
     }
     if data_type.name not in primitives:
-        raise DeltaAnalysisException(f"The type {data_type} has no Arrow form")
+        raise DeltaAnalysisException(f"The type {data_type} has no Arrow equivalent")
     return primitives[data_type.name]
-
-
-def from_arrow(schema: pa.Schema) -> StructType:
-    """Return the schema of Arrow columns, as Spark would read them.
-
-    :raises DeltaAnalysisException: a type has no Spark form.
-    """
-    return StructType(tuple(StructField(f.name, type_from_arrow(f.type), f.nullable) for f in schema))
-
-
-def type_from_arrow(arrow: pa.DataType) -> DataType:
-    """Return the type that Spark gives to an Arrow type; unsigned integers go to the next wider one.
-
-    :raises DeltaAnalysisException: there is none.
-    """
-    from pyarrow import types
-
-    if types.is_struct(arrow):
-        return StructType(tuple(StructField(f.name, type_from_arrow(f.type), f.nullable) for f in arrow))
-    if types.is_map(arrow):
-        return MapType(type_from_arrow(arrow.key_type), type_from_arrow(arrow.item_type), arrow.item_field.nullable)
-    if types.is_list(arrow) or types.is_large_list(arrow) or types.is_fixed_size_list(arrow):
-        return ArrayType(type_from_arrow(arrow.value_type), arrow.value_field.nullable)
-    if types.is_decimal(arrow) and arrow.precision <= 38:
-        return DecimalType(arrow.precision, arrow.scale)
-    if types.is_dictionary(arrow):
-        return type_from_arrow(arrow.value_type)
-    if types.is_timestamp(arrow):
-        return TIMESTAMP if arrow.tz else TIMESTAMP_NTZ
-    if types.is_uint64(arrow):
-        return DecimalType(20, 0)
-    for accepts, name in (
-        (types.is_int8, "byte"),
-        (types.is_int16, "short"),
-        (types.is_uint8, "short"),
-        (types.is_int32, "integer"),
-        (types.is_uint16, "integer"),
-        (types.is_int64, "long"),
-        (types.is_uint32, "long"),
-        (types.is_float16, "float"),
-        (types.is_float32, "float"),
-        (types.is_float64, "double"),
-        (types.is_boolean, "boolean"),
-        (types.is_date, "date"),
-        (types.is_null, "void"),
-        (_is_string, "string"),
-        (_is_binary, "binary"),
-    ):
-        if accepts(arrow):
-            return PrimitiveType(name)
-    raise DeltaAnalysisException(f"The Arrow type {arrow} has no Spark form")
-
-
-def _is_string(arrow: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow))
-
-
-def _is_binary(arrow: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(
-        types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_fixed_size_binary(arrow) or types.is_binary_view(arrow)
-    )

@@ -1,4 +1,4 @@
-"""Walks over the fields of a schema at any depth, in the order of Delta's ``SchemaMergingUtils.transformColumns``."""
+"""Traversing and changing the fields of a schema at any depth, ordered as in Delta's ``SchemaMergingUtils``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import replace
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
 
 Path = tuple[str, ...]
-"""Names from the top; ``element``, ``key`` and ``value`` stand for the parts of lists and maps."""
+"""Names from the top; ``element``, ``key`` and ``value`` are the parts of lists and maps."""
 
 
 def walk_fields(data_type: DataType, path: Path = ()) -> Iterator[tuple[Path, StructField]]:
-    """Yield every field with its own path, parents before children."""
+    """Yield every field with its path, parents before children."""
     match data_type:
         case StructType(fields):
             for field in fields:
@@ -27,9 +27,9 @@ def walk_fields(data_type: DataType, path: Path = ()) -> Iterator[tuple[Path, St
 
 
 def transform_fields(schema: StructType, change: Callable[[Path, StructField], StructField]) -> StructType:
-    """Return the schema with every field replaced by what ``change`` makes of it, parents before children.
+    """Return the schema with ``change`` applied to every field, parents before children.
 
-    :param change: gets the path in the given schema and the field; the children of what it returns are changed next.
+    :param change: called with the path in the given schema and the field; the children of its result are changed next.
     """
     return StructType(tuple(_transform_field(field, (), change) for field in schema.fields))
 
@@ -55,10 +55,10 @@ def _transform_type(data_type: DataType, path: Path, change: Callable[[Path, Str
 
 
 def folded(path: Path) -> Path:
-    """Return a path in the form in which paths are compared: without case."""
+    """Return a path in lower case, for case-insensitive comparison."""
     return tuple(name.lower() for name in path)
 
 
 def dotted(path: Path) -> str:
-    """Return a path as text, names with dots or back-quotes quoted."""
+    """Return a path as text, with names that contain dots or backticks quoted."""
     return ".".join(f"`{name.replace('`', '``')}`" if "." in name or "`" in name else name for name in path)

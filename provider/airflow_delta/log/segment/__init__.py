@@ -1,1 +1,1 @@
-"""Which files of the log make up a version."""
+"""Finding the files of the log that make up a version, and reading and writing commit files."""

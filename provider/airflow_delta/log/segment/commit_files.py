@@ -1,4 +1,4 @@
-"""The commit files of one table: reading them without a gap, finding new ones, putting the next (Delta's LogStore calls)."""
+"""The commit files of a table: reading them without gaps, finding new ones, writing the next one (Delta's LogStore calls)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN_COMMIT_BYTES = 1 << 20
 
 
 class CommitFiles(ABC):
-    """The commits of one table.
+    """The commit files of one table.
 
     :param store: storage of the table.
     """
@@ -27,13 +27,13 @@ class CommitFiles(ABC):
 
     @property
     def uri(self) -> str:
-        """Return the table's URI as it was given, without trailing slash."""
+        """Return the table's URI as given, without a trailing slash."""
         return self.store.root
 
     def read_commit(self, version: int) -> bytes:
         """Return a commit's content.
 
-        :raises FileNotFoundError: it does not exist.
+        :raises FileNotFoundError: if it does not exist.
         """
         own = self._own_commits.get(version)
         return own if own is not None else self.store.read(commit_file(version))
@@ -41,46 +41,43 @@ class CommitFiles(ABC):
     def read_commit_range(self, versions: range) -> list[CommitFile]:
         """Return commits that are known to exist, concurrently on an object store.
 
-        :raises VersionsNotContiguousException: one of them is gone.
+        :raises VersionsNotContiguousException: if one of them is gone.
         """
-        own = dict(self._own_commits)  # another thread may commit meanwhile, which forgets the oldest
+        own = dict(self._own_commits)  # another thread may commit meanwhile, which drops the oldest entry
         wanted = [version for version in versions if version not in own]
         try:
             read = dict(zip(wanted, self.store.read_many([commit_file(version) for version in wanted]), strict=True))
         except FileNotFoundError as error:
             raise VersionsNotContiguousException(
                 f"A commit between {versions.start} and {versions.stop - 1} of table {self.uri} is gone ({error}). It was "
-                "deleted while it was needed; read the table again, and if it stays away restore it from a backup.",
+                "deleted during the read. Read the table again; if the error persists, restore the commit from a backup.",
                 table=self.uri,
                 version=versions.stop - 1,
             ) from error
         return [CommitFile(version, read[version] if version in read else own[version]) for version in versions]
 
-    def read_commits(self, start: int, end: int | None = None) -> list[CommitFile]:
-        """Return all commits from a version on, without a gap; empty when there is none yet.
+    def read_commits(self, start: int) -> list[CommitFile]:
+        """Return all commits from a version on, without gaps; empty if there are none yet.
 
-        :param end: last version wanted.
-        :raises VersionNotFoundException: ``start`` was there and has been cleaned up, so what was committed since is not known.
-        :raises VersionsNotContiguousException: a later commit exists and one before it is missing.
+        :raises VersionNotFoundException: if ``start`` has been cleaned up, so that later commits are unknown.
+        :raises VersionsNotContiguousException: if a commit is missing although a later one exists.
         """
         if self.store.probes:
-            commits = list(self._probe(start, end))
+            commits = list(self._probe(start))
             if not commits:
                 self._refuse_cleaned_up(start)
             return commits
         statuses = self._list_commits(max(start - 1, 0))
         if start > 0 and statuses.pop(start - 1, None) is None:
             self._refuse_cleaned_up(start)
-        if end is not None:
-            statuses = {version: status for version, status in statuses.items() if version <= end}
         return self._read_listed(start, statuses)
 
     def write_commit(self, version: int, data: bytes) -> None:
-        """Put a commit, unless its version is taken.
+        """Write a commit, unless its version is taken.
 
-        :raises FileExistsError: the version is taken.
-        :raises VersionNotFoundException: the commit before it is not in the log (any more); nothing was written.
-        :raises AmbiguousPutError: the store did not say whether it was written.
+        :raises FileExistsError: if the version is taken.
+        :raises VersionNotFoundException: if the commit before it is not (or no longer) in the log; nothing was written.
+        :raises AmbiguousPutError: if the store did not say whether it was written.
         """
         self._check_predecessor(version)
         self.store.put_if_absent(commit_file(version), data)
@@ -90,20 +87,20 @@ class CommitFiles(ABC):
                 del self._own_commits[next(iter(self._own_commits))]
 
     def _check_predecessor(self, version: int) -> None:
-        """Refuse a commit that would not follow the latest one: its place may be free only because the log was cleaned up.
+        """Refuse a commit that would not follow the latest one: its version may be free only because the log was cleaned up.
 
-        A transaction may be open for days. Its version, deleted as expired since, could be put a second time, and nobody
-        would ever read it. Nor may a commit bring the log of a deleted table back to life.
+        A transaction may be open for days. If its version has expired and been deleted since, it could be written a second
+        time, and nobody would ever read it. A commit must not bring back the log of a deleted table either.
         """
         if version == 0 or self._recently_latest(version - 1) or self.store.head(commit_file(version - 1)) is not None:
             return
         listing = list_log(self.store, version - 1)
-        if listing.latest() == version - 1:  # only its checkpoint is left
+        if listing.latest() == version - 1:  # only the checkpoint of that version is left
             return
         raise VersionNotFoundException(
-            f"Version {version} of table {self.uri} was not written: the version before, which it would follow, is not in its log"
-            + (f" (which goes on to version {listing.latest()})" if listing.latest() >= 0 else "")
-            + ". It was cleaned up or the table was deleted meanwhile. Start the transaction again.",
+            f"Version {version} of table {self.uri} was not written: the version before it is not in the log"
+            + (f" (the latest is {listing.latest()})" if listing.latest() >= 0 else "")
+            + ". It was cleaned up, or the table was deleted. Start the transaction again.",
             latest=listing.latest() if listing.latest() >= 0 else None,
             table=self.uri,
             version=version - 1,
@@ -111,17 +108,17 @@ class CommitFiles(ABC):
 
     @abstractmethod
     def _recently_latest(self, version: int) -> bool:
-        """Tell whether a listing showed the version as the latest a moment ago, so that it need not be asked for."""
+        """Tell whether a recent listing showed the version as the latest, so that it need not be checked again."""
 
-    def _probe(self, start: int, end: int | None) -> Iterator[CommitFile]:
+    def _probe(self, start: int) -> Iterator[CommitFile]:
         version = start
-        while end is None or version <= end:
+        while True:
             try:
                 data = self.store.read(commit_file(version))
             except FileNotFoundError:
                 if self.store.head(commit_file(version + 1)) is None:
                     return
-                if self.store.head(commit_file(version)) is not None:  # both were put since
+                if self.store.head(commit_file(version)) is not None:  # both were written since
                     continue
                 if version == start:
                     self._refuse_cleaned_up(start)
@@ -147,14 +144,14 @@ class CommitFiles(ABC):
 
     def _gap(self, missing: int, later: int) -> VersionsNotContiguousException:
         return VersionsNotContiguousException(
-            f"Commit {missing} of table {self.uri} is missing, although commit {later} is there. Restore "
-            f"{commit_file(missing)} from a backup; nothing may be committed to the table until then.",
+            f"Commit {missing} of table {self.uri} is missing, although commit {later} exists. Restore "
+            f"{commit_file(missing)} from a backup before anything else is committed.",
             table=self.uri,
             version=missing,
         )
 
     def _refuse_cleaned_up(self, start: int) -> None:
-        """Raise when nothing at ``start`` means that it has been deleted rather than not been written yet."""
+        """Raise if ``start`` is missing because it was deleted, not because it has not been written yet."""
         if start > 0 and self.store.head(commit_file(start - 1)) is not None:
             return
         listing = list_log(self.store, start)
@@ -164,9 +161,9 @@ class CommitFiles(ABC):
         full = list_log(self.store)
         earliest = earliest_version(self.store, full)
         raise VersionNotFoundException(
-            f"Commit {start} of table {self.uri} is no longer in its log, which goes on to version {latest}: it was cleaned "
-            "up, so what was committed since cannot be known. Start the transaction again; keep the log longer than the "
-            "longest transaction with the table property delta.logRetentionDuration.",
+            f"Commit {start} of table {self.uri} is no longer in its log, whose latest version is {latest}: it was "
+            "cleaned up, so the commits since then are unknown. Start the transaction again. Set the table property "
+            "delta.logRetentionDuration to more than the longest transaction takes.",
             earliest=earliest,
             latest=latest,
             table=self.uri,

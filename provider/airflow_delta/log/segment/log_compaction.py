@@ -1,7 +1,7 @@
-"""Reading the file actions after a checkpoint, through log compaction files where the log has some.
+"""Reading the file actions after a checkpoint, using log compaction files if there are any.
 
-A compaction file holds the reconciled actions of a run of commits, so it stands for them in the list of files (protocol, "Log
-Compaction Files"). It is only ever a shortcut: one that is missing or damaged is left out, and its commits are read.
+A compaction file has the reconciled actions of a run of commits, so its file actions can be read in their place (protocol, "Log
+Compaction Files"). It is only a shortcut: if one is missing or damaged, its commits are read instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read_tail(store: LogStore, segment: LogSegment, read_commits: Callable[[rang
     """Return the file actions of the commits after a segment's checkpoint, reconciled.
 
     :param read_commits: reads commits that are known to exist.
-    :raises DeltaLogCorruptedException: a commit is damaged.
+    :raises DeltaLogCorruptedException: if a commit is damaged.
     """
     tail = TailFiles()
     following = segment.first_commit
@@ -48,12 +48,12 @@ def _read(store: LogStore, run: CompactedCommits) -> Commit | None:
     try:
         return decode_commit(run.last, store.read(run.status.path), table=store.root)
     except FileNotFoundError:
-        logger.warning("Table %s: %s is gone; reading the commits that it stands for", store.root, run.status.path)
+        logger.warning("Table %s: %s is gone; reading its commits instead", store.root, run.status.path)
     except DeltaLogCorruptedException as error:
         logger.warning(
-            "Table %s: %s is damaged and is left out (%s); reading the commits that it stands for",
+            "Table %s: ignoring damaged %s (%s); reading its commits instead",
             store.root,
             run.status.path,
-            error.__cause__ or "it is empty or cut off",
+            error.__cause__ or "it is empty or truncated",
         )
     return None

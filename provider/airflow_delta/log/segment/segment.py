@@ -1,4 +1,4 @@
-"""Which files make up a version of the table: a checkpoint, if there is one, and the commits after it (Delta's LogSegment)."""
+"""The files that make up a version of the table: a checkpoint, if there is one, and later commits (Delta's LogSegment)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from airflow_delta.log.storage.file_names import (
 logger = logging.getLogger(__name__)
 
 MAX_MISSING = 1_000
-"""How many missing commits are told apart: a stray file may bear any number as its version."""
+"""Maximum number of missing commits to look for: a stray file may have any number as its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """A checkpoint whose files in ``_delta_log`` itself are all there.
+    """A checkpoint with all of its files in ``_delta_log`` itself.
 
-    :param parts: these files: one, the parts of a multi-part checkpoint in order, or the manifest of a V2 checkpoint. Which
-        sidecars a checkpoint has stands in its content.
+    :param parts: these files: one, the parts of a multi-part checkpoint in order, or the manifest of a V2 checkpoint. The
+        names of sidecars are in its content.
     """
 
     version: int
@@ -53,10 +53,10 @@ class CompactedCommits:
 class LogSegment:
     """The files that make up one version.
 
-    :param checkpoint: newest complete checkpoint that is not above the version, or ``None``.
+    :param checkpoint: newest complete checkpoint up to the version, or ``None``.
     :param checksum_versions: versions of the checksum files from the checkpoint on, newest first.
-    :param statuses: statuses of commits, as far as the listing told them.
-    :param compactions: log compaction files that stand for runs of the commits after the checkpoint, in order, none overlapping.
+    :param statuses: statuses of commits, as far as they are known from the listing.
+    :param compactions: log compaction files for runs of the commits after the checkpoint, in order, without overlaps.
     """
 
     version: int
@@ -93,7 +93,7 @@ class LogListing:
 
     @classmethod
     def of(cls, statuses: Iterable[FileStatus]) -> LogListing:
-        """Sort a listing by kind; names that are none of the log's are left out."""
+        """Sort a listing by kind; names that are not of the log are left out."""
         listing = cls()
         for status in statuses:
             split = split_version(status.name)
@@ -115,7 +115,7 @@ class LogListing:
         return listing
 
     def latest(self) -> int:
-        """Return the latest version that any file is of, or -1."""
+        """Return the latest version of any file, or -1."""
         return max((max(kind, default=-1) for kind in (self.commits, self.single, self.multi, self.v2)), default=-1)
 
     def checkpoint_versions(self) -> list[int]:
@@ -123,9 +123,9 @@ class LogListing:
         return sorted({*self.single, *self.multi, *self.v2}, reverse=True)
 
     def complete_checkpoint(self, store: LogStore, version: int) -> CheckpointFiles | None:
-        """Return a version's checkpoint when all of its files are there and none is empty.
+        """Return a version's checkpoint if all of its files are there and none is empty.
 
-        Of several, a V2 checkpoint comes first, then the one of most parts, then the single file (Delta's CheckpointInstance).
+        Of several, a V2 checkpoint comes first, then the one with most parts, then the single file (Delta's CheckpointInstance).
         """
         candidates = [[status] for status in sorted(self.v2.get(version, ()), key=lambda status: status.name, reverse=True)]
         candidates += [
@@ -140,13 +140,13 @@ class LogListing:
             complete = tuple(status for status in known if status is not None and status.size > 0)
             if len(complete) == len(candidate):
                 return CheckpointFiles(version, complete)
-            logger.warning("Table %s: the checkpoint of version %s has an empty file and is ignored", store.root, version)
+            logger.warning("Table %s: ignoring the checkpoint of version %s, which has an empty file", store.root, version)
         return None
 
     def newest_checkpoint(
         self, store: LogStore, up_to: int | None = None, exclude: frozenset[int] = frozenset()
     ) -> CheckpointFiles | None:
-        """Return the newest complete checkpoint that is not above a version."""
+        """Return the newest complete checkpoint up to a version."""
         for version in self.checkpoint_versions():
             if (up_to is None or version <= up_to) and version not in exclude:
                 checkpoint = self.complete_checkpoint(store, version)
@@ -155,9 +155,9 @@ class LogListing:
         return None
 
     def usable_compactions(self, first: int, last: int) -> tuple[CompactedCommits, ...]:
-        """Return the compaction files to read in place of commits of a range, as Delta's SnapshotManagement picks them.
+        """Return the compaction files to read in place of commits of a range, chosen as in Delta's SnapshotManagement.
 
-        In the order of a listing each is taken that starts after all that were taken before and does not end after the range.
+        In listing order, each is chosen that starts after the end of the previous choice and does not end after the range.
         """
         chosen: list[CompactedCommits] = []
         covered = first - 1
@@ -172,32 +172,29 @@ def _with_size(store: LogStore, status: FileStatus) -> FileStatus | None:
     return status if status.size != UNKNOWN else store.head(status.path)
 
 
-def list_log(store: LogStore, start: int = 0, *, stat: bool = False) -> LogListing:
-    """List the log from a version on.
-
-    :param stat: ask for sizes and times also where each costs a call of its own.
-    """
-    return LogListing.of(store.list_from(LOG_DIRECTORY, version_prefix(start), stat=stat))
+def list_log(store: LogStore, start: int = 0) -> LogListing:
+    """List the log from a version on, without sizes and times if each costs a separate call."""
+    return LogListing.of(store.list_from(LOG_DIRECTORY, version_prefix(start), stat=False))
 
 
 def load_segment(store: LogStore, version: int | None = None, *, exclude: frozenset[int] = frozenset()) -> LogSegment | None:
     """Find the files that make up a version.
 
-    An object store is listed from the checkpoint that ``_last_checkpoint`` names; when the listing does not bear the hint
-    out, the whole log is listed. A local directory is always read whole: that costs the same and needs no hint.
+    An object store is listed from the checkpoint in ``_last_checkpoint``; if the listing does not show that checkpoint, the
+    whole log is listed. A local directory is always listed as a whole, which costs the same and needs no hint.
 
-    :param version: version wanted; ``None`` is the latest.
+    :param version: requested version; ``None`` for the latest.
     :param exclude: versions of checkpoints not to use (found to be corrupt).
-    :returns: ``None`` when there is no table.
-    :raises VersionNotFoundException: the version is not in the log (any more).
-    :raises VersionsNotContiguousException: a commit between two others is missing.
+    :returns: ``None`` if there is no table.
+    :raises VersionNotFoundException: if the version is not (or no longer) in the log.
+    :raises VersionsNotContiguousException: if a commit between two others is missing.
     """
     if not store.probes and not exclude:
         hint = read_last_checkpoint(store)
         if hint is not None and (version is None or hint.version <= version):
             listing = list_log(store, hint.version)
             if version is not None and version > listing.latest():
-                return _build(store, list_log(store), version, exclude)  # to say which versions there are
+                return _build(store, list_log(store), version, exclude)  # for the error message
             if listing.newest_checkpoint(store, version) is not None:
                 return _build(store, listing, version, exclude)
             logger.warning(
@@ -209,7 +206,7 @@ def load_segment(store: LogStore, version: int | None = None, *, exclude: frozen
 
 
 def missing_versions(present: Container[int], first: int, last: int) -> list[int]:
-    """Return which versions of a range are missing, up to :data:`MAX_MISSING` of them."""
+    """Return the missing versions of a range, at most :data:`MAX_MISSING`."""
     missing: list[int] = []
     for version in range(first, last + 1):
         if version not in present:
@@ -220,7 +217,7 @@ def missing_versions(present: Container[int], first: int, last: int) -> list[int
 
 
 def earliest_version(store: LogStore, listing: LogListing) -> int | None:
-    """Return the earliest version that can be rebuilt from a full listing, or ``None`` when none can."""
+    """Return the earliest version that can be rebuilt, given a full listing, or ``None`` if none can."""
     candidates = [0] if 0 in listing.commits else []
     for version in reversed(listing.checkpoint_versions()):
         if listing.complete_checkpoint(store, version) is not None:
@@ -241,7 +238,7 @@ def _build(store: LogStore, listing: LogListing, wanted: int | None, exclude: fr
     first = checkpoint.version + 1 if checkpoint is not None else 0
     missing = missing_versions(listing.commits, first, target)
     if len(missing) < MAX_MISSING:
-        # A directory listing is not a snapshot: a commit put while it ran may be missed although a later one was seen.
+        # A directory listing is not atomic: it may miss a commit written meanwhile, and yet show a later one.
         missing = [version for version in missing if store.head(commit_file(version)) is None]
     if missing:
         _refuse_missing(store, listing, target, latest, missing, wanted=wanted, has_checkpoint=checkpoint is not None)
@@ -271,10 +268,10 @@ def _refuse_missing(
     if wanted is not None and starts_late:
         raise _not_found(store, listing, target, latest)
     span = str(missing[0]) if len(missing) == 1 else f"{missing[0]} (and {len(missing) - 1} or more after it)"
-    why = " and no usable checkpoint replaces them" if starts_late else ""
+    why = ", and there is no usable checkpoint after it" if starts_late else ""
     raise VersionsNotContiguousException(
         f"Version {target} of table {store.root} cannot be rebuilt: commit {span} is missing{why}. Restore the missing files "
-        f"of {LOG_DIRECTORY} from a backup; nothing may be committed to the table until then.",
+        f"of {LOG_DIRECTORY} from a backup before anything else is committed.",
         table=store.root,
         version=missing[0],
     )
@@ -284,8 +281,8 @@ def _not_found(store: LogStore, listing: LogListing, version: int, latest: int) 
     earliest = earliest_version(store, listing)
     held = f"It holds versions {earliest} to {latest}." if earliest is not None else f"Its latest version is {latest}."
     return VersionNotFoundException(
-        f"Version {version} of table {store.root} is not in its log. {held} Ask for one of these; older ones go when the log is "
-        "cleaned up (table property delta.logRetentionDuration).",
+        f"Version {version} of table {store.root} is not in its log. {held} Log cleanup removes older ones "
+        "(table property delta.logRetentionDuration).",
         earliest=earliest,
         latest=latest,
         table=store.root,

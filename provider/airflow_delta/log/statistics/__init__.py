@@ -1,1 +1,1 @@
-"""Statistics of files, from footers to data skipping."""
+"""Statistics of data files: collecting them from Parquet footers, and skipping files by them."""

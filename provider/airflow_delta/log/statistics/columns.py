@@ -1,6 +1,6 @@
-"""The statistics of many files as columns: bounds and null counts of the columns that a predicate needs.
+"""The statistics of many files as columns: bounds and null counts of the columns in a predicate.
 
-Out of JSON texts only the needed members are decoded. What is missing, or has another type than the column, is null: unknown.
+Only the needed members are decoded from JSON. Values that are missing or of the wrong type become null, which means unknown.
 """
 
 from __future__ import annotations
@@ -8,24 +8,25 @@ from __future__ import annotations
 import datetime as dt
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.expressions.ast import Column
 from airflow_delta.log.schema.partition_values import parse_timestamp, partition_array, possible_instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
 
-# Rows that are Python objects at a time.
+# Rows held as Python objects at a time.
 _CHUNK = 1 << 16
 
 
 class Bounds(NamedTuple):
-    """Statistics of one column, a value for each file.
+    """Statistics of one column, with a value for each file.
 
-    :param minimum: ``None`` when the column's type has no bounds. Integers are 64-bit; decimals are doubles.
+    :param minimum: ``None`` if the column's type has no bounds. Integers are 64-bit; decimals are doubles.
     """
 
     minimum: pa.Array | None
@@ -35,7 +36,7 @@ class Bounds(NamedTuple):
 
 
 def _comparable(data_type: DataType) -> pa.DataType:
-    """Return the Arrow type in which bounds are compared."""
+    """Return the Arrow type used to compare bounds."""
     if isinstance(data_type, DecimalType) or data_type.name in FLOATING:
         return pa.float64()
     if data_type.name in INTEGRAL:
@@ -51,9 +52,9 @@ def _comparable(data_type: DataType) -> pa.DataType:
 
 
 def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[Column, Bounds]:
-    """Return the statistics in structs as checkpoints hold them (``stats_parsed``); absent members are unknown.
+    """Return the statistics in ``stats_parsed`` structs of a checkpoint; missing members are unknown.
 
-    :param columns: the columns, and whether their bounds are needed.
+    :param columns: the columns, each with whether its bounds are needed.
     """
 
     def leaf(path: tuple[str, ...], wanted: pa.DataType) -> pa.Array:
@@ -62,7 +63,7 @@ def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[C
             position = array.type.get_field_index(name) if pa.types.is_struct(array.type) else -1
             if position < 0:
                 return pa.nulls(len(stats), wanted)
-            array = pc.struct_field(array, [position])  # by name, one that begins with a dot would be read as a path
+            array = pc.struct_field(array, [position])  # by position: a name that begins with a dot would be read as a path
         try:
             return _numbers(array if array.type == wanted else array.cast(wanted))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -82,11 +83,11 @@ def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[C
 
 
 def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: Column, bounded: bool) -> Bounds:
-    """Return partition values in the form of statistics: every row of a file has the same value.
+    """Return partition values as statistics: every row of a file has the same value.
 
-    Timestamps without a zone may be any of the instants that they are in some time zone.
+    The bounds of a timestamp without a zone cover all time zones.
 
-    :raises DeltaAnalysisException: a text is no value of the column's type.
+    :raises DeltaAnalysisException: if a string is not a value of the column's type.
     """
     kind = _comparable(column.data_type)
     values = partition_array(texts, column.data_type)
@@ -97,22 +98,22 @@ def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: Column, bou
         encoded = pc.dictionary_encode(texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts)
         ranges = [possible_instants(text, column.data_type) for text in encoded.dictionary.to_pylist()]
         if any(ranges):
-            ends = [pa.array([r and r[end] for r in ranges], kind).take(encoded.indices) for end in (0, 1)]
+            ends = [array([r and r[end] for r in ranges], kind).take(encoded.indices) for end in (0, 1)]
             low, high = (pc.coalesce(end, bounds) for end in ends)
-    return Bounds(low, high, nulls, pc.add(pc.multiply(nulls, 0), 1))
+    return Bounds(low, high, nulls, repeated(1, len(nulls)))
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------------------
 
 
 class _Tree:
-    """The members to decode: a struct type for each level, with attributes ``f0``, ``f1``, ... for names of any kind."""
+    """The members to decode: a struct type for each level, with attributes ``f0``, ``f1``, ... since names may be anything."""
 
     def __init__(self) -> None:
         self.children: dict[str, _Tree | Any] = {}
 
     def add(self, path: tuple[str, ...], kind: Any) -> str:
-        """Add a leaf, and return its path of attributes."""
+        """Add a leaf and return its attribute path."""
         head, *rest = path
         position = list(self.children).index(head) if head in self.children else len(self.children)
         if not rest:
@@ -122,7 +123,7 @@ class _Tree:
         return f"f{position}.{inner.add(tuple(rest), kind)}"
 
     def struct(self) -> type[msgspec.Struct]:
-        """Return the type to decode; a level that is missing is the same empty one in every row."""
+        """Return the type to decode; rows with a missing level share one empty instance."""
         fields: list[tuple[str, Any, Any]] = []
         for position, child in enumerate(self.children.values()):
             if isinstance(child, _Tree):
@@ -141,9 +142,9 @@ def _json_type(data_type: DataType) -> Any:
 
 
 def from_json(stats: pa.Array, columns: Mapping[Column, bool]) -> dict[Column, Bounds]:
-    """Return the statistics in JSON texts.
+    """Return the statistics in JSON documents.
 
-    :param columns: the columns, and whether their bounds are needed.
+    :param columns: the columns, each with whether its bounds are needed.
     """
     tree = _Tree()
     leaves: dict[str, pa.DataType] = {tree.add(("numRecords",), int): pa.int64()}
@@ -173,7 +174,7 @@ def _decode(stats: pa.Array, decoder: msgspec.json.Decoder[Any]) -> list[Any]:
     texts = stats.to_pylist()
     try:
         return list(map(decode, texts))
-    except (msgspec.MsgspecError, TypeError):  # a null or an odd text among them
+    except (msgspec.MsgspecError, TypeError):  # some are null or malformed
         return [_decode_one(text, decode, nothing) for text in texts]
 
 
@@ -184,24 +185,24 @@ def _decode_one(text: str | None, decode: Callable[[str], Any], nothing: Any) ->
         return nothing
 
 
-def _numbers(array: pa.Array) -> pa.Array:
-    """Return the array with NaN, which bounds nothing, as unknown."""
-    if not pa.types.is_floating(array.type):
-        return array
-    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+def _numbers(values: pa.Array) -> pa.Array:
+    """Return the array with NaN as null, since NaN is not a bound."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), scalar(None, values.type), values)
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     source = pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
     try:
-        array = pa.array(values, source)
-        return _numbers(array) if source == kind else array.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError):
-        return _numbers(pa.array([_one(value, kind) for value in values], kind))  # an odd value among them
+        found = array(values, source)
+        return _numbers(found) if source == kind else found.cast(kind)
+    except (pa.ArrowException, ValueError, OverflowError, TypeError):
+        return _numbers(array([_one(value, kind) for value in values], kind))  # some have the wrong type
 
 
 def _one(value: Any, kind: pa.DataType) -> Any:
-    """Return a JSON value as a value of the type, ``None`` when it is none."""
+    """Convert a JSON value to the type, ``None`` if that is not possible."""
     if value is None:
         return None
     try:
@@ -211,6 +212,7 @@ def _one(value: Any, kind: pa.DataType) -> Any:
             value = parse_timestamp(value, zoned=kind.tz is not None)
         elif pa.types.is_date(kind):
             value = dt.date.fromisoformat(value)
-        return cast("Any", pa.scalar(value, kind).as_py())
-    except (pa.ArrowInvalid, ValueError, OverflowError, TypeError):
+        array([value], kind)
+    except (ValueError, OverflowError, TypeError):
         return None
+    return value

@@ -1,8 +1,8 @@
-"""Which files cannot hold a row for which a predicate is true, by their statistics.
+"""Data skipping: excluding files whose statistics prove that a predicate is true for none of their rows.
 
-A file is skipped only when its statistics prove that; whatever is missing or odd keeps it. Statistics may be wide
-(``tightBounds`` false, as those of files with a deletion vector), which changes nothing here: bounds still bound, and
-``nullCount`` is relied on only where it is zero or equals ``numRecords``, the number of rows before any was deleted.
+Missing or malformed statistics never exclude a file. Statistics may be wide (``tightBounds`` false, as for files with a deletion
+vector), which makes no difference here: all values are still within the bounds, and ``nullCount`` is used only if it is zero or
+equals ``numRecords``, the number of rows before deletions.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import repeated, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DecimalType, StructType
 from airflow_delta.log.statistics.columns import Bounds, from_json, from_partition_values, from_struct
@@ -26,30 +27,30 @@ if TYPE_CHECKING:
 _BOUNDED = frozenset({*INTEGRAL, *FLOATING, "string", "date", "timestamp", "timestamp_ntz"})
 _MAX_LISTED = 16
 _MILLISECOND = dt.timedelta(milliseconds=1)
-# Some writers put decimals into statistics by way of a double.
+# Some writers convert decimals to doubles for statistics.
 _DECIMAL_MARGIN = 1e-14
 _FLOAT_MARGIN = 1.2e-7
 
 
 def needed_columns(predicate: Predicate | None) -> list[ast.Column]:
-    """Return the columns whose statistics can decide about a predicate, each once."""
+    """Return the columns whose statistics can help to decide a predicate, without duplicates."""
     if predicate is None:
         return []
     return [c for c in predicate.widened.columns if not c.is_partition and not isinstance(c.data_type, StructType)]
 
 
 def partition_columns(predicate: Predicate | None) -> list[ast.Column]:
-    """Return the partition columns that can help to decide: those of a disjunction with data columns."""
+    """Return the partition columns that can help to decide a predicate: those in disjunctions with data columns."""
     return [] if predicate is None else [c for c in predicate.widened.columns if c.is_partition]
 
 
 def has_bounds(column: ast.Column) -> bool:
-    """Return whether statistics hold bounds of a column of this type."""
+    """Return whether statistics have bounds for a column of this type."""
     return isinstance(column.data_type, DecimalType) or column.data_type.name in _BOUNDED
 
 
 def needed_stats(predicate: Predicate | None) -> list[tuple[str, ...]]:
-    """Return the leaf columns of ``stats_parsed`` that :func:`skipping_mask` looks at: ``minValues``, then the column's path."""
+    """Return the leaf columns of ``stats_parsed`` that :func:`skipping_mask` reads: ``minValues`` etc., then a column's path."""
     result: list[tuple[str, ...]] = [("numRecords",)]
     for column in needed_columns(predicate):
         members = ("nullCount", "minValues", "maxValues") if has_bounds(column) else ("nullCount",)
@@ -60,16 +61,16 @@ def needed_stats(predicate: Predicate | None) -> list[tuple[str, ...]]:
 def skipping_mask(
     predicate: Predicate | None, stats: pa.Array | pa.ChunkedArray, partition_texts: Callable[[str], pa.Array] | None = None
 ) -> pa.BooleanArray:
-    """Return for each file whether it may hold rows that the predicate selects.
+    """Return for each file whether it may have rows that the predicate selects.
 
     :param predicate: the data part of a predicate (:attr:`airflow_delta.log.expressions.predicate.Predicate.data_part`).
-    :param stats: statistics of the files: JSON texts, or the structs of ``stats_parsed`` (the leaves of :func:`needed_stats`,
+    :param stats: statistics of the files: JSON documents, or ``stats_parsed`` structs (the leaves of :func:`needed_stats`,
         as far as the checkpoint has them).
-    :param partition_texts: gives the files' partition values by physical name; ``None``: they are not looked at.
+    :param partition_texts: returns the files' values of a partition column, given its physical name; ``None`` to ignore them.
     """
     if isinstance(stats, pa.ChunkedArray):
         stats = stats.combine_chunks() if stats.num_chunks != 1 else stats.chunk(0)
-    if isinstance(stats, pa.ChunkedArray):  # some versions give a chunked array back
+    if isinstance(stats, pa.ChunkedArray):  # some versions of Arrow return a chunked array
         stats = pa.concat_arrays(stats.chunks) if stats.num_chunks else pa.nulls(0, pa.string())
     columns = needed_columns(predicate)
     if predicate is None or (not columns and predicate.columns) or not len(stats):
@@ -81,16 +82,15 @@ def skipping_mask(
         for column in partition_columns(predicate):
             known[column] = from_partition_values(partition_texts(column.physical_path[0]), column, has_bounds(column))
     mask = _Rules(known, len(stats)).may_hold(ast.push_down_not(predicate.expression))
-    return pc.fill_null(mask, True)
+    return pc.fill_null(mask, scalar(True))
 
 
 def _constant(value: bool | None, length: int) -> pa.BooleanArray:
-    nothing = pa.nulls(length, pa.bool_())
-    return nothing if value is None else pc.fill_null(nothing, value)
+    return pa.nulls(length, pa.bool_()) if value is None else repeated(value, length)
 
 
 class _Rules:
-    """Gives for an expression: true, maybe (null), or proven never (false)."""
+    """Decides an expression for each file: true, unknown (null), or provably false for all rows."""
 
     def __init__(self, known: dict[ast.Column, Bounds], length: int) -> None:
         self.known = known
@@ -107,7 +107,7 @@ class _Rules:
             case ast.Opaque() | ast.Not(ast.Opaque()):
                 return _constant(None, self.length)
             case ast.IsNull(column) if column in self.known:
-                return pc.greater(self.known[column].null_count, 0)
+                return pc.greater(self.known[column].null_count, scalar(0))
             case ast.Not(ast.IsNull(column)) if column in self.known:
                 return self._not_all_null(column)
             case ast.Compare("<=>", column, literal) if literal.value is None:
@@ -127,7 +127,7 @@ class _Rules:
         return pc.less(bounds.null_count, bounds.num_records)
 
     def _of_values(self, expression: ast.Expression) -> pa.BooleanArray:
-        """Handle what only values other than null can fulfil."""
+        """Decide an expression that is never true for nulls."""
         column = next(ast.columns(expression))
         if column not in self.known:
             return _constant(None, self.length)
@@ -159,19 +159,20 @@ class _Rules:
         if not prefix:
             return _constant(None, self.length)
         shortest = pc.utf8_slice_codeunits(bounds.minimum, 0, len(prefix))
-        return pc.and_kleene(pc.less_equal(shortest, prefix), pc.greater_equal(bounds.maximum, prefix))
+        start = scalar(prefix)
+        return pc.and_kleene(pc.less_equal(shortest, start), pc.greater_equal(bounds.maximum, start))
 
     def _compare(self, operator: str, literal: ast.Literal, bounds: Bounds) -> pa.BooleanArray:
         if literal.value is None:
             return _constant(False, self.length)
         name = literal.data_type.name
         if _is_nan(literal.value) or (name in FLOATING and operator in (">", ">=", "<>")):
-            # Many writers leave NaN out of the bounds, and NaN is greater than all numbers.
+            # Many writers ignore NaN in bounds, and NaN is greater than all numbers.
             return _constant(None, self.length)
         limits = _limits(literal, operator)
         if limits is None:
             return _constant(None, self.length)
-        low, high = limits  # values may be as low as `low` allows and as high as `high` allows
+        low, high = limits  # the interval of values that count as equal to the literal
         match operator:
             case "=" | "<=>":
                 return pc.and_kleene(pc.less_equal(bounds.minimum, high), pc.greater_equal(bounds.maximum, low))
@@ -194,7 +195,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _limits(literal: ast.Literal, operator: str) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """Return a literal as the two limits that bounds are compared with; they differ where bounds are not exact.
+    """Return the lower and upper limit of a literal to compare bounds with; they differ if bounds are not exact.
 
     ``minimum <= high`` and ``maximum >= low`` must hold in a file with a value equal to the literal.
     """
@@ -202,25 +203,25 @@ def _limits(literal: ast.Literal, operator: str) -> tuple[pa.Scalar, pa.Scalar] 
     if isinstance(literal.data_type, DecimalType):
         number = float(value)
         margin = abs(number) * _DECIMAL_MARGIN
-        return pa.scalar(number - margin, pa.float64()), pa.scalar(number + margin, pa.float64())
+        return scalar(number - margin, pa.float64()), scalar(number + margin, pa.float64())
     if name in INTEGRAL:
         return _integer_limits(value, operator)
     if name in FLOATING:
-        # Of a column that is, or was, of type float the shortest text is written; its value lies up to half a digit beside.
+        # Floats are written as their shortest decimal text, which may differ from the value by up to half a digit.
         margin = abs(value) * _FLOAT_MARGIN if math.isfinite(value) else 0.0
-        return pa.scalar(value - margin, pa.float64()), pa.scalar(value + margin, pa.float64())
+        return scalar(value - margin, pa.float64()), scalar(value + margin, pa.float64())
     if name in ("timestamp", "timestamp_ntz"):
         kind = pa.timestamp("us", "UTC") if name == "timestamp" else pa.timestamp("us")
-        try:  # the maximum was cut to milliseconds
-            return pa.scalar(value - _MILLISECOND, kind), pa.scalar(value, kind)
+        try:  # the maximum was truncated to milliseconds
+            return scalar(value - _MILLISECOND, kind), scalar(value, kind)
         except OverflowError:
             return None
-    exact = pa.scalar(value)
+    exact = scalar(value)
     return exact, exact
 
 
 def _integer_limits(value: int | decimal.Decimal, operator: str) -> tuple[pa.Scalar, pa.Scalar] | None:
     if not -(2**63) <= value < 2**63 or (operator == "<>" and not isinstance(value, int)):
         return None
-    low = pa.scalar(math.ceil(value), pa.int64())
-    return low, low if isinstance(value, int) else pa.scalar(math.floor(value), pa.int64())
+    low = scalar(math.ceil(value), pa.int64())
+    return low, low if isinstance(value, int) else scalar(math.floor(value), pa.int64())

@@ -1,13 +1,16 @@
-"""Parquet footers of many files, read by ranges and without the data."""
+"""Reading the Parquet footers of many files by ranges, without the data."""
 
 from __future__ import annotations
 
+import datetime as dt
 import io
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import StagedFileException
+from airflow_delta.log.schema.partition_values import EPOCH
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,14 +20,15 @@ if TYPE_CHECKING:
 
 _TAIL = 64 * 1024
 _MAGIC = b"PAR1"
-_FIXED = 8  # length of the footer, and the magic number
+PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+_FIXED = 8  # bytes of the footer length and the magic number
 
 
 def read_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8) -> list[pq.FileMetaData]:
     """Return the footer of each file, in order.
 
-    :param concurrency: ranges that are read at a time.
-    :raises StagedFileException: a file is gone, shorter than listed, or no Parquet file; names it.
+    :param concurrency: number of ranges read at a time.
+    :raises StagedFileException: if a file is gone, shorter than listed, or not a Parquet file; names the file.
     """
     if len(statuses) <= 1 or concurrency <= 1:
         return [_read_footer(store, status) for status in statuses]
@@ -35,18 +39,18 @@ def read_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: i
 def leaf_paths(footer: pq.FileMetaData) -> list[tuple[str, ...]]:
     """Return the path of each leaf column, in order: the names of the fields from the top.
 
-    Parquet's own text of a path joins names with dots, which names may hold as well: the column ``a.b`` and the field ``b`` of
-    a struct ``a`` would be one. Below a list or a map the path goes on with ``element``, ``key`` and ``value``.
+    Parquet joins the names of a path with dots, but names may contain dots too: the column ``a.b`` and the field ``b`` of a
+    struct ``a`` would be the same. Below a list or a map the path continues with ``element``, ``key`` and ``value``.
     """
     import pyarrow as pa
 
     try:
         paths = [path for field in footer.schema.to_arrow_schema() for path in _leaves(field.type, (field.name,))]
-    except pa.ArrowException:  # a type that Arrow does not know
+    except pa.ArrowException:  # a type unknown to Arrow
         paths = []
     if len(paths) == footer.num_columns:
         return paths
-    # Without the tree, text says it only where no name can hold a dot: leaves at the top, without one.
+    # Without the schema tree, only top-level columns without a dot in their text are unambiguous.
     texts = [footer.schema.column(index).path for index in range(footer.num_columns)]
     return [(text,) if "." not in text else (text, "") for text in texts]
 
@@ -69,14 +73,31 @@ def _leaves(data_type: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str
         yield path
 
 
+def instant_of(statistics: pq.Statistics) -> Callable[[int], dt.datetime] | None:
+    """Return the function from a physical value to the point in time it stands for; ``None`` for columns of other types.
+
+    pyarrow's own ``min`` and ``max`` import pandas for timestamps.
+    """
+    if statistics.physical_type != "INT64" or statistics.logical_type.type != "TIMESTAMP":
+        return None
+    logical = json.loads(statistics.logical_type.to_json())
+    return timestamps(PER_SECOND[logical["timeUnit"]], zoned=logical["isAdjustedToUTC"])
+
+
+def timestamps(per_second: int, *, zoned: bool) -> Callable[[int], dt.datetime]:
+    """Return the function from a number of ticks since the epoch to a point in time, cut to microseconds."""
+    epoch = EPOCH if zoned else EPOCH.replace(tzinfo=None)
+    return lambda raw: epoch + dt.timedelta(microseconds=raw * 1_000_000 // per_second)
+
+
 def try_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8) -> list[pq.FileMetaData | str]:
-    """Return the footer of each file in order, or why a file is no Parquet file: both of its ends must say that it is."""
+    """Return the footer of each file in order, or why it is not a Parquet file: both ends must have the magic number."""
 
     def look(status: FileStatus) -> pq.FileMetaData | str:
         try:
             footer = _read_footer(store, status)
             if store.read_range(status.path, 0, len(_MAGIC)) != _MAGIC:
-                return "no Parquet mark at its beginning"
+                return "it does not start with the Parquet magic number"
         except _Broken as error:
             return error.why
         return footer
@@ -104,10 +125,10 @@ def _read_footer(store: LogStore, status: FileStatus) -> pq.FileMetaData:
             raise _broken(store, status, f"it has {len(tail)} bytes at its end and no Parquet mark")
         needed = int.from_bytes(tail[-_FIXED:-4], "little") + _FIXED
         if needed > status.size:
-            raise _broken(store, status, f"its footer claims {needed} bytes, the file has {status.size}")
+            raise _broken(store, status, f"its footer claims {needed} bytes, but the file has {status.size}")
         if needed > len(tail):
             tail = store.read_range(status.path, status.size - needed, needed)
-        # The reader wants the mark at the front, too; the data between are not looked at.
+        # The reader checks the magic number at the front too, but does not read the data between.
         return pq.read_metadata(io.BytesIO(_MAGIC + tail[-needed:]))
     except FileNotFoundError as error:
         raise _broken(store, status, "it is gone") from error

@@ -1,6 +1,6 @@
-"""Statistics of a data file (``stats`` of an ``add`` action) out of its Parquet footer.
+"""The statistics of a data file (``stats`` of an ``add`` action) from its Parquet footer.
 
-What a footer does not tell for certain is left out, which readers take as unknown. Bounds may be wider than the data, never
+Anything that the footer does not say for certain is left out, which means unknown. Bounds may be wider than the data, but never
 narrower.
 """
 
@@ -17,10 +17,9 @@ import msgspec
 
 from airflow_delta.log.features.indexed_columns import indexed_leaves
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.partition_values import EPOCH
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType
 from airflow_delta.log.schema.walk import folded
-from airflow_delta.log.statistics.footers import leaf_paths, read_footers
+from airflow_delta.log.statistics.footers import PER_SECOND, leaf_paths, read_footers, timestamps
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["indexed_leaves", "read_footers", "stats_from_footer", "truncate_max", "truncate_min"]
 
 _MAX_CHARACTER = chr(0x10FFFF)
-_PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 
 
 def truncate_min(text: str, length: int) -> str | None:
@@ -37,9 +35,9 @@ def truncate_min(text: str, length: int) -> str | None:
 
 
 def truncate_max(text: str, length: int) -> str | None:
-    """Return an upper bound of about ``length`` characters, ``None`` when there is none.
+    """Return an upper bound of about ``length`` characters, ``None`` if there is none.
 
-    What is cut off is made up for by a character that is greater than the first one cut off (Delta's ``StatisticsCollection``).
+    A truncated text ends with a character greater than the first one that was cut off (Delta's ``StatisticsCollection``).
     """
     if len(text) <= length:
         return text
@@ -62,7 +60,7 @@ def stats_from_footer(
     """Return the statistics of a file as JSON text: ``numRecords``, ``minValues``, ``maxValues``, ``nullCount``.
 
     :param schema: the table's schema, with or without its partition columns.
-    :param tight_bounds: say that the bounds are those of the rows (``tightBounds``), for a table with deletion vectors.
+    :param tight_bounds: add ``tightBounds``, for a table with deletion vectors.
     """
     paths = leaf_paths(footer)
     by_path = {path: i for i, path in enumerate(paths)}
@@ -92,9 +90,9 @@ def stats_from_footer(
 
 
 def _nulls_of_group(footer: pq.FileMetaData, paths: Sequence[tuple[str, ...]], leaf: Leaf) -> int | None:
-    """Return the number of nulls in a column that is a group in the file, as far as its first leaf tells.
+    """Return the number of nulls in a column that is a group in the file, if its first leaf shows it.
 
-    A leaf below a list counts empty lists like null ones: only that there is none of either is certain.
+    A leaf below a list counts empty lists like null ones, so only a count of zero is certain.
     """
     above = leaf.physical_path if leaf.data_type.name != "variant" else (*leaf.physical_path, "metadata")
     index = next((i for i, path in enumerate(paths) if path[: len(above)] == above), None)
@@ -123,7 +121,7 @@ class _Merged:
     def __init__(self, footer: pq.FileMetaData, index: int, leaf: Leaf) -> None:
         self.leaf = leaf
         self.column = footer.schema.column(index)
-        # parquet-mr (Spark) shows a NaN as the maximum; other writers leave NaN out of the bounds without a trace.
+        # parquet-mr (Spark) writes NaN as the maximum; other writers silently ignore NaN in bounds.
         self.sees_nan = (footer.created_by or "").startswith("parquet-mr")
         self.null_count: int | None = 0
         self.low: Any = None
@@ -138,7 +136,7 @@ class _Merged:
         known_nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
         self.null_count = None if known_nulls is None or self.null_count is None else self.null_count + known_nulls
         if known_nulls == num_values:
-            return  # nothing but nulls: no bounds are needed
+            return  # only nulls: no bounds needed
         if value_of is None or statistics is None or not statistics.has_min_max:
             self.bounded = False
             return
@@ -154,7 +152,7 @@ class _Merged:
         self.high = high if self.high is None else max(self.high, high)
 
     def result(self, prefix: int) -> tuple[int | None, Any, Any]:
-        """Return null count, lower and upper bound as JSON values, each ``None`` when unknown."""
+        """Return null count, lower and upper bound as JSON values, each ``None`` if unknown."""
         if not self.bounded or self.low is None:
             return self.null_count, None, None
         low, high = self.low, self.high
@@ -176,13 +174,13 @@ def _json(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return msgspec.Raw(f"{value:f}".encode())  # a number with all its digits
     if isinstance(value, dt.datetime):
-        text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")  # cuts down
+        text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")  # rounds down
         return f"{text}Z" if value.tzinfo else text
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
 def _converter(column: Any, leaf: Leaf) -> Callable[[Any], Any] | None:
-    """Return the function from a physical value to a value of the column's type, ``None`` when the file has another type."""
+    """Return a function from physical values to values of the column's type, ``None`` if the file has another type."""
     physical, name = column.physical_type, leaf.data_type.name
     logical = json.loads(column.logical_type.to_json())
     kind = logical.get("Type")
@@ -197,13 +195,8 @@ def _converter(column: Any, leaf: Leaf) -> Callable[[Any], Any] | None:
     if name == "date" and physical == "INT32" and kind == "Date":
         return lambda raw: dt.date(1970, 1, 1) + dt.timedelta(days=raw)
     if name in ("timestamp", "timestamp_ntz") and physical == "INT64" and kind == "Timestamp":
-        return _timestamp_converter(_PER_SECOND[logical["timeUnit"]], zoned=name == "timestamp")
+        return timestamps(PER_SECOND[logical["timeUnit"]], zoned=name == "timestamp")
     return None
-
-
-def _timestamp_converter(per_second: int, *, zoned: bool) -> Callable[[int], dt.datetime]:
-    epoch = EPOCH if zoned else EPOCH.replace(tzinfo=None)
-    return lambda raw: epoch + dt.timedelta(microseconds=raw * 1_000_000 // per_second)
 
 
 def _decimal_converter(physical: str, logical: dict[str, Any]) -> Callable[[Any], decimal.Decimal] | None:

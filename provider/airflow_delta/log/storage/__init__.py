@@ -1,1 +1,1 @@
-"""Where the log lies: stores with an atomic put, and the names of its files."""
+"""Log stores: local files and object stores with an atomic put, and the names of the files in the log."""

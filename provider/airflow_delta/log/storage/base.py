@@ -1,4 +1,4 @@
-"""Where a table's files are: the few operations that the log needs of a storage system (Delta's LogStore).
+"""The interface of log stores: the few operations that the log needs of a storage system (Delta's LogStore).
 
 Paths are storage keys relative to the table root, ``/``-separated and not URL-encoded. Two stores exist: local files
 through ``os`` (:mod:`airflow_delta.log.storage.local`) and object stores (:mod:`airflow_delta.log.storage.object`).
@@ -16,13 +16,13 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.masking import has_user_info, masked
 
 UNKNOWN = -1
-"""Size or time that a listing did not ask the store for."""
+"""A size or time that a listing did not ask the store for."""
 
 
 class AmbiguousPutError(OSError):
     """The store did not say whether a put was written (timeout, lost connection, server error).
 
-    Only reading tells. A definite refusal is a :class:`FileExistsError` or another :class:`OSError`.
+    Only reading the file can tell. A definite refusal is a :class:`FileExistsError` or another :class:`OSError`.
     """
 
 
@@ -33,7 +33,7 @@ class FileStatus:
     :param path: key relative to the table root.
     :param size: bytes, or :data:`UNKNOWN`.
     :param modification_time: milliseconds since the epoch, or :data:`UNKNOWN`.
-    :param is_link: :meth:`LogStore.list_recursive` found a symbolic link there; size and time are those of what it leads to.
+    :param is_link: whether :meth:`LogStore.list_recursive` found a symbolic link; size and time are those of its target.
     """
 
     path: str
@@ -43,7 +43,7 @@ class FileStatus:
 
     @property
     def name(self) -> str:
-        """Return the bare file name."""
+        """Return the file name, without directory."""
         return self.path.rpartition("/")[2]
 
 
@@ -51,12 +51,13 @@ class LogStore(ABC):
     """Storage of one table.
 
     Nothing is read, written or deleted through a symbolic link that leads out of the table; in the log and below ``staged/`` no
-    link is followed at all (:class:`~airflow_delta.exceptions.PathOutsideTableException`). The table itself may lie behind one.
+    link is followed at all (:class:`~airflow_delta.exceptions.PathOutsideTableException`). The table directory itself may be a
+    link.
 
-    :ivar root: URI of the table as the user gave it, without trailing slash.
-    :ivar local_root: absolute path when the table is on a local file system, else ``None``.
-    :ivar options: settings that stores of other locations, which the log names, are opened with.
-    :ivar probes: whether the next version is found by asking for it (local) rather than by listing (object stores).
+    :ivar root: URI of the table as given by the user, without a trailing slash.
+    :ivar local_root: absolute path if the table is on a local file system, else ``None``.
+    :ivar options: settings for stores of other locations that the log refers to.
+    :ivar probes: whether the next version is found by trying to read it (local) rather than by listing (object stores).
     """
 
     probes: ClassVar[bool]
@@ -68,12 +69,12 @@ class LogStore(ABC):
     def read(self, path: str) -> bytes:
         """Return a file's content.
 
-        :raises FileNotFoundError: it does not exist.
+        :raises FileNotFoundError: if it does not exist.
         """
 
     @abstractmethod
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Return several files' contents in the order given; concurrently where a read is a round trip."""
+        """Return several files' contents in the given order; an object store reads them concurrently."""
 
     @abstractmethod
     def read_range(self, path: str, start: int, length: int) -> bytes:
@@ -81,42 +82,42 @@ class LogStore(ABC):
 
     @abstractmethod
     def head(self, path: str) -> FileStatus | None:
-        """Return a file's status, or ``None`` when it does not exist."""
+        """Return a file's status, or ``None`` if it does not exist."""
 
     @abstractmethod
     def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:
-        """Return the direct children of a directory whose name is not below ``start_name``, sorted by name.
+        """Return the direct children of a directory from ``start_name`` on, sorted by name.
 
-        :param stat: ``False`` lets a store leave sizes and times :data:`UNKNOWN` where each would cost a call of its own.
-        :returns: an empty list when the directory does not exist.
+        :param stat: with ``False``, sizes and times may be :data:`UNKNOWN` if each would cost a separate call.
+        :returns: an empty list if the directory does not exist.
         """
 
     @abstractmethod
     def list_recursive(self, directory: str) -> Iterator[FileStatus]:
-        """Yield all files below a directory, in no particular order; nothing when it does not exist. Links are not followed."""
+        """Yield all files below a directory, in no particular order; none if it does not exist. Links are not followed."""
 
     @abstractmethod
     def list_directories(self, directory: str) -> list[str]:
-        """Return the names of the directories right below a directory, sorted; what is in them is not listed."""
+        """Return the names of the subdirectories of a directory, sorted, without listing their contents."""
 
     @abstractmethod
     def list_children(self, directory: str) -> tuple[list[str], list[str]]:
-        """Return the names of the files and of the directories right below a directory, sorted."""
+        """Return the names of the files and of the subdirectories in a directory, each sorted."""
 
     @abstractmethod
     def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
-        """Yield the files of the table, one after the other as they are found.
+        """Yield the files of the table as they are found.
 
-        :param skip: says which names right below the table are left out, with all that is below them.
+        :param skip: tells which top-level names to leave out, with everything below them.
         """
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Create a file with this content, unless one is there. A reader sees all of it or none.
+        """Create a file with this content, unless it exists. Readers see all of it or nothing.
 
-        :param durable: ``False`` for files that may get lost in a crash of the machine (hints, checksums).
-        :raises FileExistsError: the file is there already; it was not touched.
-        :raises AmbiguousPutError: the store did not say whether it was written.
+        :param durable: ``False`` for files that may be lost if the machine crashes (hints, checksums).
+        :raises FileExistsError: if the file already exists; it is not touched.
+        :raises AmbiguousPutError: if the store did not say whether it was written.
         """
 
     @abstractmethod
@@ -124,39 +125,39 @@ class LogStore(ABC):
         """Create or replace a file atomically."""
 
     def scratch_file(self) -> BinaryIO:
-        """Return a nameless file for what :meth:`put_file` is to put; it is gone when it is closed."""
+        """Return an unnamed temporary file for :meth:`put_file`; it is deleted when it is closed."""
         import tempfile
 
         return tempfile.TemporaryFile(prefix="delta-log-")
 
     def put_file(self, path: str, file: BinaryIO) -> None:
-        """Create or replace a file atomically with what another one, open for reading, holds from its position on."""
+        """Create or replace a file atomically with the content of an open file, from its position on."""
         self.put(path, file.read())
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; one that is missing is no error."""
+        """Delete files; missing ones are ignored."""
 
     @abstractmethod
     def delete_tree(self, directory: str) -> int:
-        """Delete a directory with all that is below it, and return the number of files deleted."""
+        """Delete a directory with everything below it, and return the number of files deleted."""
 
     @abstractmethod
     def open_input(self, path: str) -> Any:
-        """Open a file for random access, as ``pyarrow.parquet`` accepts it.
+        """Open a file for random access, for ``pyarrow.parquet``.
 
-        :raises FileNotFoundError: it does not exist.
+        :raises FileNotFoundError: if it does not exist.
         """
 
 
 def check_no_user_info(uri: str) -> None:
-    """Refuse a location that brings credentials: it stands in the log, in XCom, in the names of assets and on pages.
+    """Refuse a location with credentials: it appears in the log, in XCom, in asset names and in the UI.
 
-    :raises DeltaIllegalArgumentException: there is a user or a password before its host.
+    :raises DeltaIllegalArgumentException: if there is a user or a password before its host.
     """
     if has_user_info(uri):
         raise DeltaIllegalArgumentException(
-            f"The location {masked(uri)} has credentials in it. Locations are stored and shown as they are: give the credentials "
-            "as login and password of the connection, or as storage options.",
+            f"The location {masked(uri)} contains credentials, but locations are stored and shown in clear text. Put the "
+            "credentials into the connection (login and password) or into storage options.",
             table=masked(uri),
         )

@@ -1,4 +1,4 @@
-"""Stores by URI."""
+"""Opening the log store for a URI."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None) 
 
     :param table_uri: local path, ``file://``, ``s3://`` (``s3a://``), ``gs://``, ``az://`` or ``abfss://`` URI.
     :param storage_options: credentials and settings in the spelling of ``object_store`` (``AWS_ENDPOINT_URL``, any case).
-        Local tables know ``durable`` (``"false"`` skips fsync).
-    :raises DeltaIllegalArgumentException: the URI is empty, has credentials in it, or its scheme is not supported.
+        For local tables: ``durable`` (``"false"`` skips fsync).
+    :raises DeltaIllegalArgumentException: if the URI is empty, contains credentials, or its scheme is not supported.
     """
     if not table_uri or not table_uri.strip():
         raise DeltaIllegalArgumentException("The table location is empty. Pass a path or a URI, for example s3://bucket/table.")
@@ -41,5 +41,5 @@ def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None) 
 
 
 def sibling(store: LogStore, uri: str) -> LogStore:
-    """Return the store of another location, with the settings of one that is open."""
+    """Return the store of another location, with the settings of an open store."""
     return store_for(uri, store.options)

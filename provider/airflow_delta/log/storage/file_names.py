@@ -19,7 +19,7 @@ _COMPACTION = re.compile(r"\.(\d{20})\.compacted\.json")
 
 
 def version_prefix(version: int) -> str:
-    """Return the 20 digits that start the name of every file of a version."""
+    """Return the 20 digits that begin the name of every file of a version."""
     return f"{version:020d}"
 
 
@@ -58,7 +58,7 @@ def sidecar_file(version: int, part: int, parts: int, unique: str) -> str:
 
 
 def split_version(name: str) -> tuple[int, str] | None:
-    """Return the version and the rest of a file's bare name, or ``None`` for a name that does not start with a version."""
+    """Return the version and the rest of a file name, or ``None`` if the name does not start with a version."""
     digits = name[:VERSION_DIGITS]
     if len(digits) == VERSION_DIGITS and digits.isascii() and digits.isdigit():
         return int(digits), name[VERSION_DIGITS:]
@@ -66,7 +66,7 @@ def split_version(name: str) -> tuple[int, str] | None:
 
 
 def multi_part(rest: str) -> tuple[int, int] | None:
-    """Return (part, number of parts) when ``rest``, a name without its version, is a part of a multi-part checkpoint."""
+    """Return (part, number of parts) if ``rest``, a name without its version, is a part of a multi-part checkpoint."""
     match = _MULTI_PART.fullmatch(rest)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -77,12 +77,12 @@ def is_uuid_checkpoint(rest: str) -> bool:
 
 
 def compaction_end(rest: str) -> int | None:
-    """Return the last version when ``rest``, a name without its first version, is a log compaction file; else ``None``."""
+    """Return the last version if ``rest``, a name without its first version, is a log compaction file, else ``None``."""
     match = _COMPACTION.fullmatch(rest)
     return int(match[1]) if match else None
 
 
 def commit_version(path: str) -> int | None:
-    """Return the version of a commit file's path or bare name, or ``None`` when it is something else."""
+    """Return the version of a commit file, given its path or name, or ``None`` if it is not a commit file."""
     split = split_version(path.rpartition("/")[2])
     return split[0] if split is not None and split[1] == COMMIT_SUFFIX else None

@@ -1,4 +1,4 @@
-"""Tables on a local (or mounted) file system, through ``os``: safe across forks, atomic and durable puts."""
+"""Tables on a local (or mounted) file system, through ``os``: safe across forks, with atomic and durable puts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXD
 _COPIED_AT_ONCE = 4 << 20
 _READ_AT_ONCE = 16 << 20
 
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # or a pipe with nobody at the other end would be waited for
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # else opening a pipe would wait for a writer
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LINK = {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}
-"""What systems say of a link that is not to be followed."""
+"""Errors of systems for a link that must not be followed."""
 
 _NO_LINKS = (LOG_DIRECTORY, "staged")
-"""Directories whose files are written by programs that make no links."""
+"""Directories whose writers never create links."""
 
 
 def local_path(table_uri: str) -> str:
@@ -90,7 +90,7 @@ class LocalStore(LogStore):
         return descriptor
 
     def _open_folder(self, directory: str) -> int:
-        """Open a directory, one component after the other: it costs less than to resolve each path, and cannot be raced."""
+        """Open a directory component by component, which is cheaper than resolving each path, and free of races."""
         first, *rest = [part for part in directory.split("/") if part not in ("", ".")] or [""]
         if ".." in rest or first == "..":
             raise self._outside(directory, "leads out of it")
@@ -107,9 +107,9 @@ class LocalStore(LogStore):
         return folder
 
     def _resolve(self, path: str, error: OSError) -> str:
-        """Return where a path leads through links, when that is below the table and the path is neither of the log nor staged.
+        """Return the target of a path with links, if it is below the table and the path is not in the log or in ``staged/``.
 
-        :param error: why it was not opened; raised again when no link is to blame.
+        :param error: why it was not opened; raised again if a link is not the reason.
         """
         parts = path.split("/")
         places = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
@@ -122,15 +122,15 @@ class LocalStore(LogStore):
 
     def _outside(self, path: str, what: str) -> PathOutsideTableException:
         return PathOutsideTableException(
-            f"{path} of table {self.root} {what}. Links are followed nowhere in {' and '.join(_NO_LINKS)}, and elsewhere only to "
-            "files of the table. Put the file itself there, or remove the link.",
+            f"{path} of table {self.root} {what}. Links are never followed in {' and '.join(_NO_LINKS)}, and elsewhere only to "
+            "files of the table. Replace the link by the file itself, or remove it.",
             table=self.root,
         )
 
     def _not_regular(self, path: str) -> DeltaLogCorruptedException:
         return DeltaLogCorruptedException(
-            f"{self._absolute(path)}, which the log of table {self.root} names or holds, is not a regular file but a "
-            "directory, a device, a pipe or a socket, so it is not read. Remove it, and restore the file from a backup.",
+            f"{self._absolute(path)} of table {self.root} is not a regular file but a directory, a device, a pipe or a "
+            "socket, so it is not read. Remove it, and restore the file from a backup.",
             table=self.root,
         )
 
@@ -142,7 +142,7 @@ class LocalStore(LogStore):
         try:
             size = os.fstat(descriptor).st_size
             data = os.read(descriptor, size + 1)
-            if len(data) != size:  # the kernel stops a read at 2 GiB; a growing file is read to its end
+            if len(data) != size:  # one read returns at most 2 GiB, and the file may have grown
                 chunks = [data]
                 while chunk := os.read(descriptor, 1 << 24):
                     chunks.append(chunk)
@@ -152,7 +152,7 @@ class LocalStore(LogStore):
             os.close(descriptor)
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Return several files' contents in the order given."""
+        """Return several files' contents in the given order."""
         return [self.read(path) for path in paths]
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
@@ -160,7 +160,7 @@ class LocalStore(LogStore):
         with os.fdopen(self._open(path), "rb", buffering=0) as file:
             file.seek(start)
             chunks: list[bytes] = []
-            # In pieces: what the file lacks of the length takes no memory.
+            # In pieces, so that no memory is allocated beyond the end of the file.
             while length > 0 and (chunk := file.read(min(length, _READ_AT_ONCE))):
                 chunks.append(chunk)
                 length -= len(chunk)
@@ -175,7 +175,7 @@ class LocalStore(LogStore):
         return FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:
-        """Return the direct children of a directory from a name on."""
+        """Return the direct children of a directory from ``start_name`` on."""
         try:
             folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -191,7 +191,7 @@ class LocalStore(LogStore):
         return [status for status in found if status is not None]
 
     def list_recursive(self, directory: str) -> Iterator[FileStatus]:
-        """Yield all files below a directory; of a link, what it leads to, marked as such."""
+        """Yield all files below a directory; a link is marked, with the size and time of its target."""
         try:
             os.close(self._open_folder(directory))
             with os.scandir(self._absolute(directory) if directory else self.local_root) as entries:
@@ -205,12 +205,12 @@ class LocalStore(LogStore):
                 continue
             try:
                 status = entry.stat()
-            except FileNotFoundError:  # deleted while we list, or a dangling link
+            except FileNotFoundError:  # deleted during the listing, or a dangling link
                 continue
             yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000, entry.is_symlink())
 
     def list_directories(self, directory: str) -> list[str]:
-        """Return the names of the directories right below a directory."""
+        """Return the names of the subdirectories of a directory."""
         try:
             folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -222,13 +222,13 @@ class LocalStore(LogStore):
             os.close(folder)
 
     def list_children(self, directory: str) -> tuple[list[str], list[str]]:
-        """Return the names of the files and of the directories right below a directory."""
+        """Return the names of the files and of the subdirectories in a directory."""
         directories = self.list_directories(directory)
         names = {status.name for status in self.list_from(directory, "", stat=False)}
         return sorted(names.difference(directories)), directories
 
     def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
-        """Yield the files of the table that are not below certain names."""
+        """Yield the files of the table, except those below skipped names."""
         files, directories = self.list_children("")
         for name in files:
             if not skip(name):
@@ -252,7 +252,7 @@ class LocalStore(LogStore):
     # -- writing --------------------------------------------------------------------------------------------------------------
 
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Create a file, unless one is there: an unnamed file is written, synced and then linked to its name."""
+        """Create a file, unless it exists: an unnamed file is written, synced and then linked to its name."""
         target = self._absolute(path)
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
@@ -272,10 +272,10 @@ class LocalStore(LogStore):
         self._replace(path, (data,))
 
     def scratch_file(self) -> BinaryIO:
-        """Return a nameless file beside the log where there is such a thing, so that putting it copies nothing."""
+        """Return an unnamed file in the log directory if the system supports it, so that putting it copies nothing."""
         if self._anonymous_files:
             directory = self._absolute(LOG_DIRECTORY)
-            with contextlib.suppress(OSError):  # then any other place will do
+            with contextlib.suppress(OSError):  # then any other place is fine
                 descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
                 file = os.fdopen(descriptor, "w+b")
                 self._scratch.add(file)
@@ -283,13 +283,13 @@ class LocalStore(LogStore):
         return super().scratch_file()
 
     def put_file(self, path: str, file: BinaryIO) -> None:
-        """Create or replace a file with another's content: by giving a :meth:`scratch_file` a name, else copying it in parts."""
+        """Create or replace a file with another's content, by linking a :meth:`scratch_file` or else copying in parts."""
         if file in self._scratch and file.tell() == 0 and self._replace(path, file):
             return
         self._replace(path, iter(lambda: file.read(_COPIED_AT_ONCE), b""))
 
     def _replace(self, path: str, content: Iterable[bytes] | BinaryIO) -> bool:
-        """Put a complete file in the place of another; ``False`` when ``content`` is a file that cannot be linked."""
+        """Replace a file by a complete new one; ``False`` if ``content`` is a file that cannot be linked."""
         directory, name = os.path.split(path)
         folder = self._open_directory(directory)
         temporary = f".{name}.{uuid.uuid4().hex}.tmp"
@@ -300,7 +300,7 @@ class LocalStore(LogStore):
                         return False
                 else:
                     self._write_new(folder, temporary, content, self._durable)
-                # Hadoop's checksum of the file that was there; against it, its readers would take the new one for damaged.
+                # Hadoop's checksum of the replaced file, by which its readers would consider the new one damaged.
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f".{name}.crc", dir_fd=folder)
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -315,7 +315,7 @@ class LocalStore(LogStore):
             os.close(folder)
 
     def _link_scratch(self, folder: int, name: str, file: io.IOBase) -> bool:
-        """Give a nameless file a name; ``False`` where it lies elsewhere or the system cannot."""
+        """Link an unnamed file to a name; ``False`` if it is on another file system or the system cannot do it."""
         file.flush()
         if self._durable:
             os.fsync(file.fileno())
@@ -348,7 +348,7 @@ class LocalStore(LogStore):
                     os.close(parent)
 
     def _link_anonymous(self, folder: int, name: str, data: bytes, durable: bool) -> bool:
-        """Put through ``O_TMPFILE`` and ``linkat``; return ``False`` where the file system has no such thing."""
+        """Put through ``O_TMPFILE`` and ``linkat``; return ``False`` if the file system does not support it."""
         try:
             descriptor = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
         except OSError as error:
@@ -381,14 +381,14 @@ class LocalStore(LogStore):
             try:
                 os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError as error:
-                # Over NFS the answer to a link that was made can get lost: the second name then counts as a link.
+                # Over NFS the reply to a successful link may be lost; the link count then shows the second name.
                 if os.stat(temporary, dir_fd=folder).st_nlink == 2:
                     return
                 if error.errno in _NO_LINK:
                     raise OSError(
                         error.errno,
-                        f"The file system of {self.local_root} has no hard links, so a commit cannot be put there atomically. "
-                        "Keep the table on a file system with hard links or on an object store",
+                        f"The file system of {self.local_root} does not support hard links, so commits cannot be atomic. "
+                        "Move the table to a file system with hard links, or to an object store",
                     ) from error
                 raise
         finally:
@@ -409,13 +409,13 @@ class LocalStore(LogStore):
     def _sync_directory(folder: int, target: str) -> None:
         try:
             os.fsync(folder)
-        except OSError as error:  # the file is visible, but whether its name survives a crash is unknown
+        except OSError as error:  # the file is visible, but its name may not survive a crash
             raise AmbiguousPutError(error.errno, f"The directory entry of {target} could not be synced") from error
 
     # -- deleting -------------------------------------------------------------------------------------------------------------
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; one that is missing is no error."""
+        """Delete files; missing ones are ignored."""
         with _Folders(self) as folders:
             for path in paths:
                 directory, _, name = path.rpartition("/")
@@ -423,9 +423,9 @@ class LocalStore(LogStore):
                     os.unlink(name, dir_fd=folders.open(directory))
 
     def delete_tree(self, directory: str) -> int:
-        """Delete a directory with all that is below it; symbolic links are unlinked, not followed."""
+        """Delete a directory with everything below it; symbolic links are unlinked, not followed."""
         if not directory.strip("/"):
-            raise DeltaIllegalArgumentException(f"Refused to delete the whole table directory of {self.root}.", table=self.root)
+            raise DeltaIllegalArgumentException(f"Refusing to delete the whole table directory of {self.root}.", table=self.root)
         try:
             folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -443,7 +443,7 @@ class LocalStore(LogStore):
                     except NotADirectoryError:
                         os.unlink(name, dir_fd=base)
                         count += 1
-                    except OSError:  # another process put a file there meanwhile
+                    except OSError:  # another process created a file there meanwhile
                         continue
         finally:
             os.close(folder)
@@ -453,7 +453,7 @@ class LocalStore(LogStore):
 
 
 class _Folders:
-    """The directory that was opened last: what is deleted in a row mostly lies in one."""
+    """Keeps the last directory open: consecutive deletions are mostly in the same one."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -461,7 +461,7 @@ class _Folders:
         self._folder = -1
 
     def open(self, directory: str) -> int:
-        """Return a descriptor of a directory; it is good until the next call."""
+        """Return a descriptor of a directory, valid until the next call."""
         if directory != self._directory:
             self.close()
             self._folder = self._store._open_folder(directory)
@@ -469,7 +469,7 @@ class _Folders:
         return self._folder
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open directory, if any."""
         if self._directory is not None:
             self._directory = None
             os.close(self._folder)

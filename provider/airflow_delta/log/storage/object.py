@@ -1,7 +1,7 @@
 """Tables on S3, Google Cloud Storage and Azure, through obstore.
 
 A commit is a conditional put (``If-None-Match: *`` on S3), so two writers cannot both create a version. Conditional puts are sent
-once: were they retried below us, a lost answer would look like a lost race.
+once: if the client retried them, a lost reply would look like a lost race.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLIENT_OPTIONS = {
     "timeout",
     "user_agent",
 }
-# Options of other Delta clients that say how *they* make puts safe; here puts are always conditional.
+# Options by which other Delta clients make puts safe; here puts are always conditional.
 _FOREIGN_OPTIONS = {
     "aws_s3_allow_unsafe_rename",
     "aws_s3_locking_provider",
@@ -56,7 +56,7 @@ T = TypeVar("T")
 class ObjectStore(LogStore):
     """A table on an object store; the client is made on first use, never at import or in a parent process.
 
-    :param table_uri: ``s3://bucket/prefix`` and the like. The part after the bucket is the key as it is, not URL-encoded.
+    :param table_uri: ``s3://bucket/prefix`` and the like. The part after the bucket is the key itself, not URL-encoded.
     :param options: settings in the spelling of ``object_store``, any case; also ``allow_http`` and the other client options.
     """
 
@@ -79,7 +79,7 @@ class ObjectStore(LogStore):
     # -- the client -----------------------------------------------------------------------------------------------------------
 
     def _client(self) -> Any:
-        """Return the client that retries; for everything but conditional puts."""
+        """Return the client with retries, for everything except conditional puts."""
         check_runtime(self.root)
         if self._reader is None:
             self._reader = self._make(None)
@@ -128,15 +128,15 @@ class ObjectStore(LogStore):
             return stores.AzureStore(container, **arguments)
         except (BaseError, ValueError, TypeError) as error:
             raise DeltaIllegalArgumentException(
-                f"The storage options of table {self.root} are not understood: {self._told(error)}. Keys are spelled as in "
-                "object_store, for example AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID.",
+                f"The storage options of table {self.root} are not valid: {self._told(error)}. Use the keys of object_store, "
+                "for example AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID.",
                 table=self.root,
             ) from error
 
     def _told(self, error: BaseException) -> str:
-        """Return what an error says, without what must not be seen: the client's own errors repeat URLs and headers.
+        """Return the message of an error without secrets: the client's errors repeat URLs and headers.
 
-        They are masked in place as well, since a traceback shows them beside ours.
+        The error itself is masked too, since a traceback shows it beside ours.
         """
         told: BaseException | None = error
         for _ in range(_CAUSES):
@@ -169,7 +169,7 @@ class ObjectStore(LogStore):
         return self._call(path, lambda: bytes(obstore.get(client, path).bytes()))
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Return several objects' contents in the order given, read concurrently."""
+        """Return several objects' contents in the given order, read concurrently."""
         if len(paths) < 2:
             return [self.read(path) for path in paths]
         self._client()
@@ -195,8 +195,8 @@ class ObjectStore(LogStore):
             return None
 
     def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:  # noqa: ARG002 - told anyway
-        """Return the direct children of a directory from a name on; the store skips what is before."""
-        # The offset is exclusive: all but the last character of the name sorts right below every name wanted.
+        """Return the direct children of a directory from ``start_name`` on; the store skips earlier ones."""
+        # The offset is exclusive: the name without its last character sorts before all requested names.
         found = []
         for status in self._list(f"{directory}/", offset=f"{directory}/{start_name[:-1]}" if start_name else None):
             name = status.path[len(directory) + 1 :]
@@ -209,7 +209,7 @@ class ObjectStore(LogStore):
         yield from self._list(f"{directory}/" if directory else None)
 
     def list_directories(self, directory: str) -> list[str]:
-        """Return the names of what stands between a directory and the next slash."""
+        """Return the names between a directory and the next slash."""
         import obstore
 
         client = self._client()
@@ -220,7 +220,7 @@ class ObjectStore(LogStore):
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
 
     def list_children(self, directory: str) -> tuple[list[str], list[str]]:
-        """Return what stands between a directory and the next slash, and the names that no slash follows."""
+        """Return the names in a directory that no slash follows (files), and those that a slash follows (directories)."""
         import obstore
 
         client = self._client()
@@ -233,7 +233,7 @@ class ObjectStore(LogStore):
         return files, sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
 
     def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
-        """Yield the objects of the table that are not below certain names, whose pages are not fetched."""
+        """Yield the objects of the table, except those below skipped names, whose pages are not fetched."""
         offset: str | None = None
         while True:
             for status in self._list(None, offset):
@@ -241,13 +241,13 @@ class ObjectStore(LogStore):
                 if not skip(first):
                     yield status
                 elif slash and offset != (beyond := f"{first}/~"):
-                    offset = beyond  # goes on behind what is below that name
+                    offset = beyond  # continue after everything below that name
                     break
             else:
                 return
 
     def _list(self, prefix: str | None, offset: str | None = None) -> Iterator[FileStatus]:
-        """Yield objects in order, without markers of directories (``p=1/``), whose paths come without the slash at their end."""
+        """Yield objects in order, except directory markers (``p=1/``), which the client lists without their trailing slash."""
         own, empty = (prefix or "").rstrip("/"), None
         for status in self._objects(prefix, offset):
             if empty is not None and not status.path.startswith(f"{empty.path}/") and self.head(empty.path) is not None:
@@ -256,7 +256,7 @@ class ObjectStore(LogStore):
             if status.size:
                 yield status
             elif not _is_marker(status, own):
-                empty = status  # a marker if objects follow below it, or if there is no object of that name
+                empty = status  # a marker if objects follow below it, or if no object has exactly that name
         if empty is not None and self.head(empty.path) is not None:
             yield empty
 
@@ -294,7 +294,7 @@ class ObjectStore(LogStore):
     # -- writing --------------------------------------------------------------------------------------------------------------
 
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002 - always durable here
-        """Create an object, unless one is there."""
+        """Create an object, unless it exists."""
         import obstore
         from obstore import exceptions as errors
 
@@ -303,12 +303,12 @@ class ObjectStore(LogStore):
             try:
                 obstore.put(client, path, data, mode="create", use_multipart=False)
             except errors.AlreadyExistsError as error:
-                # A store may also answer so (409) while another put of the key is under way, which may yet fail.
+                # A store may also reply 409 while another put of the key is in progress, which may still fail.
                 if self.head(path) is not None:
                     raise FileExistsError(f"{self.root}/{path}") from error
                 if attempt == _CONFLICT_RETRIES:
                     raise OSError(
-                        f"{self.root}/{path} cannot be put: the store reports a conflict, but nothing is there"
+                        f"{self.root}/{path} cannot be written: the store reports a conflict, but the object does not exist"
                     ) from error
                 time.sleep(_CONFLICT_WAIT * (attempt + 1))
                 continue
@@ -317,9 +317,9 @@ class ObjectStore(LogStore):
             except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
                 raise PermissionError(f"{self.root}/{path}: {self._told(error)}") from error
             except (errors.NotFoundError, FileNotFoundError, errors.InvalidPathError, errors.NotSupportedError) as error:
-                raise OSError(f"{self.root}/{path} cannot be put: {self._told(error)}") from error
+                raise OSError(f"{self.root}/{path} cannot be written: {self._told(error)}") from error
             except (errors.BaseError, OSError) as error:
-                raise AmbiguousPutError(f"It is not known whether {self.root}/{path} was put: {self._told(error)}") from error
+                raise AmbiguousPutError(f"It is unknown whether {self.root}/{path} was written: {self._told(error)}") from error
             return
 
     def put(self, path: str, data: bytes) -> None:
@@ -332,7 +332,7 @@ class ObjectStore(LogStore):
     # -- deleting -------------------------------------------------------------------------------------------------------------
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects; one that is missing is no error."""
+        """Delete objects; missing ones are ignored."""
         import obstore
 
         client = self._client()
@@ -351,14 +351,14 @@ class ObjectStore(LogStore):
     def delete_tree(self, directory: str) -> int:
         """Delete all objects below a directory."""
         if not directory.strip("/"):
-            raise DeltaIllegalArgumentException(f"Refused to delete the whole table directory of {self.root}.", table=self.root)
+            raise DeltaIllegalArgumentException(f"Refusing to delete the whole table directory of {self.root}.", table=self.root)
         paths = [status.path for status in self.list_recursive(directory)]
         self.delete(paths)
         return len(paths)
 
 
 def _is_marker(empty: FileStatus, listed: str) -> bool:
-    """Tell whether an empty object marks the directory that is listed, or, as older Hadoops do it, another one."""
+    """Tell whether an empty object marks the listed directory, or another one, as written by older Hadoop versions."""
     return empty.path == listed or empty.name.endswith("_$folder$")
 
 

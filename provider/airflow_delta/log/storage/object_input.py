@@ -1,4 +1,4 @@
-"""An object as a seekable file, read in ranges: what Arrow's Parquet reader needs."""
+"""An object as a seekable file, read in ranges, for Arrow's Parquet reader."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
 _TAIL = 64 * 1024
-"""Bytes read when the end is first asked for: most footers fit."""
+"""Bytes read when the end is first requested: enough for most footers."""
 
 
 class ObjectInput(io.RawIOBase):
-    """A read-only file over a store's ranged reads; the last range and the tail of the object are kept.
+    """A read-only file over a store's ranged reads; caches the last range and the tail of the object.
 
     :param size: bytes of the object.
     """
@@ -26,11 +26,11 @@ class ObjectInput(io.RawIOBase):
         self._tail: bytes | None = None
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return ``True``."""
         return True
 
     def seekable(self) -> bool:
-        """Tell that it can be sought."""
+        """Return ``True``."""
         return True
 
     def tell(self) -> int:
@@ -48,7 +48,7 @@ class ObjectInput(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to ``size`` bytes; all that remain for -1."""
+        """Return up to ``size`` bytes; all remaining ones for -1."""
         left = max(self._size - self._position, 0)
         length = left if size < 0 else min(size, left)
         if length == 0:

@@ -1,1 +1,1 @@
-"""One optimistic transaction, from its first read to its put and the hooks after it."""
+"""The optimistic transaction: its public class, the put of its log entry, and the hooks after it."""

@@ -1,4 +1,4 @@
-"""The transaction that is active in a thread, and the last version committed from it (Delta keeps both in the session)."""
+"""A thread's active transaction and the last version committed from it (Delta keeps both in the session)."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def get_active() -> OptimisticTransaction | None:
 
 
 def set_active(txn: OptimisticTransaction) -> None:
-    """Make ``txn`` the active transaction of this thread; setting it again changes nothing.
+    """Make ``txn`` the active transaction of this thread; setting it again has no effect.
 
-    :raises DeltaIllegalStateException: another transaction is active (Delta: DELTA_ACTIVE_TRANSACTION_ALREADY_SET).
+    :raises DeltaIllegalStateException: if another transaction is active (Delta: DELTA_ACTIVE_TRANSACTION_ALREADY_SET).
     """
     current = _thread.transaction
     if current is not None and current is not txn:
         raise DeltaIllegalStateException(
-            f"Cannot make the transaction on {txn.log.uri} active: this thread already has one on {current.log.uri} "
+            f"Cannot make the transaction on {txn.log.uri} active: this thread already has an active one on {current.log.uri} "
             f"(version {current.read_version}). Transactions do not nest (DELTA_ACTIVE_TRANSACTION_ALREADY_SET); commit or clear "
-            "that one first.",
+            "the active one first.",
             table=txn.log.uri,
         )
     _thread.transaction = txn
@@ -49,10 +49,10 @@ def clear_active() -> None:
 
 @contextmanager
 def with_active(txn: OptimisticTransaction, *, override_existing: bool = False) -> Iterator[OptimisticTransaction]:
-    """Run the body with ``txn`` as the active transaction, and afterwards with the one that was active before.
+    """Make ``txn`` the active transaction inside a ``with`` block, then restore the one that was active before.
 
-    :param override_existing: replace another transaction that is active, for the body.
-    :raises DeltaIllegalStateException: another transaction is active and not to be overridden.
+    :param override_existing: also if another transaction is active.
+    :raises DeltaIllegalStateException: if another transaction is active and not to be overridden.
     """
     before = _thread.transaction
     if override_existing:
@@ -67,7 +67,7 @@ def with_active(txn: OptimisticTransaction, *, override_existing: bool = False) 
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Run the body without an active transaction (what a post-commit hook does is not part of the commit)."""
+    """Run a ``with`` block without an active transaction (what a post-commit hook does is not part of the commit)."""
     transaction, _thread.transaction = _thread.transaction, None
     try:
         yield
@@ -76,7 +76,7 @@ def suspended() -> Iterator[None]:
 
 
 def last_commit_version_in_session() -> int | None:
-    """Return the version that was last committed from this thread (Delta's ``lastCommitVersionInSession``)."""
+    """Return the last version committed from this thread (Delta's ``lastCommitVersionInSession``)."""
     return _thread.last_version
 
 

@@ -1,4 +1,4 @@
-"""Auto compaction as a request: a commit that leaves many small files says so, and somebody else runs the OPTIMIZE."""
+"""Auto compaction as a request: a commit that leaves many small files asks for an OPTIMIZE, which somebody else runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _EVENT = "delta.commit.hooks.autoOptimize"
 _MAX_PARTITIONS = 128
-"""Partitions that one request names at most (Delta: ``autoCompact.maxNumModifiedPartitions``)."""
+"""Most partitions in one request (Delta: ``autoCompact.maxNumModifiedPartitions``)."""
 
 Partition = tuple[tuple[str, str | None], ...]
 
 
 def wants_auto_compaction(configuration: Mapping[str, str], policy: CommitPolicy) -> bool:
-    """Tell whether auto compaction is on: the policy first, then the deprecated property, then the property of today."""
+    """Tell whether auto compaction is on: the policy decides first, then the deprecated property, then the current one."""
     if policy.auto_compact is not None:
         return policy.auto_compact
     return any(
@@ -34,23 +34,23 @@ def wants_auto_compaction(configuration: Mapping[str, str], policy: CommitPolicy
 
 
 class AutoCompactHook(PostCommitHook):
-    """Requests compaction of the partitions that a commit wrote to, where they hold enough small files (Delta's ``AutoCompact``).
+    """Requests compaction of partitions that a commit wrote to, if they hold enough small files (Delta's ``AutoCompact``).
 
-    Small is a file of up to half the size to write. It costs a look at the table's files, so only tables that ask for it pay.
+    A file is small if it is up to half the size to write. Finding out reads the table's list of files.
     """
 
     name = "Auto Compact"
 
     def __eq__(self, other: object) -> bool:
-        """Be equal to every other: one runs, however often it is registered."""
+        """Equal every other: one runs, however often it is registered."""
         return isinstance(other, AutoCompactHook)
 
     def __hash__(self) -> int:
-        """Hash as all others do."""
+        """Hash like all others."""
         return hash(AutoCompactHook)
 
     def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
-        """Put the request, if one is due, into the outcome of the commit and into the policy's hands."""
+        """Add the request, if one is due, to the outcome of the commit, and hand it to the policy's callback."""
         written = {_key(action.partition_values) for action in actions if isinstance(action, AddFile) and action.data_change}
         if not written:
             record_event(_EVENT, txn.log.uri, {"status": "skipEmptyIngestion"})
@@ -97,7 +97,9 @@ def small_files(files: pa.Table, min_size: int, partitions: set[Partition] | Non
     """
     import pyarrow.compute as pc
 
-    small = files.filter(pc.less_equal(files.column("size"), min_size))
+    from airflow_delta.log.arrow.arrays import scalar
+
+    small = files.filter(pc.less_equal(files.column("size"), scalar(min_size)))
     found: dict[Partition, tuple[int, int]] = {}
     for batch in small.to_batches():
         for values, size in zip(batch.column("partition_values").to_pylist(), batch.column("size").to_pylist(), strict=True):

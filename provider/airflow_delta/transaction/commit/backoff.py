@@ -12,11 +12,11 @@ _PATIENCE = 0.25
 def pause(losses: int, waited: float, shortest: float, longest: float) -> float:
     """Return how many seconds to wait before the next put.
 
-    The first losses are followed up at once: the race is usually over. Then the pauses are drawn from a span that grows with
-    each loss, so that a crowd spreads out, until the commit has waited long; from then on the span shrinks, so that whoever
-    has waited longest gets through.
+    After the first losses there is no wait: the race is usually over. Then pauses are drawn from a range that grows with each
+    loss, so that a crowd spreads out. Once a commit has waited long, its range shrinks, so that whoever has waited longest gets
+    through.
 
-    :param losses: puts that were lost so far.
+    :param losses: puts lost so far.
     :param waited: seconds since the commit began.
     :param shortest: seconds; the lower bound of a pause.
     :param longest: seconds; the upper bound.

@@ -1,4 +1,4 @@
-"""What happens after a commit: the checksum, the checkpoint when one is due, and hooks that a caller registers."""
+"""Post-commit hooks: the checksum, the checkpoint when one is due, and those that a caller registers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaError, PostCommitHookFailedException
+from airflow_delta.log.storage.turn import turn
 from airflow_delta.transaction.commit.active import suspended
 from airflow_delta.transaction.policy.events import record_event
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
 
 logger = logging.getLogger(__name__)
 
 
 class PostCommitHook(ABC):
-    """Something to do right after a successful commit. It cannot undo it, and may start transactions of its own.
+    """Runs right after a successful commit. It cannot undo the commit, and may start transactions of its own.
 
     :ivar name: for messages.
     """
@@ -34,7 +36,7 @@ class PostCommitHook(ABC):
         """
 
     def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
-        """Decide what an error of :meth:`run` means; by default the policy's ``fail_on_hook_error`` does."""
+        """Decide what an error of :meth:`run` means; default: the policy's ``fail_on_hook_error`` decides."""
         if txn.policy.fail_on_hook_error:
             raise PostCommitHookFailedException(
                 f"Version {version} of table {txn.log.uri} is committed, but its post-commit hook {self.name} failed: {error}",
@@ -50,7 +52,7 @@ class ChecksumHook(PostCommitHook):
     name = "Post commit checksum"
 
     def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
-        """Write the checksum, unless a later version is known already; an optional file never fails a commit."""
+        """Write the checksum, unless a later version is already known; an optional file never fails a commit."""
         if not txn.policy.checksum:
             return
         snapshot = txn.log.snapshot
@@ -58,13 +60,15 @@ class ChecksumHook(PostCommitHook):
             txn.log.write_checksum(snapshot)
 
     def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
-        """Let it be: the file is optional."""
+        """Ignore it: the file is optional."""
 
 
 class CheckpointHook(PostCommitHook):
-    """Writes a checkpoint of every ``delta.checkpointInterval``-th version, then deletes what of the log has expired.
+    """Writes a checkpoint of every ``delta.checkpointInterval``-th version, then deletes expired log files.
 
-    :param always: of every version that it is run for.
+    While another process of this machine writes one, a due checkpoint is left to that process.
+
+    :param always: write one of every version that it runs for, whoever else writes one.
     """
 
     name = "Post commit checkpoint trigger"
@@ -73,24 +77,34 @@ class CheckpointHook(PostCommitHook):
         self._always = always
 
     def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
-        """Write a checkpoint when one is due."""
+        """Write a checkpoint if one is due."""
         if txn.policy.checkpoint == "off" or not (self._always or txn.needs_checkpoint):
             return
-        log = txn.log
+        with turn(txn.log.store) as free:
+            if not free and not self._always:
+                logger.info("Version %s of %s gets no checkpoint now: another process is writing one", version, txn.log.uri)
+                return
+            self._write(txn.log, version)
+            later = txn.log.update().version
+            due = later - later % txn.checkpoint_interval
+            if due > version:
+                self._write(txn.log, due)
+
+    def _write(self, log: DeltaLog, version: int) -> None:
         snapshot = log.snapshot if log.snapshot.version == version else log.snapshot_at(version)
         log.checkpoint(snapshot)
         if snapshot.properties.enable_expired_log_cleanup:
             log.clean_up_expired_logs(snapshot)
 
     def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
-        """Let it be: a later commit writes the next checkpoint."""
+        """Ignore it: a later commit writes the next checkpoint."""
 
 
 def run_hooks(hooks: Sequence[PostCommitHook], txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
-    """Run hooks in the order they were registered, none of them as part of an active transaction.
+    """Run hooks in the order they were registered, without an active transaction.
 
-    :raises PostCommitHookFailedException: a hook failed and says that this matters, as may another :class:`DeltaError`. The
-        commit stays, and the hooks after it have run.
+    :raises PostCommitHookFailedException: if a hook failed and its ``handle_error`` raises, possibly another :class:`DeltaError`.
+        The commit stands, and the hooks after it have run.
     """
     failure: DeltaError | None = None
     with suspended():

@@ -1,7 +1,7 @@
-"""The lock that commits to one table from one process take turns with (Delta's ``lockCommitIfEnabled``).
+"""The lock with which commits from one process to one table take turns (Delta's ``lockCommitIfEnabled``).
 
-It makes nothing safe that is not safe without it: the store decides who wins a version. It spares threads of one process the
-races that all but one would lose, and it is held over all attempts of a commit and the update of the log after it.
+Correctness does not need it: the store decides who wins a version. It spares threads of one process races that all but one would
+lose, and is held for all attempts of a commit and the update of the log after it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.policy.policy import CommitPolicy
 
 _POLL = 0.05
-"""Seconds after which a waiting commit looks whether it was cancelled."""
+"""Seconds between a waiting commit's checks whether it was cancelled."""
 
 _WHOLE_OBJECTS = ("s3", "s3a", "s3n", "gs")
-"""Schemes whose stores show an object only once it is complete (Delta's ``LogStore.isPartialWriteVisible`` is false)."""
+"""Schemes of stores that show an object only once it is complete (Delta's ``LogStore.isPartialWriteVisible`` is false)."""
 
 
 class TableLock:
@@ -35,12 +35,12 @@ class TableLock:
     def __init__(self) -> None:
         self._lock = threading.RLock()
 
-    def acquire(self, timeout: float = -1) -> bool:
-        """Take the lock; ``False`` when it was not free within ``timeout`` seconds."""
+    def acquire(self, timeout: float) -> bool:
+        """Acquire the lock; return ``False`` if it was not free within ``timeout`` seconds."""
         return self._lock.acquire(timeout=timeout)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._lock.release()
 
 
@@ -49,7 +49,7 @@ _registry = threading.Lock()
 
 
 def _forget() -> None:
-    """Start anew in a forked child: whoever holds the inherited locks does not exist here."""
+    """Reset the locks in a forked child: the threads that hold them do not exist there."""
     global _registry
     _registry = threading.Lock()
     _locks.clear()
@@ -60,18 +60,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_partial_write_visible(store: LogStore) -> bool:
-    """Tell whether others may see a file of the log before it is written completely, as Delta has it by kind of store."""
+    """Tell whether others may see a log file before it is completely written, which Delta decides by kind of store."""
     scheme, separator, _ = store.root.partition("://")
     return store.local_root is not None or not separator or scheme.lower() not in _WHOLE_OBJECTS
 
 
 def is_commit_lock_enabled(store: LogStore, policy: CommitPolicy) -> bool:
-    """Tell whether commits take the lock: as the policy says, else as the kind of store asks for it."""
+    """Tell whether commits take the lock: the policy decides, else the kind of store."""
     return policy.commit_lock if policy.commit_lock is not None else is_partial_write_visible(store)
 
 
 def lock_of(store: LogStore) -> TableLock:
-    """Return the lock of a table; the same one for every log of it in this process."""
+    """Return the lock of a table, the same for all of its logs in this process."""
     key = store.local_root if store.local_root is not None else store.root
     with _registry:
         lock = _locks.get(key)
@@ -82,10 +82,10 @@ def lock_of(store: LogStore) -> TableLock:
 
 @contextmanager
 def lock_commit_if_enabled(store: LogStore, policy: CommitPolicy) -> Iterator[None]:
-    """Run the body with the table's lock, where it is enabled.
+    """Hold the table's lock inside a ``with`` block, if it is enabled.
 
-    :raises CommitCancelledException: the policy said so while waiting. Nothing was written.
-    :raises MaxCommitRetriesExceededException: the lock was not free within the policy's total time. Nothing was written.
+    :raises CommitCancelledException: if the policy says so while waiting. Nothing was written.
+    :raises MaxCommitRetriesExceededException: if the lock was not free within the policy's total time. Nothing was written.
     """
     if not is_commit_lock_enabled(store, policy):
         yield
@@ -104,14 +104,14 @@ def _wait(lock: TableLock, store: LogStore, policy: CommitPolicy) -> None:
     while not lock.acquire(timeout=_POLL):
         if policy.cancelled is not None and policy.cancelled():
             raise CommitCancelledException(
-                f"The commit to table {store.root} was cancelled while it waited for another commit of this process. Nothing was "
+                f"The commit to table {store.root} was cancelled while waiting for another commit of this process. Nothing was "
                 "written.",
                 table=store.root,
             )
         waited = time.monotonic() - started
         if policy.total_timeout is not None and waited >= policy.total_timeout:
             raise MaxCommitRetriesExceededException(
-                f"The commit to table {store.root} waited {waited:.1f} s for another commit of this process and was given up. "
-                "Nothing was written. Commit again, or allow a longer total time.",
+                f"The commit to table {store.root} gave up after waiting {waited:.1f} s for another commit of this process. "
+                "Nothing was written. Commit again, or allow a longer total_timeout.",
                 table=store.root,
             )

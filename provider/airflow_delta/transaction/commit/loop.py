@@ -1,8 +1,7 @@
-"""Putting the log entry: the next free version, conflict checks against whoever was faster, bounded retries.
+"""Puts the log entry: the next free version, conflict checks against whoever was faster, bounded retries.
 
-Losing the race for a version is contention and is retried here, with nothing but the log entry to write again. A logical
-conflict is final. Whether a put that was not answered clearly has landed is settled by reading the log, and what cannot be
-settled is said.
+A lost race for a version is contention and is retried here; only the log entry is written again. A logical conflict is final. If
+the answer to a put is ambiguous, the log is read to find out whether it landed; if that fails too, the error says so.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SETTLING_PAUSES = (0.0, 0.1, 0.3, 1.0)
-"""Seconds before each try to read back a version whose put was not answered clearly."""
+"""Seconds before each attempt to read back a version after an ambiguous put."""
 
 _MAX_AMBIGUOUS_PUTS = 10
 
@@ -49,7 +48,7 @@ _MAX_AMBIGUOUS_PUTS = 10
 class Entry:
     """The log entry to put.
 
-    :param data: its bytes; others once winning commits ask for it (row ids, timestamps).
+    :param data: its bytes, which change if winning commits require it (row ids, timestamps).
     :param num_actions: for messages.
     :param may_retry: ``False`` for a commit that is valid at its first version only (Delta's ``commitLarge``).
     """
@@ -64,11 +63,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Where the entry is.
+    """Where the entry landed.
 
-    :param recognised: the log told so, not the answer to the last put.
+    :param recognised: the log says so, not the answer to the last put.
     :param commits: every commit since the version that was read, as far as the loop knows them, the entry last.
-    :param write_seconds: what the last put took.
+    :param write_seconds: duration of the last put.
     """
 
     version: int
@@ -105,10 +104,10 @@ class CommitLoop:
     def run(self) -> Landed:
         """Put the entry at the next free version that it does not conflict with (Delta's ``doCommitRetryIteratively``).
 
-        :raises DeltaConcurrentModificationException: a logical conflict.
-        :raises MaxCommitRetriesExceededException: the policy's bounds are reached. Nothing was written.
-        :raises CommitCancelledException: the policy says so. Nothing was written.
-        :raises CommitStateUnknownException: the entry may or may not be in the log.
+        :raises DeltaConcurrentModificationException: if there is a logical conflict.
+        :raises MaxCommitRetriesExceededException: if the policy's limits are reached. Nothing was written.
+        :raises CommitCancelledException: if the policy says so. Nothing was written.
+        :raises CommitStateUnknownException: if the entry may or may not be in the log.
         """
         try:
             landed = self._try()
@@ -128,7 +127,7 @@ class CommitLoop:
         return time.monotonic() - self._started
 
     def _contend(self) -> Landed:
-        """Go on after a loss. Contention is rare enough for a fresh process not to import tenacity before."""
+        """Continue after a loss. Contention is rare, so a fresh process does not import tenacity before."""
         if self._exhausted():
             raise self._max_retries()
         from tenacity import RetryError, Retrying, retry_if_result
@@ -154,7 +153,7 @@ class CommitLoop:
 
     def _pause(self) -> float:
         seconds = pause(self.attempts, self.elapsed, self._policy.min_wait, self._policy.max_wait)
-        if self._ambiguous_puts:  # a store that does not answer clearly needs time, not speed
+        if self._ambiguous_puts:  # a store that gives ambiguous answers needs time, not speed
             seconds = max(seconds, min(self._policy.max_wait, 0.01 * 2**self._ambiguous_puts))
         self._fresh = self._fresh and seconds == 0
         return seconds
@@ -162,7 +161,7 @@ class CommitLoop:
     # -- one try ---------------------------------------------------------------------------------------------------------------
 
     def _try(self) -> Landed | None:
-        """Check what is new, put the entry; after a loss check who won. ``None`` is a loss without a logical conflict."""
+        """Check new commits and put the entry; after a loss, check the winners. ``None`` is a loss without a logical conflict."""
         if not self._fresh:
             landed = self.next_attempt_version()
             if landed is not None:
@@ -171,9 +170,9 @@ class CommitLoop:
         return landed if landed is not None else self.next_attempt_version()
 
     def next_attempt_version(self) -> Landed | None:
-        """Read the commits that are new, check them, and go to the version after them (Delta's ``getNextAttemptVersion``).
+        """Read and check new commits, and move on to the version after them (Delta's ``getNextAttemptVersion``).
 
-        :returns: where the entry is, when one of them turns out to be it.
+        :returns: where the entry landed, if one of them turns out to be it.
         """
         found = self.log.read_commits(self.version)
         self._fresh = True
@@ -185,17 +184,17 @@ class CommitLoop:
                 self._unsettled = False
                 logger.info("Version %s of %s is this transaction's own commit", winner.version, self.log.uri)
                 return self._landed(winner.version, [*self._winners, *found[: index + 1]], recognised=True)
-        self._unsettled = False  # somebody else has the version, so an entry that is still on its way cannot land
+        self._unsettled = False  # another writer has the version, so an entry still under way cannot land
         self.check_for_conflicts(winners)
         self._winners += found
         self.version += len(found)
         return None
 
     def check_for_conflicts(self, winners: Sequence[WinningCommit]) -> None:
-        """Check winning commits one by one, and make the log entry anew where they ask for it (Delta's ``checkForConflicts``).
+        """Check winning commits one by one, and rebuild the log entry if they require it (Delta's ``checkForConflicts``).
 
         :param winners: all that were found together, in ascending order.
-        :raises DeltaConcurrentModificationException: a logical conflict.
+        :raises DeltaConcurrentModificationException: if there is a logical conflict.
         """
         if not self.entry.may_retry:
             raise conflict(
@@ -224,16 +223,16 @@ class CommitLoop:
         self._record_lost_race(winners[0].version, winners[-1].version)
 
     def _record_lost_race(self, first: int, last: int) -> None:
-        """Record that others were faster (``delta.commit.retry``, ours): who waits for a commit wants to know why it takes long.
+        """Record that others were faster (``delta.commit.retry``, ours), so that whoever waits knows why the commit takes long.
 
-        Commits that were there before the first put are no lost race.
+        Commits found before the first put are not a lost race.
         """
         if self.attempts and events.enabled(name="delta.commit.retry"):
             data = {"txnId": self.entry.txn_id, "attempts": self.attempts, "firstWinner": first, "lastWinner": last}
             events.record_event("delta.commit.retry", self.log.uri, data)
 
     def _record_conflict(self, error: DeltaConcurrentModificationException) -> None:
-        """Record the event that Delta records: ``delta.commit.conflict.<Type>``."""
+        """Record Delta's event ``delta.commit.conflict.<Type>``."""
         kind = type(error).__name__.removesuffix("Exception")
         events.record_event(
             f"delta.commit.conflict.{kind}",
@@ -272,10 +271,10 @@ class CommitLoop:
         try:
             self.log.write_commit(version, self.entry.data)
         except FileExistsError:
-            self._unsettled = True  # by ourselves, perhaps: an answer may have been lost below the store's own retries
+            self._unsettled = True  # perhaps by ourselves: the store may have lost an answer in its own retries
             landed = False
         except AmbiguousPutError as error:
-            logger.warning("The put of version %s of %s was not answered clearly: %s", version, self.log.uri, error)
+            logger.warning("The answer to the put of version %s of %s is ambiguous: %s", version, self.log.uri, error)
             self._unsettled = True
             landed = self._settle(version, error)
             if not landed:
@@ -296,12 +295,12 @@ class CommitLoop:
         self._unsettled = False
         return self._landed(version, [*self._winners, CommitFile(version, self.entry.data, None)], recognised=recognised)
 
-    # -- what a put that was not answered clearly has done ---------------------------------------------------------------------
+    # -- after an ambiguous answer ---------------------------------------------------------------------------------------------
 
     def _settle(self, version: int, error: Exception) -> bool:
-        """Tell whether the version is ours, by reading it.
+        """Read the version to find out whether it is ours.
 
-        :raises CommitStateUnknownException: it cannot be read.
+        :raises CommitStateUnknownException: if it cannot be read.
         """
         for seconds in _SETTLING_PAUSES:
             time.sleep(seconds)
@@ -318,18 +317,19 @@ class CommitLoop:
     def _count_ambiguous(self, error: Exception) -> None:
         self._ambiguous_puts += 1
         if self._ambiguous_puts >= _MAX_AMBIGUOUS_PUTS:
-            raise self._unknown(f"{self._ambiguous_puts} puts were not answered clearly, the last with: {error}") from error
+            raise self._unknown(f"{self._ambiguous_puts} puts had ambiguous answers, the last: {error}") from error
 
     def _unknown(self, why: str) -> CommitStateUnknownException:
         return CommitStateUnknownException(
-            f"Whether transaction {self.entry.txn_id} is version {self.version} of table {self.log.uri} is unknown ({why}). "
-            "Delete none of its files. Run the commit again: it looks for this transaction in the log first.",
+            f"It is unknown whether transaction {self.entry.txn_id} was committed as version {self.version} of table "
+            f"{self.log.uri} ({why}). Do not delete any of its files. Run the commit again: it first looks for this transaction "
+            "in the log.",
             table=self.log.uri,
             version=self.version,
         )
 
     def committed(self, landed: Landed) -> tuple[CommitInfo, Sequence[Action]]:
-        """Return ``commitInfo`` and the actions that are in the log, which may be those of an earlier try."""
+        """Return ``commitInfo`` and the actions in the log, which may be those of an earlier attempt."""
         file = landed.commits[-1]
         if file.data == self.entry.data:
             return self._checker.current.commit_info, self._checker.current.actions
@@ -350,7 +350,7 @@ class CommitLoop:
             f"Commit failed at version: {self.version}\n"
             f"Number of actions attempted to commit: {self.entry.num_actions}\n"
             f"Total time spent attempting this commit: {int(self.elapsed * 1000)} ms\n"
-            "Nothing was written. Commit again, or allow more attempts or a longer total time.",
+            "Nothing was written. Commit again, or allow more attempts (max_attempts) or a longer total_timeout.",
             table=self.log.uri,
             version=self.version,
         )

@@ -1,28 +1,28 @@
-"""The phases of a commit, for those who need to stand between them."""
+"""The phases of a commit, for code that must run between them."""
 
 from __future__ import annotations
 
 
 class TransactionObserver:
-    """Is told of each phase of a transaction, in its thread, before the phase goes on.
+    """Called in each phase of a transaction, in its thread.
 
-    Raising from a method stops the transaction there. Tests use it to order races; it costs a method call a phase.
+    Raising from a method stops the transaction there. Tests use it to order races; it costs one method call per phase.
     """
 
     def starting(self, read_version: int) -> None:
-        """Note that the transaction reads ``read_version``."""
+        """Called when the transaction begins to read ``read_version``."""
 
     def preparing(self) -> None:
-        """Note that ``commit`` was called and nothing has been checked."""
+        """Called when ``commit`` was called, before any check."""
 
     def before_put(self, version: int, attempt: int) -> None:
-        """Note that the log entry is about to be put as ``version``; attempts count from 1."""
+        """Called right before the log entry is put as ``version``; attempts count from 1."""
 
     def after_put(self, version: int, landed: bool) -> None:
-        """Note whether the put as ``version`` won."""
+        """Called after the put as ``version``, won or lost."""
 
     def committed(self, version: int) -> None:
-        """Note that the transaction is ``version``; post-commit hooks have not run."""
+        """Called when the transaction is committed as ``version``, before post-commit hooks."""
 
     def aborted(self, error: BaseException) -> None:
-        """Note that the commit failed."""
+        """Called when the commit failed."""

@@ -1,4 +1,4 @@
-"""Where transactions begin."""
+"""Starts transactions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def start_transaction(log: DeltaLog, snapshot: Snapshot | None = None, **options
 
 @contextmanager
 def with_new_transaction(log: DeltaLog, snapshot: Snapshot | None = None, **options: Any) -> Iterator[OptimisticTransaction]:
-    """Start a transaction that is the thread's active one inside the ``with`` block (Delta's ``withNewTransaction``)."""
+    """Start a transaction that is the thread's active one inside a ``with`` block (Delta's ``withNewTransaction``)."""
     transaction = start_transaction(log, snapshot, **options)
     OptimisticTransaction.set_active(transaction)
     try:

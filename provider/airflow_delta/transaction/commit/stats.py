@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 EVENT = "delta.commit.stats"
 UNKNOWN = -1
-"""A number that could only be had by reading more than the commit."""
+"""A number that would take more than the commit to find out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitStats:
-    """What a commit did and what it cost; the event has Delta's names of the fields.
+    """What a commit did and what it cost; the event has Delta's field names.
 
     :param start_version: version that the transaction read.
-    :param read_version: version that the log stood at right after the commit.
+    :param read_version: version of the log right after the commit.
     :param txn_duration_ms: from the start of the transaction to the durable commit.
-    :param commit_duration_ms: of which the commit loop took.
-    :param fs_write_duration_ms: of which the put that won took.
-    :param num_files_total: files of the table at ``read_version``, :data:`UNKNOWN` when no small file tells; as is
+    :param commit_duration_ms: the commit loop's share of it.
+    :param fs_write_duration_ms: duration of the winning put.
+    :param num_files_total: files of the table at ``read_version``; :data:`UNKNOWN` if no small file says. So is
         ``size_in_bytes_total``.
-    :param total_commits_size_since_last_checkpoint: bytes of the commits after the checkpoint, as far as they are known.
-    :param is_idempotent_retry: the log held this transaction's commit already.
-    :param add_files_histogram: added files by size, in Delta's bins, as is ``remove_files_histogram``.
+    :param total_commits_size_since_last_checkpoint: bytes of the commits after the checkpoint, as far as known.
+    :param is_idempotent_retry: the log already held this transaction's commit.
+    :param add_files_histogram: added files by size, in Delta's bins. So is ``remove_files_histogram``.
     :param versions_checked: winning commits that were checked for conflicts (ours, as is ``attempts``).
     """
 
@@ -147,11 +147,11 @@ class CommitStats:
 
     @staticmethod
     def enabled() -> bool:
-        """Tell whether anybody listens."""
+        """Tell whether anybody listens for the event."""
         return events.enabled(name=EVENT)
 
     def as_event(self) -> dict[str, Any]:
-        """Return the facts under Delta's names, as JSON knows them."""
+        """Return the facts as JSON values under Delta's names."""
         return {_camel(field.name): msgspec.to_builtins(getattr(self, field.name)) for field in fields(self)}
 
     def record(self, table: str) -> None:

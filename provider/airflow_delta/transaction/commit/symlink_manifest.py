@@ -1,6 +1,6 @@
-"""Symlink manifests: lists of the data files of a table, or of each partition, for readers that know no Delta log.
+"""Symlink manifests: lists of a table's data files for readers that do not know the Delta log.
 
-Under ``_symlink_format_manifest/`` stands, for every partition, a file ``manifest`` with one absolute path a line (Delta's
+``_symlink_format_manifest/`` has a file ``manifest`` for each partition, with one absolute path per line (Delta's
 ``GenerateSymlinkManifest``).
 """
 
@@ -29,35 +29,35 @@ _EVENT = "delta.compatibility.symlinkFormatManifest"
 
 
 def wants_symlink_manifest(configuration: Mapping[str, str]) -> bool:
-    """Tell whether manifests are to be kept up to date after every commit."""
+    """Tell whether manifests are updated after every commit."""
     return configuration.get(PROPERTY, "false").lower() == "true"
 
 
 class SymlinkManifestHook(PostCommitHook):
-    """Brings the manifests of the partitions that a commit touched up to date; all of them where there are none yet."""
+    """Updates the manifests of the partitions that a commit touched; all of them if there are none yet."""
 
     name = "Generate Symlink Format Manifest"
 
     def __eq__(self, other: object) -> bool:
-        """Be equal to every other: one runs, however often it is registered."""
+        """Equal every other: one runs, however often it is registered."""
         return isinstance(other, SymlinkManifestHook)
 
     def __hash__(self) -> int:
-        """Hash as all others do."""
+        """Hash like all others."""
         return hash(SymlinkManifestHook)
 
     def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
-        """Write the manifests of the latest version that is known."""
+        """Write the manifests of the latest known version."""
         snapshot = txn.log.snapshot if txn.log.snapshot.version >= version else txn.log.update()
         update_manifests(txn.log, txn.snapshot, snapshot, actions)
 
     def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
-        """Raise, whatever the policy says: readers of the manifests would go on with files that are gone."""
+        """Raise, whatever the policy says: readers of the manifests would continue with files that are gone."""
         if isinstance(error, DeltaError):
             raise error
         raise PostCommitHookFailedException(
-            f"Version {version} of table {txn.log.uri} is committed, but its symlink manifests could not be brought up to date: "
-            f"{error} (DELTA_POST_COMMIT_HOOK_FAILED). Generate them again.",
+            f"Version {version} of table {txn.log.uri} is committed, but its symlink manifests could not be updated: {error} "
+            "(DELTA_POST_COMMIT_HOOK_FAILED). Generate them again.",
             hook=self.name,
             table=txn.log.uri,
             version=version,
@@ -65,11 +65,11 @@ class SymlinkManifestHook(PostCommitHook):
 
 
 def generate_manifests(log: DeltaLog, snapshot: Snapshot | None = None) -> int:
-    """Write all manifests anew, delete those of partitions that are gone, and return how many there are.
+    """Rewrite all manifests, delete those of partitions that are gone, and return how many there are.
 
     :param snapshot: version to list; default: the latest.
-    :raises DeltaUnsupportedOperationException: the table has deletion vectors or column mapping, which no reader of manifests
-        knows.
+    :raises DeltaUnsupportedOperationException: if the table has deletion vectors or column mapping, which readers of manifests
+        do not support.
     """
     snapshot = snapshot if snapshot is not None else log.update()
     _check_column_mapping(snapshot)
@@ -77,8 +77,8 @@ def generate_manifests(log: DeltaLog, snapshot: Snapshot | None = None) -> int:
     files = snapshot.files(columns=["path", "partition_values", "deletion_vector"])
     if files.column("deletion_vector").null_count < files.num_rows:
         raise DeltaUnsupportedOperationException(
-            f"No symlink manifests can be written for version {snapshot.version} of table {log.uri}: it has deletion vectors, "
-            "whose rows would come back (DELTA_UNSUPPORTED_GENERATE_WITH_DELETION_VECTORS). Run REORG ... PURGE first.",
+            f"Cannot write symlink manifests for version {snapshot.version} of table {log.uri}: it has deletion vectors, whose "
+            "rows would come back (DELTA_UNSUPPORTED_GENERATE_WITH_DELETION_VECTORS). Run REORG ... PURGE first.",
             table=log.uri,
             version=snapshot.version,
         )
@@ -100,7 +100,7 @@ def generate_manifests(log: DeltaLog, snapshot: Snapshot | None = None) -> int:
 
 
 def update_manifests(log: DeltaLog, read: Snapshot, snapshot: Snapshot, actions: Sequence[Action]) -> None:
-    """Bring the manifests up to date after a commit; raises as :func:`generate_manifests` does.
+    """Update the manifests after a commit; raises as :func:`generate_manifests` does.
 
     :param read: version that the commit read.
     :param snapshot: version after the commit.
@@ -108,7 +108,7 @@ def update_manifests(log: DeltaLog, read: Snapshot, snapshot: Snapshot, actions:
     """
     _check_column_mapping(snapshot)
     columns = snapshot.metadata.partition_columns
-    repartitioned = read.version >= 0 and read.metadata.partition_columns != columns  # no directory stays what it was
+    repartitioned = read.version >= 0 and read.metadata.partition_columns != columns  # no directory keeps its meaning
     if not columns or repartitioned or next(iter(log.store.list_recursive(DIRECTORY)), None) is None:
         generate_manifests(log, snapshot)
         return
@@ -134,7 +134,7 @@ def _touched(read: Snapshot, actions: Sequence[Action]) -> Iterable[Mapping[str,
             yield action.partition_values or {}
         elif isinstance(action, RemoveFile):
             unknown.add(action.path)
-    if unknown and read.version >= 0:  # an old tombstone does not say where its file was
+    if unknown and read.version >= 0:  # an old tombstone does not name its partition
         files = read.files(columns=["path", "partition_values"])
         rows = zip(files.column("path").to_pylist(), files.column("partition_values").to_pylist(), strict=True)
         yield from (dict(values or ()) for path, values in rows if path in unknown)
@@ -143,8 +143,9 @@ def _touched(read: Snapshot, actions: Sequence[Action]) -> Iterable[Mapping[str,
 def _check_column_mapping(snapshot: Snapshot) -> None:
     if snapshot.properties.column_mapping_mode != "none":
         raise DeltaUnsupportedOperationException(
-            f"No symlink manifests can be written for table {snapshot.log.uri}: its files name columns otherwise than the table "
-            "does (DELTA_UNSUPPORTED_MANIFEST_GENERATION_WITH_COLUMN_MAPPING). Read it with an engine that knows Delta.",
+            f"Cannot write symlink manifests for table {snapshot.log.uri}: with column mapping, its files have other column "
+            "names than the table (DELTA_UNSUPPORTED_MANIFEST_GENERATION_WITH_COLUMN_MAPPING). Read it with an engine that "
+            "supports Delta.",
             table=snapshot.log.uri,
             version=snapshot.version,
         )
@@ -180,12 +181,12 @@ def _delete(store: LogStore, directories: Iterable[str]) -> None:
     for directory in directories:
         if directory:
             store.delete_tree(f"{DIRECTORY}/{directory}")
-        else:  # of the time before the table was partitioned
+        else:  # from before the table was partitioned
             store.delete([f"{DIRECTORY}/{MANIFEST}"])
 
 
 def absolute_path(store: LogStore, path: str) -> str:
-    """Return a file of the log as its readers' file systems name it: absolute, and not URL-encoded."""
+    """Return the path of a file for other file systems: absolute, and not URL-encoded."""
     decoded = unquote(path)
     if "://" in decoded or decoded.startswith(("/", "file:")):
         return decoded

@@ -1,1 +1,1 @@
-"""The conflict check: what a winning commit did against what a transaction read and wrote."""
+"""The conflict check: compares what a winning commit did with what a transaction read and wrote."""

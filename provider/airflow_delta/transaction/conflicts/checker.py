@@ -1,8 +1,8 @@
-"""Whether a transaction may still be committed after others have taken the versions it wanted (Delta's ``ConflictChecker``).
+"""Whether a transaction may still commit after others have taken the versions it wanted (Delta's ``ConflictChecker``).
 
-Each winning commit is checked once, in ascending order; the first check that fails decides the exception. The cost follows the
-winning commits, never the table. What winners make necessary (row ids, timestamps, adopted metadata) is folded into the
-transaction, and its actions are brought up to date once for all winners that were found together.
+Each winning commit is checked once, in ascending order; the first check that fails decides the exception. The cost grows with the
+winning commits, not with the table. What winners require (row ids, timestamps, adopted metadata) is folded into the transaction,
+and its actions are updated once for all winners found together.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _BACKFILLS = (row_tracking.BACKFILL, row_tracking.UNBACKFILL)
 class ConflictChecker:
     """Checks winning commits against one transaction.
 
-    :param modification_time: gives the time of a winner's file in milliseconds, for one that carries no timestamp itself.
+    :param modification_time: returns the time of a winner's file in milliseconds, for a winner without a timestamp of its own.
     """
 
-    def __init__(self, current: CurrentTransaction, modification_time: Callable[[int], int] | None = None) -> None:
+    def __init__(self, current: CurrentTransaction, modification_time: Callable[[int], int]) -> None:
         self.current = current
         self._modification_time = modification_time
         self._is_backfill = current.operation in _BACKFILLS
@@ -69,16 +69,16 @@ class ConflictChecker:
         self._checks_removes = reads.has_files or reads.whole_table or bool(self._removes)
 
     def begin(self, winners: Sequence[WinningCommit]) -> None:
-        """Take a batch of winners, so that the files that were read are searched once for all of them."""
+        """Begin a batch of winners, so that the files that were read are searched once for all of them."""
         self._batch = winners
         self._read_and_removed = None
 
     def check(self, winner: WinningCommit) -> None:
-        """Check one winning commit of the batch; each once, in ascending order.
+        """Check one winning commit of the batch; call once for each, in ascending order.
 
-        :raises DeltaConcurrentModificationException: this transaction cannot be serialised after it.
-        :raises DeltaUnsupportedTableFeatureException: the winner raised the protocol beyond what this provider can write.
-        :raises MissingCommitTimestampException: the winner lacks the timestamp that every commit of the table must have.
+        :raises DeltaConcurrentModificationException: if this transaction cannot be serialised after it.
+        :raises DeltaUnsupportedTableFeatureException: if the winner raised the protocol beyond what this provider can write.
+        :raises MissingCommitTimestampException: if the winner lacks the timestamp that every commit of the table must have.
         """
         changes_table = winner.may_hold(PROTOCOL_KEY) | winner.may_hold(METADATA_KEY)
         if changes_table:
@@ -100,21 +100,21 @@ class ConflictChecker:
         if in_commit_timestamps.is_enabled(self.current.metadata):
             self._fold_timestamp(winner)
         if changes_table and (winner.protocol is not None or winner.metadata):
-            # What was adopted must still be a table that this provider can write.
+            # The provider must still be able to write the table with what was adopted.
             table_protocol.check_can_write(self.current.protocol, self.current.metadata, winner.table, winner.version)
         if self.current.own_actions is not self._seen:
             self._look_at_actions()
 
     def rebase(self, version: int) -> bool:
-        """Bring the transaction up to date after a batch of winners; tell whether its log entry has changed.
+        """Update the transaction after a batch of winners; tell whether its log entry has changed.
 
         :param version: version that it tries next.
-        :raises DeltaIllegalStateException: what it would write now is not valid any more.
+        :raises DeltaIllegalStateException: if what it would write now is no longer valid.
         """
         current = self.current
         seen = current.actions
         changed = current.rebase(version)
-        if current.actions is not seen and current.validate is not None:
+        if current.actions is not seen:
             current.validate(current.actions)
         return changed
 
@@ -136,8 +136,8 @@ class ConflictChecker:
                 winner,
                 f"The application transaction {', '.join(common)}, whose version this transaction looked up, was written by a "
                 "concurrent update",
-                "What to do: nothing, if the other run did the same work; a new transaction will see it in the log and apply its "
-                "rerun policy. Else give every concurrent run its own transaction key (appId).",
+                "What to do: nothing if the other run did the same work; a new transaction will see it in the log and apply its "
+                "rerun policy. Otherwise give every concurrent run its own transaction key (appId).",
             )
 
     # -- what is folded into the transaction -----------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class ConflictChecker:
         if winner.operation == row_tracking.BACKFILL:
             if current.operation == row_tracking.UNBACKFILL:
                 raise DeltaIllegalStateException(
-                    f"Row tracking is being switched on and dropped at the same time on table {current.table}: version "
+                    f"Row tracking is being enabled and dropped on table {current.table} at the same time: version "
                     f"{winner.version} is a {row_tracking.BACKFILL} (DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_"
                     "UNBACKFILL). Drop the feature again once that is done.",
                     table=current.table,
@@ -177,12 +177,12 @@ class ConflictChecker:
             winning = timestamp_of_info(winner.version, winner.commit_info or None, table=winner.table)  # which refuses
         if winning is None:
             winning = winner.modification_time
-        if winning is None and self._modification_time is not None:
+        if winning is None:
             winning = self._modification_time(winner.version)
         own = current.in_commit_timestamp
-        if own is None:  # a winner has switched timestamps on
+        if own is None:  # a winner has enabled timestamps
             own = current.commit_info.timestamp or 0
-        current.in_commit_timestamp = own if winning is None else in_commit_timestamps.rebase(own, winning)
+        current.in_commit_timestamp = in_commit_timestamps.rebase(own, winning)
 
     # -- files -----------------------------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class ConflictChecker:
             )
 
     def _values_of(self, path: str, winners: dict[str, dict[str, str | None]]) -> dict[str, str | None]:
-        """Return the partition of a file: as this transaction knows it, else as the winner says, which may say nothing."""
+        """Return the partition of a file as this transaction knows it, else as the winner has it, which may be empty."""
         own = self._removes.get(path)
         return (own.partition_values if own is not None else None) or winners[path]
 

@@ -1,4 +1,4 @@
-"""The transaction that wants to commit, as it must look after every winning commit (Delta's ``CurrentTransactionInfo``)."""
+"""The transaction that wants to commit, kept up to date with each winning commit (Delta's ``CurrentTransactionInfo``)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
 
 
-@dataclass(slots=True)
+@dataclass(kw_only=True, slots=True)
 class CurrentTransaction:
-    """What the checks need to know of a transaction; winning commits fold into it.
+    """What the checks need to know of a transaction; winning commits are folded into it.
 
-    :param metadata: as the transaction leaves it, as is ``protocol``. What winners changed and it can live with is adopted.
+    :param metadata: as the transaction leaves it. So is ``protocol``. Changes of winners that it can accept are adopted.
     :param partition_columns: logical names at the version that was read.
     :param actions: as they will be written, without ``commitInfo``.
     :param commit_info: as it will be written.
     :param operation: its name.
-    :param read_metadata: at the version that was read, as is ``read_protocol``; ``None`` when there was no table.
-    :param read_high_water_mark: gives the last row id at the version that was read; asked only where row ids are given.
-    :param snapshot_at: gives the table at a winning version; asked only by a commit that drops a feature.
-    :param validate: checks actions among themselves, as was done when the commit was prepared; raises what is wrong with them.
-    :param forgotten: paths of files that were read, and whose removal by others is taken care of.
+    :param read_metadata: at the version that was read; ``None`` if there was no table. So is ``read_protocol``.
+    :param read_high_water_mark: returns the last row id at the version that was read; called only if row ids are assigned.
+    :param snapshot_at: returns the table at a winning version; called only by a commit that drops a feature.
+    :param validate: checks the actions against each other, as when the commit was prepared; raises an error if they are wrong.
+    :ivar forgotten: paths of files that were read and whose removal by others is already dealt with.
     """
 
     table: str
@@ -43,35 +43,34 @@ class CurrentTransaction:
     actions: Sequence[Action]
     is_blind_append: bool
     isolation_level: IsolationLevel
-    commit_info: CommitInfo = field(default_factory=CommitInfo)
-    operation: str = ""
-    read_metadata: Metadata | None = None
-    read_protocol: Protocol | None = None
-    read_high_water_mark: Callable[[], int] = lambda: row_tracking.NO_HIGH_WATER_MARK
-    options: ConflictOptions = field(default_factory=ConflictOptions)
-    snapshot_at: Callable[[int], Snapshot] | None = None
-    validate: Callable[[Sequence[Action]], None] | None = None
-    winning_high_water_mark: int | None = None
-    in_commit_timestamp: int | None = None
-    forgotten: set[str] = field(default_factory=set)
-    _own: Sequence[Action] = ()
-    """The actions before row ids, timestamps and versions were brought up to date."""
+    commit_info: CommitInfo
+    operation: str
+    read_metadata: Metadata | None
+    read_protocol: Protocol | None
+    read_high_water_mark: Callable[[], int]
+    options: ConflictOptions
+    snapshot_at: Callable[[int], Snapshot]
+    validate: Callable[[Sequence[Action]], None]
+    winning_high_water_mark: int | None = field(default=None, init=False)
+    in_commit_timestamp: int | None = field(default=None, init=False)
+    forgotten: set[str] = field(default_factory=set, init=False)
+    _own: Sequence[Action] = field(init=False)
+    """The actions before row ids, timestamps and versions were updated."""
 
     def __post_init__(self) -> None:
         self._own = self.actions
-        self.in_commit_timestamp = self.commit_info.in_commit_timestamp
 
     @property
     def own_actions(self) -> Sequence[Action]:
-        """The actions as winning commits have left them, but for what follows from the version of the commit."""
+        """The actions as winning commits left them, without what follows from the version of the commit."""
         return self._own
 
     def replace_actions(self, actions: Iterable[Action]) -> None:
-        """Go on with other actions, because a winning commit asks for them."""
+        """Continue with other actions, as a winning commit requires."""
         self._own = list(actions)
 
     def replace_metadata(self, metadata: Metadata) -> None:
-        """Go on with other metadata, also in the metadata action if there is one."""
+        """Continue with other metadata, also in the metadata action if there is one."""
         self.metadata = metadata
         self.replace_actions(metadata if isinstance(action, Metadata) else action for action in self._own)
 
@@ -87,16 +86,16 @@ class CurrentTransaction:
     def stamp(self, read_timestamp: int) -> None:
         """Give the first attempt its in-commit timestamp.
 
-        :param read_timestamp: of the version that was read, -1 for none.
+        :param read_timestamp: of the version that was read; -1 for none.
         """
         self.in_commit_timestamp = in_commit_timestamps.first(self.commit_info.timestamp or 0, read_timestamp)
         self._own = self.actions = self._with_timestamp(self.actions, self.read_version + 1)
 
     def rebase(self, version: int) -> bool:
-        """Bring all that depends on the version up to date; tell whether the log entry is another one than before.
+        """Update everything that depends on the version; tell whether the log entry has changed.
 
         :param version: version that the commit tries next.
-        :raises RowIdAssignmentWithoutStatsException: row ids have to be given, and a file does not say how many rows it has.
+        :raises RowIdAssignmentWithoutStatsException: if a file needs row ids and does not say how many rows it has.
         """
         before_actions, before_info = self.actions, self.commit_info
         actions = self._own
@@ -120,7 +119,7 @@ class CurrentTransaction:
         return self.actions is not before_actions or self.commit_info is not before_info
 
     def _with_timestamp(self, actions: Sequence[Action], version: int) -> Sequence[Action]:
-        """Note the timestamp, and with it when timestamps were switched on if this commit does so."""
+        """Set the timestamp, and record when timestamps were enabled if this commit enables them."""
         own = self.in_commit_timestamp
         timestamp = own if own is not None else (self.commit_info.timestamp or 0)
         if self.commit_info.in_commit_timestamp != timestamp:
@@ -137,7 +136,7 @@ _TYPE_CHANGE = '"tableVersion"'
 
 
 def _with_type_change(metadata: Metadata, read_version: int, version: int) -> Metadata:
-    """Return the metadata with the version of type changes that this commit makes (only the preview of the feature notes it)."""
+    """Return the metadata with the version of type changes that this commit makes (only the feature's preview records it)."""
     schema = msgspec.json.decode(metadata.schema_string)
 
     def update(node: object) -> None:

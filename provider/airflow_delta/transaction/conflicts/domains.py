@@ -1,4 +1,4 @@
-"""Metadata domains that two transactions write (Delta's check of domain metadata)."""
+"""Metadata domains that two transactions both write (Delta's check of domain metadata)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from airflow_delta.transaction.prepare import row_tracking
 from airflow_delta.transaction.prepare.file_checks import REPLACES
 
 _GOES_WITH_THE_TABLE = frozenset({clustering.DOMAIN})
-"""Domains that a REPLACE TABLE takes away with the table that it replaces."""
+"""Domains that a REPLACE TABLE removes along with the table that it replaces."""
 
 
 def check_domains(current: CurrentTransaction, winner: WinningCommit) -> None:
     """Check the domains of a winning commit; a REPLACE TABLE removes those that it must not inherit.
 
-    :raises ConcurrentTransactionException: both write a domain.
-    :raises MetadataChangedException: the winner clusters the table by a column that this transaction drops.
+    :raises ConcurrentTransactionException: if both write the same domain.
+    :raises MetadataChangedException: if the winner clusters the table by a column that this transaction drops.
     """
     if "domainMetadata" not in table_protocol.features(current.protocol):
         return
@@ -60,6 +60,6 @@ def _check_clustering(current: CurrentTransaction, winner: WinningCommit) -> Non
         raise conflict(
             MetadataChangedException,
             winner,
-            f"The clustering columns were changed by a concurrent update, and do not fit this transaction ({error.message})",
+            f"The clustering columns were changed by a concurrent update and do not fit this transaction ({error.message})",
             current=current,
         ) from error

@@ -1,4 +1,4 @@
-"""What a conflict tells the one who lost: what was read, what was committed, by whom, and what to do."""
+"""What a conflict error says: what was read, what was committed, by whom, and what to do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 BEGIN_AGAIN = (
-    "What to do: begin a new transaction, which reads the latest version, and do its work again. In a Dag: clear the start task "
-    "with everything after it, or have the commit do that with on_conflict='restart'; a task that is a transaction of its own "
-    "begins anew when it is retried or cleared, and by itself with max_restarts."
+    "What to do: start a new transaction, which reads the latest version, and redo its work. In a Dag: clear the start task with "
+    "everything after it, or let the commit do so with on_conflict='restart'; a task that is a transaction of its own starts "
+    "over when it is retried or cleared, or by itself with max_restarts."
 )
 
 _NULL = "null"
@@ -25,9 +25,9 @@ E = TypeVar("E", bound=DeltaConcurrentModificationException)
 
 
 def named_partition(values: Mapping[str, str | None] | None, current: CurrentTransaction) -> dict[str, str | None]:
-    """Return a partition by the names that users know; empty where there is nothing to tell.
+    """Return a partition by logical column names; empty if unknown.
 
-    :param values: by physical name, as actions have them; some writers leave them out of a remove.
+    :param values: by physical name, as in actions; some writers leave them out of a remove.
     """
     if not current.partition_columns or not values:
         return {}
@@ -41,7 +41,7 @@ def named_partition(values: Mapping[str, str | None] | None, current: CurrentTra
 
 
 def partition_hint(values: Mapping[str, str | None] | None, current: CurrentTransaction) -> str | None:
-    """Return a partition as ``[col=value, ...]``, or ``None`` where there is nothing to tell."""
+    """Return a partition as ``[col=value, ...]``, or ``None`` if unknown."""
     return _hint(named_partition(values, current))
 
 
@@ -52,7 +52,7 @@ def _hint(named: Mapping[str, str | None]) -> str | None:
 
 
 def describe_winner(winner: WinningCommit) -> str:
-    """Return who committed the winning version: operation, Dag run or engine, time, and what the committer noted."""
+    """Return who committed the winning version: operation, Dag run or engine, time, and user metadata."""
     info = winner.commit_info
     tags = info.get("tags")
     who = []
@@ -71,17 +71,17 @@ def describe_winner(winner: WinningCommit) -> str:
 
 
 def keep_apart(current: CurrentTransaction) -> str:
-    """Return how such a conflict is kept from happening, for a transaction on this table that read what it read."""
+    """Return how to avoid such a conflict."""
     columns = ", ".join(current.partition_columns)
     if not columns:
         return (
-            "To keep it from happening: the table has no partitions, so whatever another transaction adds conflicts with each "
-            "that read something. Partition it by what its writers keep apart."
+            "To avoid it: the table is not partitioned, so whatever one transaction adds conflicts with every other that read "
+            "something. Partition the table by what its writers keep apart."
         )
     return (
-        "To keep it from happening: transactions on disjoint partitions do not conflict. Let the predicate of an overwrite, a "
-        f"delete or a read name the partition columns ({columns}), and no more partitions than needed; what needs the same ones "
-        "runs one after the other (max_active_runs, a pool)."
+        "To avoid it: transactions on disjoint partitions do not conflict. Use the partition columns "
+        f"({columns}) in the predicates of overwrites, deletes and reads, and select no more partitions than needed; run "
+        "transactions that need the same partitions one after the other (max_active_runs, a pool)."
     )
 
 
@@ -96,7 +96,7 @@ def conflict(
 ) -> E:
     """Return the exception for a logical conflict with ``winner``.
 
-    :param what: one sentence without its end: what was committed that this transaction cannot be serialised with.
+    :param what: sentence without its full stop: what was committed that this transaction cannot be serialised with.
     :param partition: of the conflicting file, by physical name.
     """
     info: dict[str, Any] = winner.commit_info

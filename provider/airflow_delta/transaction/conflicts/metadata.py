@@ -1,8 +1,8 @@
-"""Metadata changes of a winning commit that a transaction may live with, and adopts.
+"""Metadata changes of a winning commit that a transaction accepts and adopts.
 
-Only those that enable a feature whose protocol support is there already, and that leave schema, partitioning and identity
-of the table alone (Delta's allowlist for concurrent feature enablement); and, beyond Delta, the new columns that this transaction
-adds itself. Everything else is a conflict, also for a blind append.
+Only changes that enable a feature which the protocol already supports and that leave the table's schema, partitioning and
+identity alone (Delta's allowlist for concurrent feature enablement); and, beyond Delta, the new columns that this transaction
+adds itself. Everything else is a conflict, even for a blind append.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.prepare import row_tracking
 
 IDENTITY_TAG = "delta.identity.schemaUpdate"
-"""Tag of a commit whose metadata only notes which identity values have been used."""
+"""Tag of a commit whose metadata only records which identity values have been used."""
 
 _HIGH_WATER_MARK = "delta.identity.highWaterMark"
 _FIXED = ("id", "name", "description", "format", "partition_columns", "created_time")
@@ -74,10 +74,10 @@ _RULES: dict[str, Callable[[_Change], bool]] = {
 
 
 def check_metadata(current: CurrentTransaction, winner: WinningCommit, *, has_metadata: bool) -> None:
-    """Check a winning commit that changes the metadata, and adopt what can be lived with.
+    """Check a winning commit that changes the metadata, and adopt the change if it is acceptable.
 
-    :param has_metadata: the transaction changes it too.
-    :raises MetadataChangedException: it cannot be lived with.
+    :param has_metadata: the transaction changes the metadata too.
+    :raises MetadataChangedException: if the change is not acceptable.
     """
     found = winner.metadata
     if not found:
@@ -108,7 +108,7 @@ def check_metadata(current: CurrentTransaction, winner: WinningCommit, *, has_me
 
 
 def _has_added(current: CurrentTransaction, winner: Metadata) -> bool:
-    """Tell whether a winner has done what the transaction does to the metadata: add columns, and nothing else."""
+    """Tell whether a winner has already added the columns that the transaction adds, with no other change on either side."""
     read = current.read_metadata
     if not current.options.resolve_same_new_columns or read is None:
         return False
@@ -118,13 +118,13 @@ def _has_added(current: CurrentTransaction, winner: Metadata) -> bool:
 
 
 def only_adds_columns(before: Metadata, after: Metadata) -> bool:
-    """Tell whether metadata differ from others only in columns that are new at the end, of structs as well."""
+    """Tell whether metadata differs from an earlier one only in new columns at the end, also of structs."""
     old, new = (msgspec.json.decode(metadata.schema_string) for metadata in (before, after))
     return old != new and _has_grown(old, new) and _same_but_columns(before, after)
 
 
 def _has_grown(before: Any, after: Any) -> bool:
-    """Tell whether a type is another one, perhaps with more fields at the end of its structs."""
+    """Tell whether a type equals another, apart from more fields at the end of its structs."""
     if before == after:
         return True
     if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() != after.keys():
@@ -137,9 +137,9 @@ def _has_grown(before: Any, after: Any) -> bool:
 
 
 def adds_columns_of(own: Metadata, winner: Metadata) -> bool:
-    """Tell whether metadata have every column of others, just as it is there, and otherwise only columns that may be null.
+    """Tell whether the winner's metadata has each of our columns unchanged, and otherwise only nullable columns.
 
-    A column with a default or an expression would have values in the rows that this transaction writes, had it known of it.
+    For a column with a default or an expression, this transaction would have written values had it known of it.
     """
     mine, theirs = (msgspec.json.decode(metadata.schema_string)["fields"] for metadata in (own, winner))
     more = [field for field in theirs if field not in mine]
@@ -155,7 +155,7 @@ def _same_but_columns(one: Metadata, other: Metadata) -> bool:
 
 
 def identity_only(old: Metadata | None, new: Metadata | None) -> bool:
-    """Tell whether metadata changes nothing but which values of identity columns have been used."""
+    """Tell whether metadata only changes which values of identity columns have been used."""
     if old is None or new is None or old == new or _HIGH_WATER_MARK not in new.schema_string:
         return False
     if msgspec.structs.replace(new, schema_string=old.schema_string) != old:
@@ -166,7 +166,7 @@ def identity_only(old: Metadata | None, new: Metadata | None) -> bool:
 
 
 def intolerable_change(current: Metadata, winner: Metadata, protocol: Protocol) -> str | None:
-    """Return what the winner changed that this transaction cannot live with, or ``None`` when it can.
+    """Return what the winner changed that this transaction cannot accept, or ``None``.
 
     :param current: metadata that the transaction relies on.
     :param winner: the winning commit's metadata.
@@ -191,7 +191,7 @@ def _allowed(change: _Change) -> bool:
 
 
 def _only_adds_column_mapping(current: Metadata, winner: Metadata) -> bool:
-    """Tell whether the schemas differ only in the mapping ids and names that going from no mapping to names adds."""
+    """Tell whether the schemas differ only in the ids and names that enabling column mapping by name adds."""
     if current.configuration.get(_MODE, "none").lower() != "none" or winner.configuration.get(_MODE, "none").lower() != "name":
         return False
     before, after = (msgspec.json.decode(metadata.schema_string) for metadata in (current, winner))
@@ -199,7 +199,7 @@ def _only_adds_column_mapping(current: Metadata, winner: Metadata) -> bool:
 
 
 def _without(schema: Any, keys: frozenset[str]) -> Any:
-    """Return a schema without some of the metadata of its fields."""
+    """Return a schema without some keys of its fields' metadata."""
     if isinstance(schema, list):
         return [_without(item, keys) for item in schema]
     if not isinstance(schema, dict):

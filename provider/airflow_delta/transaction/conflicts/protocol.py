@@ -1,4 +1,4 @@
-"""What a winning commit's protocol, or our own dropping of a feature, means for a transaction (Delta's protocol check)."""
+"""What a winner's protocol, or dropping a feature ourselves, means for a transaction (Delta's protocol check)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def check_protocol(current: CurrentTransaction, winner: WinningCommit, *, has_protocol: bool) -> None:
-    """Check a winning commit that sets the protocol, and adopt what it sets.
+    """Check a winning commit that sets the protocol, and adopt it if it is acceptable.
 
     :param has_protocol: the transaction sets the protocol too.
-    :raises ProtocolChangedException: it cannot be lived with.
-    :raises DeltaUnsupportedTableFeatureException: this provider cannot read the table any more.
+    :raises ProtocolChangedException: if it is not acceptable.
+    :raises DeltaUnsupportedTableFeatureException: if this provider can no longer read the table.
     """
     protocol = winner.protocol
     if protocol is None:
@@ -28,7 +28,7 @@ def check_protocol(current: CurrentTransaction, winner: WinningCommit, *, has_pr
     table_protocol.check_can_read(protocol, winner.table, winner.version)
     if has_protocol:
         hint = (
-            " Two writers created the table at once: create it before tasks write to it in parallel."
+            " Two writers created the table at the same time: create it before tasks write to it in parallel."
             if winner.version == 0
             else ""
         )
@@ -55,9 +55,9 @@ def _has_rules_for_every_write(feature: str) -> bool:
 
 
 def check_own_drop(current: CurrentTransaction, winner: WinningCommit) -> None:
-    """Check again, on the table as a winning commit left it, that the features which the transaction drops are not in use.
+    """Check again, on the table as a winning commit left it, that the feature which the transaction drops is not in use.
 
-    :raises FeatureDropConflictException: one of them is, or more than one is dropped.
+    :raises FeatureDropConflictException: if it is, or more than one is dropped.
     """
     if current.read_protocol is None or not any(isinstance(action, Protocol) for action in current.own_actions):
         return
@@ -68,12 +68,12 @@ def check_own_drop(current: CurrentTransaction, winner: WinningCommit) -> None:
         current.replace_actions(row_tracking.unbackfilled(current.own_actions, winner.added_files, winner.touched))
         current.forgotten |= winner.touched
     else:
-        in_use = feature_drop.obstacle(dropped, current.snapshot_at(winner.version)) if current.snapshot_at else "unknown"
+        in_use = feature_drop.obstacle(dropped, current.snapshot_at(winner.version))
         if in_use is not None:
             raise FeatureDropConflictException(
                 f"The table feature {', '.join(sorted(dropped))} cannot be dropped from table {current.table}: {in_use}, since "
                 f"{describe_winner(winner)}. This transaction read version {current.read_version} and committed nothing. "
-                "Remove what makes use of the feature, and drop it in a new transaction.",
+                "Remove what uses the feature, and drop it in a new transaction.",
                 table=current.table,
                 version=winner.version,
             )

@@ -45,11 +45,11 @@ _SMALL_KEYS = (METADATA_KEY, PROTOCOL_KEY, TXN_KEY, DOMAIN_KEY)
 class WinningCommit:
     """One winning commit.
 
-    What it may hold is decided by searching its bytes; only the lines that a check asks for are decoded, once.
+    Its bytes are searched for what it may hold; only the lines that a check needs are decoded, once.
 
-    :param file: the commit as it stands on storage.
+    :param file: the commit as stored.
     :param table: URI of the table, for errors.
-    :raises DeltaLogCorruptedException: the file is empty or truncated.
+    :raises DeltaLogCorruptedException: if the file is empty or truncated.
     """
 
     def __init__(self, file: CommitFile, *, table: str) -> None:
@@ -63,36 +63,36 @@ class WinningCommit:
         self._info: dict[str, Any] | None = None
 
     def may_hold(self, key: bytes) -> bool:
-        """Tell whether the commit may hold an action of that key; may say yes wrongly, never no."""
+        """Tell whether the commit may hold an action with that key; a yes may be wrong, a no never is."""
         return key in self._data
 
     @property
     def commit_info(self) -> dict[str, Any]:
-        """The commit's ``commitInfo``; empty when it has none."""
+        """The commit's ``commitInfo``; empty if it has none."""
         if self._info is None:
             self._info = read_commit_info(self.version, self._data, table=self.table) or {}
         return self._info
 
     @property
     def operation(self) -> str:
-        """Name of the operation; empty when the winner does not say."""
+        """Name of the operation; empty if the winner does not say."""
         name = self.commit_info.get("operation")
         return name if isinstance(name, str) else ""
 
     @property
     def in_commit_timestamp(self) -> int | None:
-        """Timestamp that the commit itself carries, in milliseconds since the epoch."""
+        """In-commit timestamp, in milliseconds since the epoch."""
         value = self.commit_info.get("inCommitTimestamp")
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def has_tag(self, name: str) -> bool:
-        """Tell whether ``commitInfo`` carries the tag with the value true."""
+        """Tell whether ``commitInfo`` has the tag with the value true."""
         tags = self.commit_info.get("tags")
         return isinstance(tags, dict) and str(tags.get(name)).lower() == "true"
 
     @property
     def is_blind_append(self) -> bool:
-        """Whether the winner says that it read nothing; a commit that does not say so did."""
+        """Whether the winner says that it read nothing; one that does not say so is taken to have read."""
         return self.commit_info.get("isBlindAppend") is True
 
     def is_of(self, txn_id: str) -> bool:
@@ -131,7 +131,7 @@ class WinningCommit:
 
     @property
     def removed(self) -> list[tuple[str, dict[str, str | None]]]:
-        """Path and partition values (empty when the action has none) of the files that were removed."""
+        """Path and partition values (empty if the action has none) of the files that were removed."""
         return [(line.remove.path, line.remove.partition_values or {}) for line in self._lines() if line.remove is not None]
 
     @property
@@ -150,7 +150,7 @@ class WinningCommit:
         return self._all
 
     def _small_lines(self) -> list[_Line]:
-        """Decode only the lines that are no file actions, of which a commit has few."""
+        """Decode only the lines without file actions, of which a commit has few."""
         if self._small is None:
             lines = [line for line in self._data.split(b"\n") if any(key in line for key in _SMALL_KEYS)]
             self._small = self._decode(b"\n".join(lines))
@@ -161,17 +161,17 @@ class WinningCommit:
             return _decoder.decode_lines(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DeltaLogCorruptedException(
-                f"Commit {self.version} of table {self.table} cannot be understood ({error}), so whether it conflicts with "
-                "this transaction is unknown. Nothing was committed. Restore the file from a backup or a replica of the storage.",
+                f"Commit {self.version} of table {self.table} does not parse ({error}), so whether it conflicts with this "
+                "transaction is unknown. Nothing was committed. Restore the file from a backup or a replica of the storage.",
                 table=self.table,
                 version=self.version,
             ) from error
 
 
 def read_back(file: CommitFile, *, table: str) -> tuple[CommitInfo, list[Action]]:
-    """Return ``commitInfo`` and the other actions of a commit, as it is in the log.
+    """Return ``commitInfo`` and the other actions of a commit in the log.
 
-    :raises DeltaLogCorruptedException: the file cannot be understood.
+    :raises DeltaLogCorruptedException: if the file does not parse.
     """
     commit = decode_commit(file.version, file.data, table=table)
     actions: list[Action] = [*commit.metadata, *commit.protocol, *commit.txns, *commit.domains]

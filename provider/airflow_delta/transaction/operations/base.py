@@ -21,7 +21,7 @@ Columns = Sequence[str]
 
 
 def document(value: Any) -> str:
-    """Return a parameter that is a document itself as JSON text (it is encoded once more inside ``commitInfo``)."""
+    """Return a structured parameter as JSON text (it is encoded once more inside ``commitInfo``)."""
     return msgspec.json.encode(value).decode()
 
 
@@ -35,10 +35,10 @@ class OperationBase:
     """What a commit does, as ``commitInfo`` records it.
 
     :param name: Delta's name of the operation.
-    :param parameters: by name; lists and mappings are documents and become JSON text.
-    :param metrics: operation metrics; written as strings, as far as the operation has metrics of that name.
+    :param parameters: by name; lists and mappings become JSON text.
+    :param metrics: operation metrics; written as strings, if the operation has a metric of that name.
     :param user_metadata: text for ``commitInfo.userMetadata``.
-    :param can_change_partition_columns: it may give an existing table another partitioning; default: as Delta has it.
+    :param can_change_partition_columns: it may change an existing table's partitioning; default: Delta's rule for its name.
     """
 
     name: str
@@ -59,19 +59,19 @@ class OperationBase:
 
     @property
     def may_change_partition_columns(self) -> bool:
-        """Whether the operation may give an existing table another partitioning."""
+        """Whether the operation may change an existing table's partitioning."""
         if self.can_change_partition_columns is not None:
             return self.can_change_partition_columns
         return self.kind.changes_partitioning
 
     @property
     def checks_loose_bounds(self) -> bool:
-        """Whether files with a deletion vector must say that their statistics are no tight bounds."""
+        """Whether files with a deletion vector must say that their statistics are not tight bounds."""
         return self.kind.checks_loose_bounds
 
     @property
     def updates_in_place(self) -> bool:
-        """Whether the operation only adds facts about files that are in the table."""
+        """Whether the operation only changes what the log says about existing files."""
         return self.kind.in_place
 
     @property
@@ -86,14 +86,14 @@ class OperationBase:
         return self.kind.metrics
 
     def encoded_parameters(self) -> dict[str, Any]:
-        """Return ``operationParameters``: documents as JSON text, all else as the JSON value it is."""
+        """Return ``operationParameters``: lists and mappings as JSON text, other values as they are."""
         return {
             name: document(value) if isinstance(value, Mapping | list | tuple | set | frozenset) else value
             for name, value in self.parameters.items()
         }
 
     def encoded_metrics(self) -> dict[str, str]:
-        """Return ``operationMetrics``: numbers as strings, in the order given, without those the operation does not have."""
+        """Return ``operationMetrics``: numbers as strings, in the given order, without metrics the operation does not have."""
         allowed = self.metric_names
         return {
             name: str(value)
@@ -102,5 +102,5 @@ class OperationBase:
         }
 
     def with_metrics(self, metrics: Mapping[str, Any]) -> Self:
-        """Return the operation with ``metrics`` added to those it has."""
+        """Return the operation with further metrics."""
         return replace(self, metrics={**(self.metrics or {}), **metrics})

@@ -1,4 +1,4 @@
-"""What the engine must know of each of Delta's operations, as a table (Delta's ``DeltaOperations`` and its metrics)."""
+"""The rules and metrics of each of Delta's operations, as a table (Delta's ``DeltaOperations``)."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class OperationKind:
     """Rules for one operation.
 
     :param metrics: names that ``operationMetrics`` may hold.
-    :param changes_data: it changes data even where its actions say ``dataChange=false`` (Delta's ``changesData``).
-    :param changes_partitioning: it may give an existing table another partitioning (``canChangePartitionColumns``).
+    :param changes_data: it changes data even if its actions say ``dataChange=false`` (Delta's ``changesData``).
+    :param changes_partitioning: it may change an existing table's partitioning (``canChangePartitionColumns``).
     :param checks_loose_bounds: files that it adds with a deletion vector must say ``tightBounds=false``
         (``checkAddFileWithDeletionVectorStatsAreNotTightBounds``).
-    :param in_place: it only adds facts about files that are in the table (``isInPlaceFileMetadataUpdate``).
+    :param in_place: it only changes what the log says about existing files (``isInPlaceFileMetadataUpdate``).
     """
 
     metrics: frozenset[str] = _NOTHING
@@ -155,7 +155,7 @@ KINDS: dict[str, OperationKind] = {
 }
 
 UNKNOWN = OperationKind()
-"""An operation that Delta does not have: treated as Delta treats any by default, its metrics kept as they are."""
+"""An operation that Delta does not have: Delta's default rules, and all of its metrics are kept."""
 
 
 def kind_of(name: str) -> OperationKind:

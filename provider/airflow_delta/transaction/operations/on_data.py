@@ -9,7 +9,7 @@ from airflow_delta.transaction.operations.base import Columns, OperationBase, pr
 
 
 class DataOperations(OperationBase):
-    """One constructor an operation; each is named as the operation is."""
+    """One constructor for each operation, named after it."""
 
     __slots__ = ()
 
@@ -30,8 +30,8 @@ class DataOperations(OperationBase):
     ) -> Self:
         """Return WRITE, a DataFrame write.
 
-        :param mode: ``Append``, ``Overwrite``, ``ErrorIfExists`` or ``Ignore``, in any case.
-        :param predicate: text of ``replaceWhere``, as the user wrote it.
+        :param mode: ``Append``, ``Overwrite``, ``ErrorIfExists`` or ``Ignore``, case-insensitive.
+        :param predicate: text of ``replaceWhere`` as the user wrote it.
         :param replace_on: condition of REPLACE ON.
         :param replace_using: columns of REPLACE USING.
         """
@@ -54,13 +54,10 @@ class DataOperations(OperationBase):
         output_mode: str,
         query_id: str,
         epoch_id: int,
-        *,
-        metrics: Mapping[str, Any] | None = None,
-        user_metadata: str | None = None,
     ) -> Self:
-        """Return STREAMING UPDATE, one micro-batch of a streaming query."""
+        """Return STREAMING UPDATE: a micro-batch of a streaming query."""
         parameters = {"outputMode": output_mode, "queryId": query_id, "epochId": str(epoch_id)}
-        return cls("STREAMING UPDATE", parameters, metrics, user_metadata)
+        return cls("STREAMING UPDATE", parameters)
 
     @classmethod
     def delete(cls, predicates: Columns = (), *, metrics: Mapping[str, Any] | None = None) -> Self:
@@ -68,14 +65,14 @@ class DataOperations(OperationBase):
         return cls("DELETE", {"predicate": list(predicates)}, metrics)
 
     @classmethod
-    def truncate(cls, *, metrics: Mapping[str, Any] | None = None) -> Self:
+    def truncate(cls) -> Self:
         """Return TRUNCATE."""
-        return cls("TRUNCATE", {}, metrics)
+        return cls("TRUNCATE")
 
     @classmethod
-    def update(cls, predicate: str | None = None, *, metrics: Mapping[str, Any] | None = None) -> Self:
+    def update(cls, predicate: str | None = None) -> Self:
         """Return UPDATE."""
-        return cls("UPDATE", {"predicate": [predicate] if predicate is not None else []}, metrics)
+        return cls("UPDATE", {"predicate": [predicate] if predicate is not None else []})
 
     @classmethod
     def merge(
@@ -85,16 +82,15 @@ class DataOperations(OperationBase):
         matched: Sequence[Mapping[str, str]] = (),
         not_matched: Sequence[Mapping[str, str]] = (),
         not_matched_by_source: Sequence[Mapping[str, str]] = (),
-        metrics: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return MERGE; the clauses are mappings of ``predicate`` (optional) and ``actionType``."""
+        """Return MERGE; a clause is a mapping of ``actionType`` and, optionally, ``predicate``."""
         parameters = {
             "predicate": [predicate] if predicate is not None else [],
             "matchedPredicates": list(matched),
             "notMatchedPredicates": list(not_matched),
             "notMatchedBySourcePredicates": list(not_matched_by_source),
         }
-        return cls("MERGE", parameters, metrics)
+        return cls("MERGE", parameters)
 
     @classmethod
     def optimize(
@@ -105,7 +101,6 @@ class DataOperations(OperationBase):
         auto: bool = False,
         cluster_by: Columns | None = None,
         is_full: bool = False,
-        metrics: Mapping[str, Any] | None = None,
     ) -> Self:
         """Return OPTIMIZE; its actions must say ``dataChange=false``.
 
@@ -121,12 +116,12 @@ class DataOperations(OperationBase):
         }
         if cluster_by:
             parameters["isFull"] = is_full
-        return cls("OPTIMIZE", parameters, metrics)
+        return cls("OPTIMIZE", parameters)
 
     @classmethod
-    def reorg(cls, predicates: Columns = (), *, apply_purge: bool = True, metrics: Mapping[str, Any] | None = None) -> Self:
-        """Return REORG, which rewrites files to drop what they hold and the table no longer shows."""
-        return cls("REORG", {"predicate": list(predicates), "applyPurge": apply_purge}, metrics)
+    def reorg(cls) -> Self:
+        """Return REORG APPLY (PURGE), which rewrites files without the data that the table no longer shows."""
+        return cls("REORG", {"predicate": [], "applyPurge": True})
 
     @classmethod
     def compute_stats(cls, predicates: Columns = ()) -> Self:
@@ -137,7 +132,7 @@ class DataOperations(OperationBase):
     def restore(
         cls, version: int | None = None, timestamp: str | None = None, *, metrics: Mapping[str, Any] | None = None
     ) -> Self:
-        """Return RESTORE to a version or to a timestamp; the other one is ``None`` and written as null."""
+        """Return RESTORE to a version or a timestamp; the other is ``None`` and written as null."""
         return cls("RESTORE", {"version": version, "timestamp": timestamp}, metrics)
 
     @classmethod
@@ -203,5 +198,5 @@ class DataOperations(OperationBase):
 
     @classmethod
     def deletion_vector_tombstones(cls) -> Self:
-        """Return Deletion Vector Tombstones: the vectors that DROP FEATURE deletionVectors leaves to VACUUM."""
+        """Return Deletion Vector Tombstones: vectors that DROP FEATURE deletionVectors leaves for VACUUM."""
         return cls("Deletion Vector Tombstones")

@@ -1,4 +1,4 @@
-"""Constructors of the operations on the table itself: its creation, schema, properties, protocol."""
+"""Constructors of the operations on the table itself: creation, schema, properties, protocol."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Self
 from airflow_delta.transaction.operations.base import Columns, OperationBase, document, present
 
 Column = Mapping[str, Any]
-"""A column as ``commitInfo`` has it: ``name`` (a dotted path), ``type`` (its type's name), ``nullable``, ``metadata``."""
+"""A column in ``commitInfo``: ``name`` (a dotted path), ``type`` (name of its type), ``nullable``, ``metadata``."""
 
 
 class TableOperations(OperationBase):
-    """One constructor an operation; each is named as the operation is."""
+    """One constructor for each operation, named after it."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class TableOperations(OperationBase):
     ) -> Self:
         """Return [CREATE OR] REPLACE TABLE [AS SELECT].
 
-        :param is_v1_save_as_table: ``saveAsTable`` with mode overwrite; the partitioning may then only change together with the
+        :param is_v1_save_as_table: ``saveAsTable`` in overwrite mode; the partitioning may then only change together with the
             schema (``can_overwrite_schema``).
         """
         name = f"{'CREATE OR ' if or_create else ''}REPLACE TABLE{' AS SELECT' if as_select else ''}"
@@ -79,7 +79,7 @@ class TableOperations(OperationBase):
 
     @classmethod
     def add_columns(cls, columns: Sequence[Mapping[str, Any]]) -> Self:
-        """Return ADD COLUMNS; each is a mapping of ``column`` and, optionally, ``position`` (``FIRST``, ``AFTER x``)."""
+        """Return ADD COLUMNS; an item is a mapping of ``column`` and, optionally, ``position`` (``FIRST``, ``AFTER x``)."""
         return cls("ADD COLUMNS", {"columns": list(columns)})
 
     @classmethod
@@ -94,27 +94,27 @@ class TableOperations(OperationBase):
 
     @classmethod
     def change_column(cls, column: Column, position: str | None = None) -> Self:
-        """Return CHANGE COLUMN, to ``column`` and ``position`` (``FIRST``, ``AFTER x``)."""
+        """Return CHANGE COLUMN; ``position`` is ``FIRST`` or ``AFTER x``."""
         return cls("CHANGE COLUMN", present(column=dict(column), position=position))
 
     @classmethod
     def change_columns(cls, columns: Sequence[Column]) -> Self:
-        """Return CHANGE COLUMNS, several at once."""
+        """Return CHANGE COLUMNS: several columns at once."""
         return cls("CHANGE COLUMNS", {"columns": list(columns)})
 
     @classmethod
     def replace_columns(cls, columns: Sequence[Column]) -> Self:
-        """Return REPLACE COLUMNS by the whole new list."""
+        """Return REPLACE COLUMNS, with all columns of the new list."""
         return cls("REPLACE COLUMNS", {"columns": list(columns)})
 
     @classmethod
     def update_column_metadata(cls, name: str, columns: Sequence[Column]) -> Self:
-        """Return an operation on the metadata of columns, which its caller names (Delta's ``UpdateColumnMetadata``)."""
+        """Return an operation of that name on the metadata of columns (Delta's ``UpdateColumnMetadata``)."""
         return cls(name, {"columns": list(columns)})
 
     @classmethod
     def update_schema(cls, old: Mapping[str, Any], new: Mapping[str, Any]) -> Self:
-        """Return UPDATE SCHEMA; both are schemas in JSON form."""
+        """Return UPDATE SCHEMA; both schemas are in JSON form."""
         return cls("UPDATE SCHEMA", {"oldSchema": dict(old), "newSchema": dict(new)})
 
     @classmethod
@@ -124,19 +124,19 @@ class TableOperations(OperationBase):
 
     @classmethod
     def drop_constraint(cls, name: str, expression: str | None = None) -> Self:
-        """Return DROP CONSTRAINT; without an expression there was none of that name."""
+        """Return DROP CONSTRAINT; without an expression, there was no such constraint."""
         if expression is None:
             return cls("DROP CONSTRAINT", {"name": name, "existed": "false"})
         return cls("DROP CONSTRAINT", {"name": name, "expr": expression, "existed": "true"})
 
     @classmethod
     def cluster_by(cls, old: Columns, new: Columns) -> Self:
-        """Return CLUSTER BY; no columns end the clustering."""
+        """Return CLUSTER BY; no new columns end the clustering."""
         return cls("CLUSTER BY", {"oldClusteringColumns": ",".join(old), "newClusteringColumns": ",".join(new)})
 
     @classmethod
     def upgrade_protocol(cls, protocol: Mapping[str, Any]) -> Self:
-        """Return UPGRADE PROTOCOL to the given protocol in its JSON form."""
+        """Return UPGRADE PROTOCOL to a protocol in its JSON form."""
         return cls("UPGRADE PROTOCOL", {"newProtocol": dict(protocol)})
 
     @classmethod
@@ -145,9 +145,9 @@ class TableOperations(OperationBase):
         return cls("DROP FEATURE", {"featureName": name, "truncateHistory": truncate_history})
 
     @classmethod
-    def remove_column_mapping(cls, *, metrics: Mapping[str, Any] | None = None, user_metadata: str | None = None) -> Self:
-        """Return REMOVE COLUMN MAPPING: every file written anew under logical names."""
-        return cls("REMOVE COLUMN MAPPING", {}, metrics, user_metadata)
+    def remove_column_mapping(cls) -> Self:
+        """Return REMOVE COLUMN MAPPING: every file rewritten with logical names."""
+        return cls("REMOVE COLUMN MAPPING")
 
     @classmethod
     def upgrade_uniform_properties(cls, properties: Mapping[str, str]) -> Self:
@@ -156,7 +156,7 @@ class TableOperations(OperationBase):
 
     @classmethod
     def domain_metadata_cleanup(cls, removed: int) -> Self:
-        """Return DOMAIN METADATA CLEANUP: the domains of a feature that is being dropped are removed."""
+        """Return DOMAIN METADATA CLEANUP: removes the domains of a feature that is being dropped."""
         return cls("DOMAIN METADATA CLEANUP", {"domainMetadataRemovedCount": removed})
 
     @classmethod
@@ -166,7 +166,7 @@ class TableOperations(OperationBase):
 
     @classmethod
     def manual_update(cls) -> Self:
-        """Return Manual Update: actions put together by hand."""
+        """Return Manual Update: actions assembled by hand."""
         return cls("Manual Update")
 
     @classmethod

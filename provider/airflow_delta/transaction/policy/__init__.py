@@ -1,1 +1,1 @@
-"""What a caller may choose of a commit, and the events that it sends."""
+"""The options of a commit, its outcome, and the events it sends."""

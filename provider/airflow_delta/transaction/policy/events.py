@@ -1,7 +1,7 @@
-"""Events of the engine, under Delta's names (``delta.commit.stats``, ``delta.commit.conflict.*``, ...), for logs and metrics.
+"""Events of the engine under Delta's names (``delta.commit.stats``, ``delta.commit.conflict.*``, ...), for logs and metrics.
 
-An event is a log record of this module's logger with the fields in ``record.delta_event``, ``record.delta_table`` and
-``record.delta_data``; a process that counts instead of logging registers a listener. Nobody listening costs nothing.
+An event is a log record of this module's logger with the fields ``delta_event``, ``delta_table`` and ``delta_data``; a process
+that counts rather than logs registers a listener. If nobody listens, events cost nothing.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ _listeners: dict[Listener, tuple[str, ...]] = {}
 def add_listener(listener: Listener, *, only: tuple[str, ...] = ("",)) -> None:
     """Call ``listener(name, table, data)`` for the events of this process, in the thread that records them.
 
-    One that is registered already is not registered twice. What it raises is logged and goes no further.
+    Registering a listener twice has no effect. Its exceptions are logged and go no further.
 
-    :param only: beginnings of the names that it is called for; default: every event. Events whose data is costly are not put
-        together for a listener that does not ask for them.
+    :param only: prefixes of the names it is called for; default: every event. Events whose data is costly to compute are not
+        computed for a listener that does not ask for them.
     """
     _listeners.setdefault(listener, only)
 
 
 def remove_listener(listener: Listener) -> None:
-    """Call ``listener`` no more; one that is not registered is no error."""
+    """Stop calling ``listener``, if it is registered."""
     _listeners.pop(listener, None)
 
 
-def enabled(level: int = logging.DEBUG, *, name: str = "") -> bool:
-    """Tell whether anybody would see an event, for callers whose ``data`` is costly to put together.
+def enabled(name: str = "") -> bool:
+    """Tell whether anybody would see an event, for callers whose ``data`` is costly to compute.
 
-    :param name: of the event; default: any event at all.
+    :param name: of the event; default: any event.
     """
     heard = any(name.startswith(only) for only in _listeners.values()) if name else bool(_listeners)
-    return heard or logger.isEnabledFor(level)
+    return heard or logger.isEnabledFor(logging.DEBUG)
 
 
-def record_event(name: str, table: str, data: Mapping[str, Any] | None = None, *, level: int = logging.DEBUG) -> None:
+def record_event(name: str, table: str, data: Mapping[str, Any], *, level: int = logging.DEBUG) -> None:
     """Record an event.
 
-    :param name: Delta's name of it, such as ``delta.commit.stats``.
+    :param name: Delta's name for it, such as ``delta.commit.stats``.
     :param table: URI of the table.
-    :param data: facts, values that JSON knows.
+    :param data: facts, as JSON values.
     :param level: of the log record.
     """
-    facts = dict(data) if data is not None else {}
+    facts = dict(data)
     if logger.isEnabledFor(level):
         fields = {"delta_event": name, "delta_table": table, "delta_data": facts}
         logger.log(level, "%s on %s %s", name, table, facts, extra=fields)

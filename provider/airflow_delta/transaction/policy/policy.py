@@ -1,4 +1,4 @@
-"""How far a commit may go, and how it went."""
+"""The limits and options of a commit, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ CheckMode = Literal["off", "log", "fatal"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitPolicy:
-    """Bounds of the commit loop. Losing the race for a version is retried within them; a logical conflict never is.
+    """Limits and options of a commit. A lost race for a version is retried within the limits; a logical conflict never is.
 
     :param max_attempts: puts of the log entry before giving up.
     :param min_wait: seconds; the shortest pause after several losses.
     :param max_wait: seconds; the longest pause.
-    :param total_timeout: seconds that the whole loop may take; ``None`` for no bound.
-    :param cancelled: asked right before every put; true stops the commit with nothing written.
+    :param total_timeout: seconds that the whole loop may take; ``None`` for no limit.
+    :param cancelled: called right before every put; if it returns true, the commit stops with nothing written.
     :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``off`` leaves it to maintenance.
     :param checksum: write ``<version>.crc`` after the commit.
-    :param fail_on_hook_error: raise when a post-commit hook fails. The commit stays either way.
-    :param conflicts: choices of the conflict checker.
-    :param commit_lock: hold the table's lock of this process while committing; by default as the kind of store asks for it
+    :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit stands either way.
+    :param conflicts: options of the conflict checker.
+    :param commit_lock: hold the table's lock in this process while committing; default: depends on the kind of store
         (Delta: ``commitLock.enabled``).
-    :param skip_recording_empty_commits: ``commit_if_needed`` writes no version for no actions
+    :param skip_recording_empty_commits: ``commit_if_needed`` writes no version if there are no actions
         (Delta: ``skipRecordingEmptyCommits``).
-    :param duplicate_action_check: refuse a file that is added twice, removed twice, or both
+    :param duplicate_action_check: refuse a file that is added twice, removed twice, or both added and removed
         (Delta: ``duplicateActionCheck.enabled``).
-    :param consistent_data_change: what to do about a commit in which only some adds and removes change data: ``off``, ``log`` or
-        ``fatal`` (Delta: ``commitValidation.consistentDataChange.mode``). With ``log``, too, one is refused of which the others
-        cannot hold the same rows.
+    :param consistent_data_change: what to do if only some adds and removes of a commit change data: ``off``, ``log`` or
+        ``fatal`` (Delta: ``commitValidation.consistentDataChange.mode``). ``log`` still refuses a commit whose other adds and
+        removes cannot hold the same rows.
     :param fail_on_empty_file: refuse an added file of 0 bytes instead of logging it (Delta: ``emptyFileCheck.throwEnabled``).
     :param fail_on_null_partition: refuse a null in a NOT NULL partition column instead of logging it
         (Delta: ``nullPartitionCheck.throwEnabled``).
-    :param partition_column_change: what to do about an operation that may not change the partitioning and does: ``off``, ``log``
-        or ``fatal`` (Delta: ``partitionColumnChangeCheck``, which only logs unless it is told otherwise).
+    :param partition_column_change: what to do if an operation changes the partitioning but may not: ``off``, ``log`` or ``fatal``
+        (Delta: ``partitionColumnChangeCheck``, which only logs by default).
     :param history_metrics: write ``operationMetrics`` (Delta: ``history.metricsEnabled``).
-    :param user_metadata: ``commitInfo.userMetadata`` where neither commit, operation nor transaction have one
+    :param user_metadata: ``commitInfo.userMetadata`` if neither commit, operation nor transaction has one
         (Delta: ``commitInfo.userMetadata``).
-    :param auto_compact: request compaction after commits that leave many small files; by default as the table's properties say
+    :param auto_compact: request compaction after commits that leave many small files; default: the table's properties decide
         (Delta: ``autoCompact.enabled``).
-    :param auto_compact_min_files: small files of one partition from which on it is requested (``autoCompact.minNumFiles``).
-    :param auto_compact_max_file_size: bytes; files up to half of it are small (``autoCompact.maxFileSize``).
-    :param on_auto_compact: is handed the request; it is in the outcome of the commit either way.
+    :param auto_compact_min_files: how many small files in one partition trigger the request (``autoCompact.minNumFiles``).
+    :param auto_compact_max_file_size: bytes; files up to half that size are small (``autoCompact.maxFileSize``).
+    :param on_auto_compact: called with the request, which is in the outcome of the commit either way.
     """
 
     max_attempts: int = 10_000
@@ -78,7 +78,7 @@ class CommitPolicy:
             raise DeltaIllegalArgumentException(f"max_attempts must be at least 1, got {self.max_attempts}")
         if not 0 <= self.min_wait <= self.max_wait:
             raise DeltaIllegalArgumentException(
-                f"0 <= min_wait <= max_wait must hold, got min_wait={self.min_wait}, max_wait={self.max_wait}"
+                f"min_wait and max_wait must satisfy 0 <= min_wait <= max_wait, got {self.min_wait} and {self.max_wait}"
             )
         if self.total_timeout is not None and self.total_timeout <= 0:
             raise DeltaIllegalArgumentException(f"total_timeout must be positive, got {self.total_timeout}")
@@ -98,14 +98,14 @@ class CommitPolicy:
 class CommitOutcome:
     """How a commit went.
 
-    :param version: version that it is.
-    :param attempts: puts of the log entry that were tried.
+    :param version: version of the commit.
+    :param attempts: puts of the log entry.
     :param versions_checked: winning commits that were checked for conflicts.
-    :param recognised: the log held this transaction's commit already: an earlier put had landed unnoticed.
+    :param recognised: the log already held this transaction's commit: an earlier put had landed unnoticed.
     :param commit_info: as it is in the log.
     :param timestamp: milliseconds since the epoch, ``commitInfo.timestamp``.
     :param elapsed: seconds from the start of the loop to the durable commit.
-    :param auto_compaction: what should be compacted now, when post-commit hooks found that something should.
+    :param auto_compaction: what should be compacted now, if a post-commit hook found anything.
     """
 
     version: int
@@ -120,15 +120,15 @@ class CommitOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoCompactionRequest:
-    """Small files that a commit has left in the partitions that it wrote to (Delta's ``AutoCompactRequest``).
+    """Small files that a commit left in the partitions it wrote to (Delta's ``AutoCompactRequest``).
 
-    An OPTIMIZE of these partitions, with ``auto=true``, is due; who gets the request decides when and where it runs.
+    It calls for an OPTIMIZE of these partitions with ``auto=true``; the receiver decides when and where that runs.
 
-    :param version: version after which it was found.
-    :param partitions: serialised values by physical column name; one empty mapping for a table without partitions.
+    :param version: version at which the files were found.
+    :param partitions: serialised values by physical column name; one empty mapping for an unpartitioned table.
     :param num_small_files: small files in these partitions.
     :param small_file_bytes: their bytes.
-    :param min_file_size: bytes; smaller files are to be compacted.
+    :param min_file_size: bytes; smaller files should be compacted.
     :param max_file_size: bytes; the size to write.
     """
 

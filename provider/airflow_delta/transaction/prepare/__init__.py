@@ -1,1 +1,1 @@
-"""Actions made ready for the put: checks, metadata, row ids, times, isolation."""
+"""Makes actions ready for the put: checks, metadata, row ids, timestamps, isolation level."""

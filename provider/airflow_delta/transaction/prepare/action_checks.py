@@ -1,4 +1,4 @@
-"""Checks of the actions of a commit among themselves, before anything is tried (steps of Delta's ``commitImpl``)."""
+"""Checks of a commit's actions against each other, before anything is put (steps of Delta's ``commitImpl``)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.policy.policy import CommitPolicy
 
 _MAX_EVENTS = 2
-"""Events that one commit records of each kind, however many files it concerns."""
+"""Events of each kind that one commit records, however many files are affected."""
 
 
 def deduplicate_set_transactions(actions: Sequence[Action], own: Iterable[SetTransaction]) -> list[Action]:
     """Return the actions with the transaction's own ``txn`` actions after them, each application id once.
 
-    :raises DeltaIllegalArgumentException: one application id with two versions.
+    :raises DeltaIllegalArgumentException: if an application id comes with two versions.
     """
     versions: dict[str, int] = {}
     result: list[Action] = []
@@ -50,11 +50,11 @@ def deduplicate_set_transactions(actions: Sequence[Action], own: Iterable[SetTra
 
 
 def check_added_files(table: str, actions: Sequence[Action], metadata: Metadata, policy: CommitPolicy) -> None:
-    """Look for added files that no sane writer adds: without bytes, or with a null where the column takes none.
+    """Look for added files that no sane writer adds: empty ones, or ones with a null in a NOT NULL partition column.
 
-    Both are logged, as in Delta, unless the policy says that they are errors.
+    Both are logged, as in Delta, unless the policy makes them errors.
 
-    :raises DeltaIllegalStateException: there is one, and the policy says so.
+    :raises DeltaIllegalStateException: if there is one and the policy makes it an error.
     """
     adds = [action for action in actions if isinstance(action, AddFile)]
     empty = [add for add in adds if add.size == 0]
@@ -63,7 +63,7 @@ def check_added_files(table: str, actions: Sequence[Action], metadata: Metadata,
             record_event("delta.commit.emptyAddFile", table, {"path": add.path}, level=logging.WARNING)
         if policy.fail_on_empty_file:
             raise DeltaIllegalStateException(
-                f"The file {empty[0].path} that is added to table {table} has 0 bytes, as no Parquet file has. Write it again.",
+                f"The file {empty[0].path}, added to table {table}, has 0 bytes and so is not a Parquet file. Write it again.",
                 table=table,
             )
     if not adds or not metadata.partition_columns or '"nullable":false' not in metadata.schema_string.replace(" ", ""):
@@ -77,14 +77,14 @@ def check_added_files(table: str, actions: Sequence[Action], metadata: Metadata,
         if policy.fail_on_null_partition:
             add, _physical, name = nulls[0]
             raise DeltaIllegalStateException(
-                f"The file {add.path} that is added to table {table} is in a partition where {name} is null, and that column is "
-                "NOT NULL. Fill the column before writing.",
+                f"The file {add.path}, added to table {table}, is in a partition where {name} is null, but that column is NOT "
+                "NULL. Fill the column before writing.",
                 table=table,
             )
 
 
 def _required_partition_columns(metadata: Metadata) -> list[tuple[str, str]]:
-    """Return physical and logical name of the partition columns that are NOT NULL."""
+    """Return the physical and logical names of the NOT NULL partition columns."""
     from airflow_delta.log.features.column_mapping import physical_partition_columns
     from airflow_delta.log.schema.types import parse_schema
 
@@ -99,7 +99,7 @@ def check_duplicates(table: str, actions: Sequence[Action]) -> None:
 
     A file may be removed and added again with another deletion vector.
 
-    :raises DeltaDuplicateActionsException: it is.
+    :raises DeltaDuplicateActionsException: if one is.
     """
     added = [action for action in actions if isinstance(action, AddFile)]
     removed = [action for action in actions if isinstance(action, RemoveFile)]
@@ -114,12 +114,12 @@ def check_duplicates(table: str, actions: Sequence[Action]) -> None:
 
 
 def check_consistent_data_change(table: str, actions: Sequence[Action], operation: str, policy: CommitPolicy) -> None:
-    """Look for a commit in which some adds and removes change data and others do not; change data files do not count.
+    """Check a commit in which some adds and removes change data and others do not; change data files do not count.
 
-    Such a commit may be true of each of its files, so that readers of changes go by the flag of each. It is not when the files
-    that claim to hold the same rows hold other numbers of them.
+    Such a commit can be right: readers of changes go by the flag of each file. It is wrong if the files that claim to hold the
+    same rows before and after hold different numbers of them.
 
-    :raises DeltaIllegalStateException: it is one that the policy does not let through, or one that cannot be true.
+    :raises DeltaIllegalStateException: if the policy does not allow such a commit, or it is wrong.
     """
     if policy.consistent_data_change == "off":
         return
@@ -129,8 +129,8 @@ def check_consistent_data_change(table: str, actions: Sequence[Action], operatio
     record_event("delta.commit.inconsistentDataChange", table, {"operation": operation}, level=logging.WARNING)
     if policy.consistent_data_change == "fatal":
         raise DeltaIllegalStateException(
-            f"The files of {operation} on table {table} are partly marked dataChange=true and partly dataChange=false. A commit "
-            "either changes data or rearranges it; make two commits of it.",
+            f"Some files of {operation} on table {table} are marked dataChange=true and others dataChange=false. A commit either "
+            "changes data or rearranges it; make two commits of it.",
             table=table,
         )
     added = [action for action in actions if isinstance(action, AddFile) and not action.data_change]
@@ -138,9 +138,9 @@ def check_consistent_data_change(table: str, actions: Sequence[Action], operatio
     before, after = _live_rows(removed), _live_rows(added)
     if before != after if before is not None and after is not None else bool(added) != bool(removed):
         raise DeltaIllegalStateException(
-            f"The files of {operation} on table {table} that are marked dataChange=false do not hold the same rows: "
+            f"The files of {operation} on table {table} marked dataChange=false do not hold the same rows: "
             f"{len(removed)} files with {_count(before)} rows are removed, {len(added)} with {_count(after)} added. "
-            "Streams and the change data feed would miss the difference. Nothing was written; mark what changes rows "
+            "Streams and the change data feed would miss the difference. Nothing was written; mark the files that change rows "
             "dataChange=true.",
             table=table,
         )
@@ -151,7 +151,7 @@ class _NumRecords(msgspec.Struct, rename="camel"):
 
 
 def _live_rows(files: Sequence[AddFile | RemoveFile]) -> int | None:
-    """Return the rows that are not deleted, ``None`` where the statistics of a file do not tell."""
+    """Return the number of rows that are not deleted, or ``None`` if a file's statistics do not say."""
     total = 0
     for file in files:
         try:
@@ -169,10 +169,11 @@ def _count(rows: int | None) -> str:
 
 
 def check_domains(table: str, actions: Sequence[Action], protocol: Protocol) -> None:
-    """Check that no domain comes twice, and that the table's protocol has domains.
+    """Check that no metadata domain comes twice, and that the table's protocol supports domains.
 
-    :raises DeltaDuplicateDomainException: one comes twice.
-    :raises DeltaUnsupportedTableFeatureException: the table has none (Delta: DELTA_DOMAIN_METADATA_NOT_SUPPORTED).
+    :raises DeltaDuplicateDomainException: if one comes twice.
+    :raises DeltaUnsupportedTableFeatureException: if the table does not support them (Delta:
+        DELTA_DOMAIN_METADATA_NOT_SUPPORTED).
     """
     domains = [action.domain for action in actions if isinstance(action, DomainMetadata)]
     if not domains:

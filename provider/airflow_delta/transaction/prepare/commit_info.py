@@ -1,4 +1,4 @@
-"""The ``commitInfo`` of a commit: always the first line, all fields that Delta writes (reference: Delta's ``CommitInfo``)."""
+"""The ``commitInfo`` of a commit: always the first line, with every field that Delta writes (Delta's ``CommitInfo``)."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def build_commit_info(
     is_blind_append: bool,
     timestamp: int,
     txn_id: str,
-    tags: Mapping[str, Any] | None = None,
-    user_metadata: str | None = None,
-    metrics: Mapping[str, str] | None = None,
-    large: bool = False,
+    tags: Mapping[str, Any] | None,
+    user_metadata: str | None,
+    metrics: Mapping[str, str] | None,
+    large: bool,
 ) -> CommitInfo:
     """Return the ``commitInfo`` of a commit of ``actions``.
 
     :param timestamp: milliseconds since the epoch.
-    :param tags: values become text; no tags, no field.
+    :param tags: values become strings; the field is left out if there are none.
     :param metrics: ``operationMetrics``; an empty mapping is written, ``None`` is not.
     :param large: as ``commitLarge`` writes it: ``readVersion`` also when -1, no ``dataChange``.
     """
     return CommitInfo(
         timestamp=timestamp,
         operation=operation.name,
-        # The log is for everybody who can read the table.
+        # Whoever can read the table can read its log.
         operation_parameters=masked_values(operation.encoded_parameters()),
         read_version=read_version if large or read_version >= 0 else None,
         isolation_level=isolation_level.value,

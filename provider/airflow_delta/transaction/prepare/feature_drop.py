@@ -1,4 +1,4 @@
-"""Dropping a table feature: allowed one at a time, once nothing makes use of it (Delta's ``RemovableFeature``)."""
+"""Dropping a table feature: one at a time, once nothing uses it (Delta's ``RemovableFeature``)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def dropped(old: Protocol, new: Protocol) -> frozenset[str]:
 
 
 def check_drop(old: Protocol, new: Protocol, snapshot: Snapshot, *, table: str) -> None:
-    """Check that a commit may take a table from one protocol to a lesser one.
+    """Check that a commit may take features away from a table's protocol.
 
-    :raises ProtocolDowngradeException: more than one feature is dropped, another one is added, it is in use, or one that stays
-        requires it.
+    :raises ProtocolDowngradeException: if more than one feature is dropped, another is added, or the feature is in use or
+        required by one that stays.
     """
     lost = dropped(old, new)
     gained = dropped(new, old) - {CHECKPOINT_PROTECTION}
@@ -44,26 +44,26 @@ def check_drop(old: Protocol, new: Protocol, snapshot: Snapshot, *, table: str) 
         why = obstacle(lost, snapshot)
     if why is not None:
         raise ProtocolDowngradeException(
-            f"The table feature {', '.join(sorted(lost))} cannot be dropped from table {table}: {why}. Remove what makes use of "
-            "it, and drop one feature at a time.",
+            f"The table feature {', '.join(sorted(lost))} cannot be dropped from table {table}: {why}. Remove what uses it, "
+            "and drop one feature at a time.",
             table=table,
             version=snapshot.version,
         )
 
 
 def obstacle(features: Collection[str], snapshot: Snapshot) -> str | None:
-    """Return why the features cannot be dropped from a table as it is, or ``None`` when they can."""
+    """Return why the features cannot be dropped from the table as it is, or ``None`` if they can."""
     if len(features) != 1:
         return "only one feature can be dropped in a commit"
     (feature,) = features
     rule = _REMOVABLE.get(feature)
     if rule is None:
-        return "Delta does not let it go"
+        return "Delta does not allow it"
     return rule(snapshot)
 
 
 def needs_history_protection(protocol: Protocol, features: Collection[str]) -> bool:
-    """Tell whether checkpoints must be kept for clients that know of the dropped features nothing any more."""
+    """Tell whether old checkpoints must be kept for clients that do not know the dropped features."""
     known = table_protocol.FEATURES
     reader = any(name in known and known[name].reader for name in features)
     return reader and CHECKPOINT_PROTECTION in table_protocol.features(protocol)
@@ -78,10 +78,10 @@ def with_history_protection(metadata: Metadata, version: int) -> Metadata:
 
 
 def _unused(feature: str) -> Callable[[Snapshot], str | None]:
-    """Return the rule for features that only table properties or the schema can make use of."""
+    """Return the rule for features that only table properties or the schema can use."""
 
     def rule(snapshot: Snapshot) -> str | None:
-        return "the table makes use of it" if feature in table_protocol.active_features(snapshot.metadata) else None
+        return "the table uses it" if feature in table_protocol.active_features(snapshot.metadata) else None
 
     return rule
 
@@ -126,7 +126,7 @@ def _no_row_ids(snapshot: Snapshot) -> str | None:
         return "the table property delta.enableRowTracking is set"
     column = snapshot.files(columns=["base_row_id"]).column("base_row_id")
     count = len(column) - column.null_count
-    return f"{count} files have row ids (set delta.rowTrackingSuspended, and commit them again without)" if count else None
+    return f"{count} files have row ids (set delta.rowTrackingSuspended, then commit them again without)" if count else None
 
 
 _REMOVABLE: Mapping[str, Callable[[Snapshot], str | None]] = {

@@ -1,4 +1,4 @@
-"""Checks of the file actions of a commit against the table that they are for (part of Delta's ``prepareCommit``)."""
+"""Checks of a commit's file actions against the table (part of Delta's ``prepareCommit``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.transaction.operations.operation import Operation
 
 REPLACES = frozenset(f"{head}REPLACE TABLE{tail}" for head in ("", "CREATE OR ") for tail in ("", " AS SELECT"))
-"""Operations that put another table into the place of one."""
+"""Operations that put another table in the place of an existing one."""
 
 
 def check_files(
@@ -25,15 +25,15 @@ def check_files(
     read_metadata: Metadata | None = None,
     large: bool = False,
 ) -> None:
-    """Check partitioning, deletion vectors and that nothing is deleted from an append-only table.
+    """Check partitioning and deletion vectors, and that nothing is deleted from an append-only table.
 
-    :param read_metadata: of the version that was read; a commit that deletes cannot itself lift its ``delta.appendOnly``.
-    :param large: of a ``commitLarge``, which replaces the state of the table and so is not held to append-only.
-    :raises DeltaIllegalStateException: a file has other partition columns than the table, or a deletion vector that may not be.
-    :raises AppendOnlyException: a file of an append-only table is removed.
+    :param read_metadata: of the version that was read; a commit that deletes cannot itself lift ``delta.appendOnly``.
+    :param large: of a ``commitLarge``, which replaces the state of the table and so is exempt from append-only.
+    :raises DeltaIllegalStateException: if a file's partition columns are not the table's, or its deletion vector is not allowed.
+    :raises AppendOnlyException: if a file of an append-only table is removed.
     """
     columns = physical_partition_columns(metadata)
-    # A table that takes the place of another one is only held to what that one had asked for, as in Delta.
+    # A table that replaces another is only held to what that one asked for, as in Delta.
     asked = (read_metadata,) if operation.name in REPLACES else (read_metadata, metadata)
     append_only = not large and any(
         known is not None and known.configuration.get("delta.appendOnly", "false").lower() == "true" for known in asked
@@ -48,8 +48,8 @@ def check_files(
             if append_only and action.data_change:
                 raise AppendOnlyException(
                     f"{operation.name} would remove {action.path}, but table {table} only allows appends "
-                    "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). If rows may be deleted, unset the property first, "
-                    "in a commit of its own.",
+                    "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). To allow deletes, unset the property first, in a "
+                    "commit of its own.",
                     table=table,
                 )
         elif isinstance(action, AddCDCFile) and action.data_change:
@@ -59,7 +59,7 @@ def check_files(
 
 
 def physical_partition_columns(metadata: Metadata) -> set[str]:
-    """Return the names that partition values have in the log; those of the schema without column mapping."""
+    """Return the names of partition columns in the log; without column mapping those of the schema."""
     if metadata.configuration.get("delta.columnMapping.mode", "none").lower() == "none":
         return set(metadata.partition_columns)
     from airflow_delta.log.features import column_mapping
@@ -85,7 +85,7 @@ def _check_deletion_vector(table: str, action: AddFile, metadata: Metadata, prot
     if "deletionVectors" not in table_protocol.features(protocol) or not (enabled or operation.updates_in_place):
         raise DeltaIllegalStateException(
             f"The file {action.path} comes with a deletion vector, which table {table} does not allow "
-            "(DELTA_ADDING_DELETION_VECTORS_DISALLOWED). Set delta.enableDeletionVectors=true, or write the file anew.",
+            "(DELTA_ADDING_DELETION_VECTORS_DISALLOWED). Set delta.enableDeletionVectors=true, or rewrite the file.",
             table=table,
         )
     try:

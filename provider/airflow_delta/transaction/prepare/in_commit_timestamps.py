@@ -1,6 +1,6 @@
-"""Timestamps inside the commits, strictly increasing from version to version (protocol, "In-Commit Timestamps").
+"""Timestamps inside commits, strictly increasing from version to version (protocol, "In-Commit Timestamps").
 
-A table that switches them on later notes with which version and time that was, so that readers know up to where the
+A table that enables them later records the version and time at which it did, so that readers know up to which version the
 modification times of the commit files count (Delta's ``InCommitTimestampUtils``).
 """
 
@@ -27,7 +27,7 @@ def first(now: int, read_snapshot_timestamp: int) -> int:
     """Return the timestamp of a first attempt.
 
     :param now: milliseconds since the epoch.
-    :param read_snapshot_timestamp: of the version that was read; -1 when there was none.
+    :param read_snapshot_timestamp: of the version that was read; -1 if there was none.
     """
     return max(now, read_snapshot_timestamp + 1)
 
@@ -38,12 +38,12 @@ def rebase(own: int, winning: int) -> int:
 
 
 def with_enablement(new: Metadata, read: Metadata | None, *, version: int, timestamp: int) -> Metadata:
-    """Return the metadata that a commit writes, with the facts about when timestamps were switched on.
+    """Return the metadata that a commit writes, with the version and time at which timestamps were enabled.
 
-    The first commit of a table needs none. Metadata that replaces a table's own keeps what was noted there.
+    The first commit of a table needs neither. Metadata that replaces the table's own keeps what was recorded there.
 
     :param new: metadata with in-commit timestamps.
-    :param read: metadata that was read; ``None`` when the table does not exist.
+    :param read: metadata that was read; ``None`` if the table does not exist.
     :param version: version of the commit.
     :param timestamp: its in-commit timestamp.
     """

@@ -1,4 +1,4 @@
-"""Isolation levels, and which of them a commit runs at (Delta's ``IsolationLevel`` and its choice at commit)."""
+"""Isolation levels, and which one a commit runs at (Delta's ``IsolationLevel``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_delta.transaction.prepare import row_tracking
 
 
 class IsolationLevel(enum.Enum):
-    """How much of what others committed meanwhile a transaction may ignore; values are the names in ``commitInfo``."""
+    """How much of what others commit in the meantime a transaction may ignore; values are the names in ``commitInfo``."""
 
     SERIALIZABLE = "Serializable"
     WRITE_SERIALIZABLE = "WriteSerializable"
@@ -20,9 +20,9 @@ class IsolationLevel(enum.Enum):
 
     @classmethod
     def parse(cls, name: str) -> IsolationLevel:
-        """Return the level of that name, in any case.
+        """Return the level of that name, ignoring case.
 
-        :raises DeltaIllegalArgumentException: there is no such level.
+        :raises DeltaIllegalArgumentException: if there is no such level.
         """
         for level in cls:
             if level.value.lower() == name.lower():
@@ -32,22 +32,24 @@ class IsolationLevel(enum.Enum):
 
 
 def table_isolation_level(metadata: Metadata) -> IsolationLevel:
-    """Return the level that the property ``delta.isolationLevel`` asks for, Serializable by default.
+    """Return the level that the property ``delta.isolationLevel`` asks for; default: Serializable.
 
-    :raises DeltaIllegalArgumentException: the value is no level that a table may have.
+    :raises DeltaIllegalArgumentException: if the value is not a level that a table may have.
     """
-    text = metadata.configuration.get("delta.isolationLevel")
-    if text is None:
-        return IsolationLevel.SERIALIZABLE
-    return writer_isolation_level(IsolationLevel.parse(text))
+    return writer_isolation_level(metadata.configuration.get("delta.isolationLevel", IsolationLevel.SERIALIZABLE))
 
 
-def writer_isolation_level(level: IsolationLevel) -> IsolationLevel:
-    """Return ``level`` when a table or a transaction may ask for it; SnapshotIsolation is only ever chosen by the engine."""
+def writer_isolation_level(level: IsolationLevel | str) -> IsolationLevel:
+    """Return the level that a table or a transaction asks for; only the engine chooses SnapshotIsolation.
+
+    :raises DeltaIllegalArgumentException: if it is not a level that may be asked for.
+    """
+    if isinstance(level, str):
+        level = IsolationLevel.parse(level)
     if level is IsolationLevel.SNAPSHOT_ISOLATION:
         raise DeltaIllegalArgumentException(
-            "SnapshotIsolation cannot be asked for: it would let a transaction overlook rows that it should have read. "
-            "Use Serializable or WriteSerializable."
+            "SnapshotIsolation cannot be requested: a transaction could miss rows that it should have read. Use Serializable or "
+            "WriteSerializable."
         )
     return level
 
@@ -55,9 +57,9 @@ def writer_isolation_level(level: IsolationLevel) -> IsolationLevel:
 def choose_isolation_level(prepared: Iterable[Action], level: IsolationLevel, operation: Operation) -> IsolationLevel:
     """Return the level that a commit of ``prepared`` runs at.
 
-    A commit that changes no data may run at SnapshotIsolation: nothing that others added could have changed its outcome.
-    An action other than a file action (metadata, protocol, ``txn``, domain metadata) rules that out, but for the high-water mark
-    of row ids that follows from the files.
+    A commit that changes no data may run at SnapshotIsolation: nothing that others added could have changed its outcome. An
+    action other than a file action (metadata, protocol, ``txn``, domain metadata) rules that out, except for the high-water mark
+    of row ids, which follows from the files.
 
     :param prepared: the actions as they will be written, without ``commitInfo``.
     :param level: the table's level.

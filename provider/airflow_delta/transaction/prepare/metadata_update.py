@@ -1,7 +1,7 @@
-"""From the metadata that a caller gives to what is committed: Delta's ``updateMetadata``, in its order of steps.
+"""From the metadata that a caller gives to the metadata that is committed: Delta's ``updateMetadata``, step by step.
 
-Defaults of properties, column mapping, types that are stored in another way, the protocol that the result needs, the names of row
-tracking's columns; in the end the checks of :mod:`airflow_delta.log.features.schema_checks`.
+Default properties, column mapping, types stored as other types, the protocol that the result needs, the names of row tracking's
+columns, and finally the checks of :mod:`airflow_delta.log.features.schema_checks`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _IGNORE_PROTOCOL_DEFAULTS = "delta.ignoreProtocolDefaults"
 _VERSIONS = ("delta.minReaderVersion", "delta.minWriterVersion")
 _KEPT_IN_REPLACE = frozenset({"delta.enableDeletionVectors", "delta.enableRowTracking", "delta.checkpointPolicy"})
-# What the provider itself has put into metadata that come back to it, e.g. because files were staged with these names.
+# What the provider itself put into metadata that comes back to it, e.g. because files were staged with these names.
 _KEPT_BY_FEATURE = {
     column_mapping.MAX_COLUMN_ID: "columnMapping",
     MATERIALIZED_ROW_ID: "rowTracking",
@@ -47,10 +47,10 @@ _KEPT_BY_FEATURE = {
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """The metadata to commit, and the protocol to commit with them.
+    """The metadata to commit, and the protocol to commit with it.
 
-    :param protocol: ``None`` when the table's own stays.
-    :param domains: metadata domains that must be committed besides.
+    :param protocol: ``None`` if the table's own stays.
+    :param domains: metadata domains that must be committed as well.
     """
 
     metadata: Metadata
@@ -67,16 +67,16 @@ def update_metadata(
     default_properties: Mapping[str, str] | None = None,
     ignore_default_properties: bool = False,
 ) -> MetadataUpdate:
-    """Return what a transaction commits when a caller sets these metadata.
+    """Return what a transaction commits if a caller sets this metadata.
 
     :param state: the table as it was read.
-    :param creates_table: CREATE, CONVERT, and REPLACE of a table that is there.
+    :param creates_table: CREATE, CONVERT, and REPLACE of an existing table.
     :param overwrites_schema: the commit replaces all rows of the table.
     :param default_properties: for tables that are created or replaced, see :func:`with_global_config_defaults`.
-    :param ignore_default_properties: leave them out (a clone has its source's properties, also those that users may not set).
-    :raises DeltaIllegalArgumentException: a property is not valid.
-    :raises DeltaAnalysisException: schema, partitioning, column mapping or an expression is not valid.
-    :raises DeltaUnsupportedTableFeatureException: an existing table gets a feature only when asked for by name.
+    :param ignore_default_properties: leave them out (a clone has its source's properties, even those that users may not set).
+    :raises DeltaIllegalArgumentException: if a property is not valid.
+    :raises DeltaAnalysisException: if the schema, partitioning, column mapping or an expression is not valid.
+    :raises DeltaUnsupportedTableFeatureException: if it needs a feature that an existing table only gets by name.
     """
     is_new = state.metadata is None
     if (is_new or creates_table) and not ignore_default_properties:
@@ -110,10 +110,10 @@ def update_metadata(
 
 
 def with_global_config_defaults(metadata: Metadata, defaults: Mapping[str, str]) -> Metadata:
-    """Return the metadata with default properties under those that they set themselves (Delta's method of this name).
+    """Return the metadata with the default properties that it does not set itself (Delta's method of this name).
 
     :param defaults: keys with or without the prefix ``delta.``, also ``feature.<name>``. Those that concern the protocol are left
-        out when the metadata set ``delta.ignoreProtocolDefaults``.
+        out if the metadata sets ``delta.ignoreProtocolDefaults``.
     """
     if not defaults:
         return metadata
@@ -129,14 +129,14 @@ def with_global_config_defaults(metadata: Metadata, defaults: Mapping[str, str])
 
 
 def _with_kept_properties(old: Metadata, metadata: Metadata) -> Metadata:
-    """Return the metadata of a table that takes the place of another, with what Delta keeps of the other's properties."""
+    """Return the metadata of a table that replaces another, with the properties that Delta keeps of the other."""
     own = {normalise_key(key) for key in metadata.configuration}
     kept = {key: value for key, value in old.configuration.items() if key in _KEPT_IN_REPLACE and key not in own}
     return msgspec.structs.replace(metadata, configuration={**kept, **metadata.configuration}) if kept else metadata
 
 
 def _with_properties(state: TableState, metadata: Metadata) -> Metadata:
-    """Return the metadata with keys in Delta's spelling, after every property that is set or changed has been checked."""
+    """Return the metadata with property keys in Delta's spelling; checks every property that is set or changed."""
     old = {} if state.metadata is None else state.metadata.configuration
     given = metadata.configuration
     changed = {key: value for key, value in given.items() if old.get(key) != value}
@@ -164,9 +164,9 @@ def _features_meant(state: TableState, configuration: Mapping[str, str]) -> froz
 
 
 def _as_protocol_allows(state: TableState, metadata: Metadata, schema: StructType) -> StructType:
-    """Return the schema without expressions that the existing protocol does not know: the table is not upgraded for them.
+    """Return the schema without expressions that the existing protocol does not support: the table is not upgraded for them.
 
-    As in Delta: data copied from a table with generated columns do not make the target one.
+    As in Delta: data copied from a table with generated columns does not give the target any.
     """
     if state.protocol is None:
         return schema
@@ -193,18 +193,18 @@ def _with_type_changes(state: TableState, metadata: Metadata, schema: StructType
 
 
 def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str] = ()) -> None:
-    """Check that features which an existing table only gets by name were asked for.
+    """Check that features which an existing table only gets by name were requested.
 
-    :param asked: features that the caller asked for by name.
-    :raises DeltaUnsupportedTableFeatureException: they were not (Delta: DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT).
+    :param asked: features that the caller requested by name.
+    :raises DeltaUnsupportedTableFeatureException: if one was not (Delta: DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT).
     """
     if state.protocol is None:
         return
     manual = [name for name in table_protocol.needs_manual_enablement(state.protocol, metadata) if name not in asked]
     if manual:
         raise DeltaUnsupportedTableFeatureException(
-            f"The new metadata of table {state.table} needs the features {', '.join(manual)}, which an existing table only gets "
-            "when asked for by name, since older clients can then no longer read or write it "
+            f"The new metadata of table {state.table} needs the features {', '.join(manual)}, which must be enabled by name on "
+            "an existing table, since older clients can then no longer read or write it "
             f"(DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT). Set the table property delta.feature.{manual[0]} to 'supported'.",
             features=tuple(manual),
             table=state.table,
@@ -213,9 +213,9 @@ def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str
 
 
 def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *, replaces_rows: bool) -> None:
-    """Check that columns have default values only where the table has that feature, and that no column is added with one.
+    """Check that columns only have default values if the table has that feature, and that no column is added with one.
 
-    Rows that are there would have to get the value, which files written before the column existed cannot give them.
+    Existing rows would have to get the value, which files written before the column existed cannot give them.
     """
     defaults = column_defaults(parse_schema(metadata.schema_string))
     if not defaults:
@@ -235,10 +235,10 @@ def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *
 
 
 def check_defaults_supported(state: TableState, columns: Collection[str], protocol: Protocol) -> None:
-    """Check that the table may have columns with default values, if it has any.
+    """Check that the table supports default values, if it has any.
 
-    :param columns: names of the columns that have one.
-    :raises DeltaUnsupportedTableFeatureException: it may not.
+    :param columns: names of the columns with a default value.
+    :raises DeltaUnsupportedTableFeatureException: if it does not.
     """
     if columns and "allowColumnDefaults" not in table_protocol.features(protocol):
         raise DeltaUnsupportedTableFeatureException(
@@ -257,7 +257,7 @@ def _is_renamed(metadata: Metadata, name: str, before: StructType) -> bool:
 
 
 def _check_manifest(state: TableState, metadata: Metadata) -> None:
-    """Check that manifests for readers that know no deletion vectors are not switched on while files have some."""
+    """Check that manifests, whose readers ignore deletion vectors, are not enabled while files have some."""
     key = "delta.compatibility.symlinkFormatManifest.enabled"
     if state.snapshot is None or state.metadata is None or state.protocol is None:
         return
@@ -278,7 +278,7 @@ def _check_manifest(state: TableState, metadata: Metadata) -> None:
 
 
 def _clustering(state: TableState, metadata: Metadata, *, replaces_rows: bool) -> tuple[DomainMetadata, ...]:
-    """Check that a clustered table keeps its clustering columns, or return what leaves it unclustered."""
+    """Check that a clustered table keeps its clustering columns, or return the domain that ends its clustering."""
     if state.snapshot is None or state.protocol is None or "clustering" not in table_protocol.features(state.protocol):
         return ()
     from airflow_delta.log.features import clustering

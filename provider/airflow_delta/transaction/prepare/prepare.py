@@ -1,4 +1,4 @@
-"""What must hold before a commit is tried, and the order of its actions (Delta's ``prepareCommit`` and the checks around it)."""
+"""What must hold before a commit is put, and the order of its actions (Delta's ``prepareCommit`` and the checks around it)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from airflow_delta.log.actions.actions import (
     AddCDCFile,
     AddFile,
     CommitInfo,
+    DomainMetadata,
     Metadata,
     Protocol,
     RemoveFile,
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
 class TableState:
     """The table as a transaction read it, and what the transaction itself has set.
 
-    :param metadata: at the version that was read; ``None`` when the table does not exist, as is ``protocol``.
-    :param new_metadata: set through ``update_metadata``, as is ``new_protocol``.
-    :param row_id_high_water_mark: gives the last row id of the version that was read; asked only where row ids are given.
-    :param snapshot: version that was read; asked only by commits that drop a feature or change metadata.
+    :param metadata: at the version that was read; ``None`` if the table does not exist. So is ``protocol``.
+    :param new_metadata: set through ``update_metadata``. So is ``new_protocol``.
+    :param row_id_high_water_mark: returns the last row id of the version that was read; called only if row ids are assigned.
+    :param snapshot: version that was read; needed only by commits that drop a feature or change metadata.
     """
 
     table: str
@@ -52,11 +53,35 @@ class TableState:
     row_id_high_water_mark: Callable[[], int] = lambda: row_tracking.NO_HIGH_WATER_MARK
     snapshot: Snapshot | None = None
 
+    @classmethod
+    def of(cls, snapshot: Snapshot, *, new_metadata: Metadata | None = None, new_protocol: Protocol | None = None) -> TableState:
+        """Return the table at a version, which may be -1, and what a transaction on it has set."""
+        exists = snapshot.version >= 0
+
+        def row_id_high_water_mark() -> int:
+            mark = snapshot.row_id_high_water_mark if exists else None
+            return row_tracking.NO_HIGH_WATER_MARK if mark is None else mark
+
+        return cls(
+            table=snapshot.log.uri,
+            read_version=snapshot.version,
+            metadata=snapshot.metadata if exists else None,
+            protocol=snapshot.protocol if exists else None,
+            new_metadata=new_metadata,
+            new_protocol=new_protocol,
+            row_id_high_water_mark=row_id_high_water_mark,
+            snapshot=snapshot if exists else None,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedCommit:
-    """What will be written after ``commitInfo``, and the table as it is then."""
+    """What will be written after ``commitInfo``, and the table as the commit leaves it.
 
+    :param read: the table as it was read.
+    """
+
+    read: TableState
     actions: list[Action]
     metadata: Metadata
     protocol: Protocol
@@ -69,34 +94,34 @@ def prepare_commit(
     actions: Sequence[Action],
     operation: Operation,
     *,
-    policy: CommitPolicy | None = None,
+    policy: CommitPolicy,
     large: bool = False,
 ) -> PreparedCommit:
     """Return the final actions of a commit, after every check that needs no look at other commits.
 
-    The order is metadata, protocol, then the caller's; in the first commit of a table a protocol that nobody asked for is first.
+    The order is metadata, protocol, then the caller's actions; in the first commit of a table, a protocol that nobody asked for
+    comes first.
 
-    :param large: of a ``commitLarge``: its metadata is that of another table or version, so neither append-only nor the present
-        partitioning hold it back.
-
-    :raises DeltaAssertionError: metadata or protocol are changed more than once.
-    :raises DeltaIllegalStateException: the first commit has no metadata, or a file does not fit the partitioning.
+    :param large: of a ``commitLarge``: its metadata is that of another table or version, so neither append-only nor the current
+        partitioning applies.
+    :raises DeltaAssertionError: if metadata or protocol is changed more than once.
+    :raises DeltaIllegalStateException: if the first commit has no metadata, or a file does not fit the partitioning.
     """
     if any(isinstance(action, CommitInfo) for action in actions):
-        raise DeltaIllegalArgumentException("commitInfo is written by the transaction; take it out of the actions.")
+        raise DeltaIllegalArgumentException("The transaction writes commitInfo itself; remove it from the actions.")
     new_metadata, new_protocol, asked_for = _table_actions(state, actions)
     metadata, protocol = new_metadata or state.metadata, new_protocol or state.protocol
     if metadata is None or protocol is None:
         raise DeltaIllegalStateException(f"Table {state.table} has no protocol or no metadata", table=state.table)
-    if new_protocol is not None and not (large and operation.name == "RESTORE"):  # which may be allowed to take features away
+    if new_protocol is not None and not (large and operation.name == "RESTORE"):  # which may take features away
         check_protocol_change(state, new_protocol, operation)
-    if new_metadata is not None or new_protocol is not None:  # else it was checked when the transaction began
+    if new_metadata is not None or new_protocol is not None:  # otherwise it was checked when the transaction began
         table_protocol.check_can_write(protocol, metadata, state.table, state.read_version)
         _check_column_defaults(state, metadata, protocol)
-    if new_metadata is not None and not large:  # RESTORE and CLONE bring metadata that fit their files, as in Delta
+    if new_metadata is not None and not large:  # RESTORE and CLONE bring metadata that fits their files, as in Delta
         _check_change_data_feed(state, new_metadata, actions, operation)
     if not large:
-        _check_partition_columns(state, new_metadata, operation, policy or CommitPolicy())
+        _check_partition_columns(state, new_metadata, operation, policy)
     rest: list[Action] = [action for action in actions if not isinstance(action, Metadata | Protocol)]
     check_files(state.table, rest, metadata, protocol, operation, read_metadata=state.metadata, large=large)
     if row_tracking.is_supported(protocol):
@@ -108,19 +133,35 @@ def prepare_commit(
             commit_version=state.read_version + 1,
             table=state.table,
         )
-    head: list[Action] = [action for action in (new_metadata, new_protocol) if action is not None]
-    if state.read_version < 0 and not asked_for:
-        head.reverse()
+    if large:
+        ordered = _in_large_order(metadata, new_protocol, rest)
+    else:
+        head: list[Action] = [action for action in (new_metadata, new_protocol) if action is not None]
+        if state.read_version < 0 and not asked_for:
+            head.reverse()
+        ordered = head + rest
     return PreparedCommit(
-        actions=head + rest, metadata=metadata, protocol=protocol, new_metadata=new_metadata, new_protocol=new_protocol
+        read=state,
+        actions=ordered,
+        metadata=metadata,
+        protocol=protocol,
+        new_metadata=new_metadata,
+        new_protocol=new_protocol,
     )
 
 
-def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metadata | None, Protocol | None, bool]:
-    """Return the metadata and the protocol to write, and whether the protocol is one that somebody asked for.
+def _in_large_order(metadata: Metadata, new_protocol: Protocol | None, rest: Sequence[Action]) -> list[Action]:
+    """Return the actions as ``commitLarge`` writes them: metadata always and first, the protocol after the caller's actions."""
+    marks = [action for action in rest if isinstance(action, DomainMetadata) and action.domain == row_tracking.DOMAIN]
+    others = [action for action in rest if action not in marks] if marks else rest
+    return [metadata, *others, *([new_protocol] if new_protocol is not None else []), *marks]
 
-    :raises DeltaAssertionError: one of them is changed more than once.
-    :raises DeltaIllegalStateException: the first commit has no metadata.
+
+def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metadata | None, Protocol | None, bool]:
+    """Return the metadata and the protocol to write, and whether anybody asked for that protocol.
+
+    :raises DeltaAssertionError: if one of them is changed more than once.
+    :raises DeltaIllegalStateException: if the first commit has no metadata.
     """
     new_metadata: Metadata | None = _single(Metadata, state.new_metadata, actions, "metadata")
     new_protocol: Protocol | None = _single(Protocol, state.new_protocol, actions, "protocol")
@@ -128,7 +169,7 @@ def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metada
         upgrade = verify_metadata(state, new_metadata)
         if state.protocol is None and upgrade == _default_protocol():
             upgrade = None
-        if new_protocol is not None and upgrade is not None:  # Delta counts what the metadata asks for as a change, too
+        if new_protocol is not None and upgrade is not None:  # Delta counts what the metadata needs as a change too
             raise DeltaAssertionError("Cannot change the protocol more than once in a transaction.", table=state.table)
         new_protocol = new_protocol or upgrade
     metadata = new_metadata or state.metadata
@@ -144,10 +185,10 @@ def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metada
 
 
 def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
-    """Check metadata that is to be committed, and return the protocol that the table must be upgraded to for it, if any.
+    """Check metadata before it is committed, and return the protocol that the table must be upgraded to for it, if any.
 
-    :raises DeltaAnalysisException: the schema, the partitioning or a property is not valid.
-    :raises DeltaUnsupportedTableFeatureException: it needs a feature that an existing table only gets by name.
+    :raises DeltaAnalysisException: if the schema, the partitioning or a property is not valid.
+    :raises DeltaUnsupportedTableFeatureException: if it needs a feature that an existing table only gets by name.
     """
     from airflow_delta.log.features.schema_checks import check_metadata
     from airflow_delta.transaction.prepare.metadata_update import check_manual
@@ -167,11 +208,10 @@ _writable: tuple[Protocol, Metadata] | None = None
 def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: int) -> None:
     """Refuse a table that this provider cannot write.
 
-    Protocol and metadata are frozen and handed on from version to version, so transactions one after the other on one table
-    are examined once.
+    Versions share the frozen protocol and metadata, so a series of transactions on one table is checked once.
 
-    :raises DeltaUnsupportedTableFeatureException: a feature is unknown, or is in use and not supported.
-    :raises InvalidProtocolVersionException: the table needs a newer reader or writer version.
+    :raises DeltaUnsupportedTableFeatureException: if a feature is unknown, or is in use and not supported.
+    :raises InvalidProtocolVersionException: if the table needs a newer reader or writer version.
     """
     global _writable
     known = _writable
@@ -184,9 +224,9 @@ def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: 
 def check_protocol_change(state: TableState, new: Protocol, operation: Operation) -> None:
     """Check that the table may go from its protocol to ``new``.
 
-    Only DROP FEATURE may take a feature away, when nothing makes use of it.
+    Only DROP FEATURE may take a feature away, once nothing uses it.
 
-    :raises ProtocolDowngradeException: the table would lose a feature.
+    :raises ProtocolDowngradeException: if the table would lose a feature.
     """
     table_protocol.check_form(new, state.table)
     if state.protocol is None:
@@ -207,13 +247,13 @@ def _single(kind: type[Any], own: Any, actions: Sequence[Action], what: str) -> 
 
 
 def _default_protocol() -> Protocol:
-    """Return the protocol of a table that asks for nothing."""
+    """Return the protocol of a table that needs no feature."""
     reader, writer = table_protocol.DEFAULT_VERSIONS
     return Protocol(min_reader_version=reader, min_writer_version=writer)
 
 
 def _check_column_defaults(state: TableState, metadata: Metadata, protocol: Protocol) -> None:
-    """Check that columns only have a default value where the table has that feature."""
+    """Check that columns only have default values if the table has that feature."""
     if "CURRENT_DEFAULT" not in metadata.schema_string:
         return
     from airflow_delta.log.features.constraints import column_defaults
@@ -224,7 +264,7 @@ def _check_column_defaults(state: TableState, metadata: Metadata, protocol: Prot
 
 
 def _check_change_data_feed(state: TableState, new_metadata: Metadata, actions: Sequence[Action], operation: Operation) -> None:
-    """Check that changes of rows can be told from changes of columns (Delta's ``performCdcColumnMappingCheck``)."""
+    """Check that row changes can be told from column changes (Delta's ``performCdcColumnMappingCheck``)."""
     from airflow_delta.log.features import change_data_feed
 
     changes_files = any(isinstance(action, AddFile | RemoveFile | AddCDCFile) for action in actions)

@@ -1,7 +1,7 @@
 """Row ids and row commit versions of the files of a commit (protocol, "Row Tracking"; Delta's ``RowId``).
 
-Whoever writes a table whose protocol lists ``rowTracking`` gives every new file a range of row ids, whether or not the table
-property switches them on. The ranges start above a high-water mark that the table keeps in a metadata domain.
+A writer of a table whose protocol lists ``rowTracking`` gives every new file a range of row ids, whether or not the table
+property enables them. The ranges start above a high-water mark, which the table keeps in a metadata domain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, M
 FEATURE = "rowTracking"
 DOMAIN = "delta.rowTracking"
 NO_HIGH_WATER_MARK = -1
-"""High-water mark of a table that has given no row id."""
+"""High-water mark of a table that has assigned no row id."""
 BACKFILL = "ROW TRACKING BACKFILL"
 UNBACKFILL = "ROW TRACKING UNBACKFILL"
 PRESERVED_TAG = "delta.rowTracking.preserved"
@@ -53,21 +53,21 @@ def is_enabled(metadata: Metadata) -> bool:
 
 
 def is_suspended(metadata: Metadata) -> bool:
-    """Tell whether files must not get row ids although the protocol lists the feature: it is being dropped."""
+    """Tell whether files must not get row ids even though the protocol lists the feature: it is being dropped."""
     return metadata.configuration.get(_SUSPENDED, "false").lower() == "true"
 
 
 def mark_of(domain: DomainMetadata, *, table: str) -> int:
     """Return the high-water mark that a domain action sets.
 
-    :raises DeltaLogCorruptedException: it cannot be understood.
+    :raises DeltaLogCorruptedException: if it does not parse.
     """
     try:
         return _marks.decode(domain.configuration).row_id_high_water_mark
     except msgspec.DecodeError as error:
         raise DeltaLogCorruptedException(
-            f"The row id high-water mark of table {table} cannot be understood ({domain.configuration!r}: {error}), so no row id "
-            "can be given. Nothing was written. Restore the commit or checkpoint that holds it from a backup.",
+            f"The row id high-water mark of table {table} does not parse ({domain.configuration!r}: {error}), so no row ids can "
+            "be assigned. Nothing was written. Restore the commit or checkpoint that holds it from a backup.",
             table=table,
         ) from error
 
@@ -86,19 +86,19 @@ def prepare(
     commit_version: int,
     table: str = "",
 ) -> list[Action]:
-    """Return the actions with row ids and row commit versions for all files that have none, the new high-water mark last.
+    """Return the actions with row ids and row commit versions for all files without them, and the new high-water mark last.
 
-    :param snapshot_high_water_mark: of the version that was read, -1 for none.
+    :param snapshot_high_water_mark: of the version that was read; -1 for none.
     :param commit_version: version that the commit tries first.
-    :raises RowIdAssignmentWithoutStatsException: a new file does not say how many rows it has.
-    :raises DeltaIllegalStateException: the caller sets the high-water mark.
+    :raises RowIdAssignmentWithoutStatsException: if a new file does not say how many rows it has.
+    :raises DeltaIllegalStateException: if the caller sets the high-water mark.
     """
     if not is_supported(protocol):
         return list(actions)
     if any(isinstance(action, DomainMetadata) and action.domain == DOMAIN for action in actions):
         raise DeltaIllegalStateException(
-            f"The row id high-water mark (metadata domain {DOMAIN}) of table {table} is set by the engine alone. Take it out of "
-            "the actions.",
+            f"Only the engine sets the row id high-water mark (metadata domain {DOMAIN}) of table {table}. Remove it from the "
+            "actions.",
             table=table,
         )
     if is_suspended(metadata):
@@ -120,13 +120,13 @@ def rebase(
     commit_version: int,
     table: str = "",
 ) -> list[Action]:
-    """Return prepared actions as a commit at ``commit_version`` must have them, after others have given row ids.
+    """Return prepared actions as a commit at ``commit_version`` must have them, after others have assigned row ids.
 
-    Ids above the mark that was read are this commit's own and are given anew; ids of files that were in the table before stay.
+    Ids above the mark that was read are this commit's own and are reassigned; ids of files that were already in the table stay.
     The mark is always written, before all other actions (Delta's ``reassignOverlappingRowIds``).
 
     :param winning_high_water_mark: after the last winning commit.
-    :raises RowIdAssignmentWithoutStatsException: a file needs an id for the first time and does not say how many rows it has.
+    :raises RowIdAssignmentWithoutStatsException: if a file needs its first id and does not say how many rows it has.
     """
     if not is_supported(protocol) or is_suspended(metadata):
         return list(actions)
@@ -145,7 +145,7 @@ def _assigned(
     *,
     only_missing: bool = False,
 ) -> tuple[list[Action], int]:
-    """Give ids above ``mark``; return the actions and the last id."""
+    """Assign ids above ``mark``; return the actions and the last id."""
     result: list[Action] = []
     for action in actions:
         if isinstance(action, AddFile):
@@ -161,15 +161,15 @@ def _assigned(
 
 
 def _num_records(file: AddFile, table: str) -> int:
-    """Return the physical number of rows; a deletion vector does not lower it."""
+    """Return the physical number of rows, deleted ones included."""
     try:
         records = _records.decode(file.stats or "{}").num_records
     except msgspec.DecodeError:
         records = None
     if records is None:
         raise RowIdAssignmentWithoutStatsException(
-            f"The file {file.path} cannot get row ids in table {table}: its statistics do not say how many rows it has "
-            "(numRecords). Collect statistics for every file of a table with row tracking.",
+            f"No row ids can be assigned to the file {file.path} of table {table}: its statistics do not say how many rows it "
+            "has (numRecords). Collect statistics for every file of a table with row tracking.",
             table=table,
         )
     return records
@@ -185,22 +185,22 @@ def _stripped(file: AddFile) -> AddFile:
 
 
 def without_touched(actions: Sequence[Action], touched: Collection[str], *, table: str) -> list[Action]:
-    """Return a backfill without the files that a winning commit has added or removed: they have ids, or are gone.
+    """Return a backfill without the files that a winning commit added or removed: they have ids, or are gone.
 
-    :raises DeltaIllegalStateException: a backfill holds anything but files and the high-water mark.
+    :raises DeltaIllegalStateException: if the backfill holds anything but files and the high-water mark.
     """
     for action in actions:
         if not isinstance(action, AddFile) and not (isinstance(action, DomainMetadata) and action.domain == DOMAIN):
             raise DeltaIllegalStateException(
-                f"A {BACKFILL} of table {table} holds an action that is neither a file nor the row id high-water mark: "
-                f"{type(action).__name__}. Commit it on its own.",
+                f"A {BACKFILL} of table {table} may only hold files and the row id high-water mark, not {type(action).__name__}. "
+                "Commit that on its own.",
                 table=table,
             )
     return [action for action in actions if not (isinstance(action, AddFile) and action.path in touched)]
 
 
 def with_backfilled(actions: Sequence[Action], backfilled: Mapping[str, AddFile]) -> list[Action]:
-    """Return the actions with the row ids that a winning backfill gave to the same files."""
+    """Return the actions with the row ids that a winning backfill assigned to the same files."""
     result: list[Action] = []
     for action in actions:
         if isinstance(action, AddFile | RemoveFile) and action.path in backfilled:
@@ -213,7 +213,7 @@ def with_backfilled(actions: Sequence[Action], backfilled: Mapping[str, AddFile]
 
 
 def unbackfilled(actions: Sequence[Action], added: Sequence[AddFile], touched: Collection[str]) -> list[Action]:
-    """Return an unbackfill after a winning commit: what it touched is left alone, the ids that it gave are taken away."""
+    """Return an unbackfill after a winning commit: files that it touched are left alone, ids that it assigned are removed."""
     kept = [action for action in actions if not (isinstance(action, AddFile) and action.path in touched)]
     cleaned = [
         msgspec.structs.replace(file, data_change=False, base_row_id=None, default_row_commit_version=None)

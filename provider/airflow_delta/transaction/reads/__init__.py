@@ -1,1 +1,1 @@
-"""What a transaction has read."""
+"""What a transaction reads."""

@@ -1,8 +1,8 @@
-"""Sets of partitions, as a dynamic partition overwrite replaces them.
+"""Sets of partitions, as replaced by a dynamic partition overwrite.
 
-Values are compared by what they mean, not by how they are spelled (``1`` and ``01`` are one integer); a value that does not parse
-as its column's type is compared as text. Which instant a timestamp without a zone is, the reader's time zone tells: it is taken
-for any of them where too much is harmless (conflicts), and refused where files would be replaced.
+Values are compared by meaning, not by spelling (``1`` and ``01`` are the same integer); a value that does not parse as its
+column's type is compared as text. The instant of a timestamp without a zone depends on the reader's time zone: it matches every
+possible instant when looking for conflicts, where too many matches are harmless, and is refused when files would be replaced.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class PartitionSet:
-    """Some partitions of a table, usable where a predicate on partitions is.
+    """Some partitions of a table, usable in place of a predicate on partitions.
 
     :param schema: the partition columns, in partition order.
-    :param zoneless: the members that hold a timestamp without a zone.
+    :param zoneless: the members with a timestamp without a zone.
     """
 
     schema: StructType
@@ -57,7 +57,7 @@ class PartitionSet:
         return row in self.members or self._may_be(row) is not None
 
     def _may_be(self, row: tuple[str | None, ...]) -> tuple[str | None, ...] | None:
-        """Return a member that a partition is in some time zone."""
+        """Return a member that a partition equals in some time zone."""
         candidates = self.members if _has_zoneless(row, self.schema) else self.zoneless
         if not candidates:
             return None
@@ -74,10 +74,10 @@ class PartitionSet:
         return next((member for member in candidates if all(map(same, row, member, types))), None)
 
     def select(self, files: pa.Table, *, replace: bool = False) -> pa.Table:
-        """Return the files that are in one of the partitions; each different partition is looked at once.
+        """Return the files in the partitions; each distinct partition is checked once.
 
-        :param replace: to replace them.
-        :raises DeltaAnalysisException: to replace them, if the time zone of the reader tells whether a file is.
+        :param replace: the files will be replaced.
+        :raises DeltaAnalysisException: if they will be, and the reader's time zone decides whether a file is in a partition.
         """
         if not self.schema.fields or not files.num_rows:
             return files if self.members else files.slice(0, 0)
@@ -87,18 +87,19 @@ class PartitionSet:
         return files.filter(pa.chunked_array([self._mask(chunk, replace) for chunk in column.chunks], pa.bool_()))
 
     def _mask(self, values: pa.MapArray, replace: bool) -> pa.BooleanArray:
-        """Return which of some files are in the set; each different partition among them is looked at once."""
+        """Return which of some files are in the set; each distinct partition among them is checked once."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        from airflow_delta.log.arrow.arrays import array, repeated, scalar
         from airflow_delta.log.expressions.predicate import partition_texts
 
         columns = [partition_texts(values, field.physical_name).dictionary_encode("encode") for field in self.schema.fields]
-        codes = pa.array([0] * len(values), pa.int64())
+        codes = repeated(0, len(values))
         for column in columns:
-            codes = pc.add(pc.multiply(codes, len(column.dictionary)), column.indices.cast(pa.int64()))
+            codes = pc.add(pc.multiply(codes, scalar(len(column.dictionary))), column.indices.cast(pa.int64()))
         wanted = [code for code in pc.unique(codes).to_pylist() if self._has(code, columns, replace)]
-        return pc.is_in(codes, value_set=pa.array(wanted, pa.int64()))
+        return pc.is_in(codes, value_set=array(wanted, pa.int64()))
 
     def _has(self, code: int, columns: list[pa.DictionaryArray], replace: bool) -> bool:
         row: list[str | None] = []
@@ -111,8 +112,8 @@ class PartitionSet:
         if replace and (other := self._may_be(known)) is not None:
             raise DeltaAnalysisException(
                 f"Whether the partition {list(known)} is replaced by {list(other)} depends on the time zone of the reader: one "
-                "of the two timestamps names none. Replace it with replace_where, whose rows Spark compares, or rewrite it first "
-                "(UPDATE of its timestamp) so that the log names a zone."
+                "of the two timestamps has none. Replace it with replace_where, which lets Spark compare the rows, or rewrite it "
+                "first (UPDATE its timestamp) so that the log has a zone."
             )
         return False
 
@@ -131,7 +132,7 @@ def _has_zoneless(row: tuple[str | None, ...], schema: StructType) -> bool:
 
 
 def _instants(text: str | None, data_type: DataType) -> Instants | None:
-    """Return which instants a text may be; ``None`` for nulls and what is no timestamp."""
+    """Return the instants that a text may mean; ``None`` for nulls and for texts that are not timestamps."""
     if data_type.name != "timestamp" or text is None:
         return None
     try:

@@ -1,6 +1,6 @@
 """What a transaction has read: partition predicates, files, the whole table, application ids.
 
-Files that were read stay Arrow columns; they are only ever searched for the few paths that a winning commit removed.
+Files that were read stay Arrow columns, which are only searched for the few paths that a winning commit removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PartitionMatcher(Protocol):
     """The partition part of a predicate, as :class:`airflow_delta.log.expressions.predicate.Predicate` evaluates it."""
 
     def matches_partition(self, partition_values: PartitionValues) -> bool:
-        """Tell whether a file of that partition may hold rows that were asked for."""
+        """Tell whether a file of that partition may hold matching rows."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class ReadPredicate:
     _known: dict[tuple[tuple[str, str | None], ...], bool] = field(default_factory=dict)
 
     def covers(self, partition_values: PartitionValues) -> bool:
-        """Tell whether a file of that partition belongs to what was read; each partition is evaluated once."""
+        """Tell whether a file of that partition belongs to what was read; caches the answer for each partition."""
         if self.matches is None:
             return True
         key = tuple(partition_values.items())
@@ -48,7 +48,7 @@ class ReadPredicate:
         if known is None:
             try:
                 known = self.matches(partition_values)
-            except DeltaAnalysisException:  # a value that is none of its column's type: it cannot be ruled out
+            except DeltaAnalysisException:  # a value that does not parse as its column's type cannot be ruled out
                 known = True
             self._known[key] = known
         return known
@@ -71,13 +71,13 @@ class ReadSet:
     def add_predicate(self, text: str, matcher: PartitionMatcher | None = None, key: Hashable = EVERYTHING) -> None:
         """Record a read; without a matcher it covers every partition.
 
-        :param key: what the matcher selects, completely (``text`` may be shortened): reads of one key are one.
+        :param key: identifies what the matcher selects (``text`` may be abbreviated); a key is recorded once.
         """
         matches = None if matcher is None else matcher.matches_partition
         self.predicates.setdefault(key, ReadPredicate(text, matches))
 
     def add_files(self, files: pa.Table) -> None:
-        """Record the files of a scan: a table with a column ``path``."""
+        """Record the files of a scan, a table with a column ``path``."""
         if files.num_rows:
             self._columns.append(files.column("path"))
 
@@ -97,30 +97,31 @@ class ReadSet:
 
     @property
     def depends_on_files(self) -> bool:
-        """Whether what was read could have been other rows had others committed first: then this is no blind append."""
+        """Whether an earlier commit of others could have changed what was read: then this is not a blind append."""
         return bool(self.predicates) or self.has_files
 
     def read_among(self, paths: Sequence[str]) -> set[str]:
         """Return those of ``paths`` that this transaction read."""
         found = self._paths.intersection(paths)
         if self._columns and paths:
-            import pyarrow as pa
             import pyarrow.compute as pc
 
+            from airflow_delta.log.arrow.arrays import array
+
             for column in self._columns:
-                wanted = pa.array(paths, column.type)
+                wanted = array(paths, column.type)
                 found.update(column.filter(pc.is_in(column, value_set=wanted)).to_pylist())
         return found
 
     def paths(self) -> frozenset[str]:
-        """Return the paths of all files that were read; an object for each."""
+        """Return the paths of all files that were read, an object for each."""
         found = set(self._paths)
         for column in self._columns:
             found.update(column.to_pylist())
         return frozenset(found)
 
     def split(self, paths: Iterable[str]) -> ReadSet:
-        """Return what was read, with these files instead of all that were."""
+        """Return what was read, but with these files only."""
         return ReadSet(dict(self.predicates), self.whole_table, set(self.app_ids), [], set(paths))
 
     def describe(self) -> str:

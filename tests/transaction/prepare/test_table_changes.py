@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaAssertionError, MetadataChangedException
+from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.log.features.identity_columns import identity_columns
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.transaction import Operation
@@ -76,7 +77,7 @@ def test_default_properties_of_a_new_table(table: Table) -> None:
 
 def test_a_clone_ignores_them(table: Table) -> None:
     transaction = table.open().start_transaction(default_properties=DEFAULTS)
-    transaction.update_metadata_for_new_table(metadata(), ignore_default_properties=True)
+    transaction.update_metadata_for_clone(metadata(), Protocol(min_reader_version=1, min_writer_version=2))
     assert transaction.metadata.configuration == {}
 
 
@@ -144,7 +145,7 @@ class TestIdentityColumns:
         self.create(table)
         transaction = table.open().start_transaction()
         transaction.update_identity_high_water_marks({"value": 2})
-        with pytest.raises(DeltaAnalysisException, match="no identity column"):
+        with pytest.raises(DeltaAnalysisException, match="not an identity column"):
             transaction.commit([add("a")], MANUAL)
 
     def test_sync_identity_carries_the_tag(self, table: Table) -> None:

@@ -1,0 +1,1 @@
+"""Python values to Arrow arrays and back, without the pandas import that pyarrow's own conversions bring."""

@@ -1,0 +1,62 @@
+"""Names of a predicate, found in the schema of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_delta.exceptions import PredicateException
+from airflow_delta.log.expressions.ast import Column
+from airflow_delta.log.schema.types import StructField, StructType
+
+_COLLATIONS = "__COLLATIONS"
+
+
+class UnsupportedError(Exception):
+    """A condition that is not evaluated here; Spark may."""
+
+    def __init__(self, node: Any) -> None:
+        super().__init__()
+        self.node = node
+
+
+class Columns:
+    """The columns that a predicate may name.
+
+    :param text: the predicate, for messages.
+    """
+
+    def __init__(self, text: str, schema: StructType, partition_columns: Sequence[str]) -> None:
+        self._text = text
+        self._schema = schema
+        self._partitions = frozenset(name.lower() for name in partition_columns)
+
+    def resolve(self, names: Sequence[str], *, inside: bool = False) -> Column:
+        """Return the column of a path.
+
+        :param inside: the path may go on into lists and maps, where there are no statistics; the column then ends before.
+        :raises PredicateException: if there is no such column.
+        :raises UnsupportedError: if its values have an order of their own.
+        """
+        struct: Any = self._schema
+        path: list[StructField] = []
+        for depth, name in enumerate(names):
+            if inside and path and not isinstance(struct, StructType):
+                break
+            found = struct.find(name) if isinstance(struct, StructType) else None
+            if found is None:
+                where = f"{'.'.join(names[:depth])} ({struct})" if depth else "the table"
+                known = f"; it has {', '.join(struct.names)}" if isinstance(struct, StructType) else ""
+                raise PredicateException(
+                    f"The predicate {self._text!r} names the column {name!r}, which {where} does not have{known}"
+                )
+            path.append(found)
+            struct = found.data_type
+        if not inside and _COLLATIONS in path[-1].metadata:
+            raise UnsupportedError(names)
+        return Column(
+            tuple(f.name for f in path),
+            tuple(f.physical_name for f in path),
+            struct,
+            len(path) == 1 and path[0].name.lower() in self._partitions,
+        )

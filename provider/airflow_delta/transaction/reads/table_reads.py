@@ -1,0 +1,219 @@
+"""The reads of a transaction: every look at the table is answered at its version, and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_delta.exceptions import DeltaAssertionError, DeltaIllegalArgumentException
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.transaction.reads.read_set import EVERYTHING, ReadSet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.snapshot import Snapshot
+
+
+class TableReads:
+    """Reads of one table at one version.
+
+    :param snapshot: the version.
+    :ivar recorded: what has been read so far.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.recorded = ReadSet()
+
+    def filter_files(
+        self,
+        *predicates: str | Predicate,
+        keep_num_records: bool = False,
+        new_files: Iterable[AddFile] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Return the files that may hold rows matching all predicates, and record them as read.
+
+        Files that others add to the selected partitions are then a conflict. A predicate without a conjunct on partition columns
+        alone selects every partition; no predicate reads the whole table.
+
+        :param keep_num_records: add a column ``num_records``: the file's rows minus those its deletion vector marks; null if its
+            statistics do not say.
+        :param new_files: instead of predicates: see :meth:`filter_files_for_partitions`.
+        :param columns: as for :meth:`airflow_delta.log.Snapshot.files`; ``path`` must be among them.
+        :returns: a table like that of :meth:`airflow_delta.log.Snapshot.files`.
+        :raises PredicateException: if a predicate does not parse or names an unknown column.
+        :raises DeltaIllegalArgumentException: if both predicates and new files are given.
+        """
+        if new_files is not None:
+            if predicates:
+                raise DeltaIllegalArgumentException("filter_files takes predicates or new files, not both", table=self._table)
+            read: Callable[..., pa.Table] = partial(self.filter_files_for_partitions, new_files)
+        else:
+            read = partial(self._filter_files, predicates)
+        return _read_counted(read, columns) if keep_num_records else read(columns=columns)
+
+    def files_for_scan(self, *predicates: str | Predicate, limit: int | None = None) -> pa.Table:
+        """Return the files that a scan must open, and record them as read; see :meth:`filter_files`.
+
+        :param limit: rows that the scan needs: no more files are returned and recorded than it takes to hold them. Only with
+            predicates on partition columns, since every row of a file must count.
+        :raises DeltaAssertionError: if a limit comes with a predicate on other columns.
+        """
+        if limit is None:
+            return self.filter_files(*predicates)
+        self._assert_partition_only(predicates)
+        if self.snapshot.version < 0:
+            return self._filter_files(predicates)
+        predicate = self._conjunction(predicates)
+        files = _read_counted(partial(self.snapshot.files, predicate), None)
+        if predicate is not None and not predicate.selects_partitions(map(dict, files.column("partition_values").to_pylist())):
+            return self._filter_files(predicates)  # for some files, the reader's time zone decides whether their rows count
+        files = files.slice(0, _files_for_limit(files.column("num_records").to_pylist(), limit)).drop_columns(["num_records"])
+        self._record(predicate)
+        self.recorded.add_files(files)
+        return files
+
+    def files_with_stats_for_scan(self, *partition_predicates: str | Predicate) -> pa.Table:
+        """Return the files of some partitions with their statistics, and record them as read.
+
+        :raises DeltaAssertionError: if a predicate is not on partition columns only.
+        """
+        self._assert_partition_only(partition_predicates)
+        from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS
+
+        return self._filter_files(partition_predicates, columns=FILE_COLUMNS)
+
+    def filter_files_for_partitions(self, new_files: Iterable[AddFile], *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the files in the partitions of ``new_files``, as a dynamic partition overwrite replaces them.
+
+        Records the partitions as read, not the files: another overwrite of the same files fails on removing them twice.
+
+        :param columns: as for :meth:`airflow_delta.log.Snapshot.files`; ``partition_values`` must be among them.
+        """
+        from airflow_delta.transaction.reads.partition_sets import PartitionSet
+
+        if self.snapshot.version < 0:
+            self.recorded.add_predicate("the partitions of the new files")
+            return self._no_files(columns)
+        partitions = PartitionSet.of((file.partition_values for file in new_files), self.snapshot.partition_schema)
+        self.recorded.add_predicate(partitions.text, partitions, partitions.members)
+        return partitions.select(self.snapshot.files(columns=columns), replace=True)
+
+    def track_files_read(self, paths: Iterable[str]) -> None:
+        """Record files as read, by path as the log has it."""
+        self.recorded.add_paths(paths)
+
+    def track_read_predicates(self, *predicates: str | Predicate) -> None:
+        """Record that the rows matching all predicates were read."""
+        predicate = self._conjunction(predicates)
+        if predicate is not None:
+            self._record(predicate)
+
+    def read_whole_table(self) -> None:
+        """Record that the transaction relies on the whole table: whatever others add or remove is a conflict."""
+        self.recorded.read_whole_table()
+
+    def track_app_ids(self, *app_ids: str) -> None:
+        """Record that the versions of application ids were looked up elsewhere, at the version that this transaction reads."""
+        self.recorded.app_ids.update(app_ids)
+
+    def txn_version(self, app_id: str) -> int:
+        """Return the last version that an application committed, or -1, and record the lookup.
+
+        A concurrent commit of the same application is then a conflict, whatever its version.
+        """
+        self.recorded.app_ids.add(app_id)
+        version = self.snapshot.transaction_version(app_id) if self.snapshot.version >= 0 else None
+        return -1 if version is None else version
+
+    @property
+    def _table(self) -> str:
+        return self.snapshot.log.uri
+
+    def _filter_files(self, predicates: Sequence[str | Predicate], *, columns: Sequence[str] | None = None) -> pa.Table:
+        if self.snapshot.version < 0:
+            self.recorded.add_predicate(" AND ".join(str(getattr(p, "text", p)) for p in predicates) or EVERYTHING)
+            return self._no_files(columns)
+        predicate = self._conjunction(predicates)
+        self._record(predicate)
+        files = self.snapshot.files(predicate, columns)
+        self.recorded.add_files(files)
+        return files
+
+    def _assert_partition_only(self, predicates: Sequence[str | Predicate]) -> None:
+        predicate = self._conjunction(predicates) if self.snapshot.version >= 0 else None
+        if predicate is not None and not predicate.partition_only:
+            raise DeltaAssertionError(
+                f"Only predicates on partition columns may select these files, not {predicate.text}", table=self._table
+            )
+
+    @staticmethod
+    def _no_files(columns: Sequence[str] | None) -> pa.Table:
+        from airflow_delta.log.checkpoint.file_columns import projected
+
+        return projected(columns).empty_table()
+
+    def _conjunction(self, predicates: Sequence[str | Predicate]) -> Predicate | None:
+        if not predicates:
+            return None
+        from airflow_delta.log.expressions.predicate import Predicate
+
+        if len(predicates) == 1 and isinstance(predicates[0], Predicate):
+            return predicates[0]
+        texts = [predicate.text if isinstance(predicate, Predicate) else predicate for predicate in predicates]
+        text = texts[0] if len(texts) == 1 else " AND ".join(f"({text})" for text in texts)
+        return Predicate.parse(text, self.snapshot.schema, self.snapshot.metadata.partition_columns)
+
+    def _record(self, predicate: Predicate | None) -> None:
+        """Record a read of the rows that a predicate selects; ``None`` selects all."""
+        part = None if predicate is None else predicate.partition_part
+        text = EVERYTHING if predicate is None else predicate.text
+        if part is None:
+            self.recorded.add_predicate(text)
+        else:
+            self.recorded.add_predicate(text, part, part.text)
+
+
+def _read_counted(read: Callable[..., pa.Table], columns: Sequence[str] | None) -> pa.Table:
+    """Return files with a column ``num_records``, which needs more columns than are asked for."""
+    from airflow_delta.log.checkpoint.file_columns import projected
+
+    wanted = projected(columns).names
+    files = _with_num_records(read(columns=list(dict.fromkeys([*wanted, "stats", "deletion_vector"]))))
+    return files.select([*wanted, "num_records"])
+
+
+def _with_num_records(files: pa.Table) -> pa.Table:
+    """Return the files with a column ``num_records``: the rows of each, minus those its deletion vector marks."""
+    import pyarrow as pa
+
+    from airflow_delta.log.arrow.arrays import array
+
+    counts: list[int | None] = []
+    for stats, vector in zip(files.column("stats").to_pylist(), files.column("deletion_vector").to_pylist(), strict=True):
+        try:
+            physical = msgspec.json.decode(stats or "{}", type=_Records).num_records
+        except msgspec.DecodeError:
+            physical = None
+        counts.append(None if physical is None else physical - (vector["cardinality"] if vector is not None else 0))
+    return files.append_column("num_records", array(counts, pa.int64()))
+
+
+def _files_for_limit(num_records: Sequence[int | None], limit: int) -> int:
+    """Return how many of the first files hold ``limit`` rows; a file of unknown size counts as empty."""
+    rows = 0
+    for position, count in enumerate(num_records):
+        if rows >= limit:
+            return position
+        rows += count or 0
+    return len(num_records)
+
+
+class _Records(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
