@@ -294,8 +294,3 @@ def _process() -> _Process:
 def remembered() -> Remembered:
     """Return the cache of this process."""
     return _process().remembered
-
-
-def forget() -> None:
-    """Clear the cache."""
-    _process().remembered.clear()

@@ -114,13 +114,6 @@ class Remembered:
             self._bytes += len(text)
             self._make_room()
 
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._results.clear()
-            self._commits.clear()
-            self._bytes = 0
-
     def _drop_result(self, key: tuple[Any, ...]) -> None:
         if (kept := self._results.pop(key, None)) is not None:
             self._bytes -= len(kept.text)

@@ -10,7 +10,6 @@ from airflow_delta.staging.contract import TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
-    from airflow_delta.log.expressions.predicate import Predicate
 
 
 def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
@@ -45,18 +44,6 @@ def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
             table=log.uri,
             version=handle.read_version,
         ) from error
-
-
-def parse_predicate(log: DeltaLog, handle: TransactionHandle, text: str) -> Predicate:
-    """Return a predicate on the table's columns.
-
-    :raises PredicateException: if it does not parse or names an unknown column.
-    """
-    from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.schema.types import parse_schema
-
-    schema = handle.schema_string or read_snapshot(log, handle).metadata.schema_string
-    return Predicate.parse(text, parse_schema(schema), handle.partition_columns)
 
 
 def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Mapping[str, str], *, table: str) -> str:

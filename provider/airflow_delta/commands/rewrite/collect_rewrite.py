@@ -6,7 +6,7 @@ Delta's counterparts are ``DeleteCommand`` and ``UpdateCommand`` with ``DMLWithD
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from airflow_delta.commands.files.adds import DataFiles, Footers
 from airflow_delta.commands.rewrite.vectors import MarkedFiles, mark_rows
@@ -27,15 +27,13 @@ class Rewritten:
     :param copied: files with only unchanged rows.
     :param marked: files that get a deletion vector.
     :param removes: files that leave the table, or get another deletion vector.
-    :param with_vectors: rows were marked in deletion vectors.
     """
 
     new: DataFiles
     copied: DataFiles
     marked: MarkedFiles
     removes: list[RemoveFile]
-    changes: list[AddCDCFile] = field(default_factory=list)
-    with_vectors: bool = False
+    changes: list[AddCDCFile]
 
     @property
     def written(self) -> list[AddFile]:
@@ -102,7 +100,7 @@ def collect_rewrite(
     else:
         removes = [file.remove(0) for file in touched]
     changes = [AddCDCFile(path=add.path, partition_values=add.partition_values, size=add.size) for add in changed.adds]
-    rewritten = Rewritten(new, copied, marked, removes, changes, request.deletion_vectors)
+    rewritten = Rewritten(new, copied, marked, removes, changes)
     # An UPDATE may write unchanged rows beside changed ones.
     num_records = min(new.rows, report.metrics.get("numUpdatedRows", new.rows))
     return stage.staged(
