@@ -110,7 +110,7 @@ def _counted(identity: IdentityRule, checks: RowChecks) -> Column:
         f"The identity column {identity.column} has run out of 64-bit values, or more than {1 << _TASKS} Spark tasks write it. "
         "Write with fewer partitions",
     )
-    if room < 0:  # the first value is no 64-bit number itself
+    if room < 0:  # the first value itself exceeds 64 bits
         return spent.cast("long")
     fits = (task < sf.lit(1 << _TASKS)) & (index <= sf.lit(room))
     value = sf.lit(identity.first) + index * sf.lit(identity.step)

@@ -29,10 +29,10 @@ SOURCE_ROW = "__airflow_delta_source_row"
 """Name of the column that numbers the source rows; null if a row of the table has no match."""
 
 SMALL_CELLS = 4_000_000
-"""Columns of a source with up to so many values are broadcast, and no row of the table is shuffled."""
+"""Maximum number of values in the columns of a source that are broadcast, so that no row of the table is shuffled."""
 
 _WIDE = 4
-"""A value of variable size counts as so many."""
+"""Number of values that a value of variable size counts as."""
 
 _ORDERED = {"date", "string", "timestamp", "timestamp_ntz", "double", "float"}
 _FIXED = {*INTEGRAL, "float", "double", "boolean", "date", "timestamp", "timestamp_ntz"}
@@ -52,7 +52,7 @@ class _Bounds:
 
     @property
     def are_sound(self) -> bool:
-        """Return whether files keep what is within: statistics leave NaN out, and text that is not UTF-8 has come changed."""
+        """Return whether statistics cover all values: they leave out NaN, and text that is not UTF-8 was changed."""
         if isinstance(self.high, float):
             return not math.isnan(self.high)
         return not isinstance(self.high, str) or "\ufffd" not in self.low + self.high

@@ -27,10 +27,10 @@ FILE_COLUMN = "__airflow_delta_file"
 """Name of the column with ``_metadata.file_path`` that :func:`read_files` can add."""
 
 MAX_LITERAL_PARTITIONS = 16
-"""Up to so many partitions are read one by one, with their values as literals; more are joined to the files by path."""
+"""Maximum number of partitions that are read one by one, with their values as literals; more are joined to the files by path."""
 
 MAX_BROADCAST_WORDS = 4_000_000
-"""Up to so many words of deleted rows (about 70 bytes each) are broadcast; more are joined by a shuffle."""
+"""Maximum number of words of deleted rows (about 70 bytes each) that are broadcast; more are joined by a shuffle."""
 
 ROW_COLUMN = "__airflow_delta_row"
 """Name of the column with the position of the row in its file, from 0, that :func:`read_files` can add."""

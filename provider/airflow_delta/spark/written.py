@@ -27,7 +27,7 @@ _LISTING = {"spark.sql.files.maxPartitionBytes": str(2**50)}
 def save(df: DataFrame, path: str, *, partitions: Sequence[str] = (), options: Mapping[str, str] | None = None) -> int:
     """Write rows as Parquet into a directory that does not exist, and return how many were written.
 
-    :raises StagedFileException: Spark does not say.
+    :raises StagedFileException: if Spark does not report the number.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as sf

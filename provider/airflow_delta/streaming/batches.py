@@ -1,4 +1,4 @@
-"""Commits of a streaming query in a table's log, by whichever process."""
+"""Commits of a streaming query in a table's log, from any process."""
 
 from __future__ import annotations
 

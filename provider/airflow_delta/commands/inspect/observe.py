@@ -98,7 +98,7 @@ def commits_after(log: DeltaLog, version: int, *, limit: int = 1000) -> list[Com
     """Return what the commits after a version did, oldest first; empty if there are none, or no table.
 
     :param version: -1 means from the first commit on.
-    :param limit: at most so many, the oldest.
+    :param limit: maximum number of commits; the oldest ones.
     :raises VersionNotFoundException: if the first of them was cleaned up, so not all of them are known; its
         ``earliest`` is the first commit that the log still holds.
     """
@@ -108,7 +108,7 @@ def commits_after(log: DeltaLog, version: int, *, limit: int = 1000) -> list[Com
 def recent_commits(log: DeltaLog, limit: int = 20, *, before: int | None = None) -> list[CommitSummary]:
     """Return what the latest commits did, newest first, as far back as the log goes; empty if there is no table.
 
-    :param limit: at most so many.
+    :param limit: maximum number of commits.
     :param before: only versions below this one, for the next page.
     """
     latest = log.update().version

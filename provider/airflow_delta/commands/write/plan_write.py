@@ -1,4 +1,4 @@
-"""A ``WRITE`` stage before Spark: what to write, what to read, and how a job elsewhere is told."""
+"""A ``WRITE`` stage before Spark: what to write, what to read, and the request and report files of a job elsewhere."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _ONLY_CALLED = ("now", "curdate", "unix_timestamp")
 
 
 def at_one_instant(text: str, micros: int, schema: StructType) -> str:
-    """Return the text with one instant for ``current_timestamp()`` and its like, which every Spark job sees anew.
+    """Return the text with one instant for ``current_timestamp()`` and its like, which every Spark job would evaluate again.
 
     A row whose clause is decided twice, at two instants, could be lost or doubled.
 
