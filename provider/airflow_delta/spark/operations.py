@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, StagingException
+from airflow_delta.staging.arguments import SourceArguments
 from airflow_delta.staging.options import CONNECTION, SECRET_PROPERTY
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -93,7 +94,7 @@ def secret_options(spark: SparkSession, request: StageRequest) -> dict[str, str]
 
 def _named_source(spark: SparkSession, request: StageRequest) -> DataFrame:
     """Return the source named in the arguments."""
-    named = request.arguments.get("source") or {}
+    named = SourceArguments.of(request).source or {}
     secrets = secret_options(spark, request) if named.get(CONNECTION) else {}
     if (source := read_source(spark, named, secrets)) is not None:
         return source

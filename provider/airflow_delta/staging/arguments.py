@@ -47,3 +47,13 @@ class RewriteArguments(Arguments):
     """
 
     operation_parameters: dict = field(default_factory=dict)  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceArguments(RewriteArguments):
+    """Arguments of operations whose rows come from a source.
+
+    :param source: where a submitted job reads the source: ``sql``, or ``path`` with ``format`` and ``options``.
+    """
+
+    source: dict | None = None  # type: ignore[type-arg]

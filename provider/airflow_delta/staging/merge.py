@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.staging.arguments import RewriteArguments
+from airflow_delta.staging.arguments import SourceArguments
 from airflow_delta.staging.contract import Json, Payload
 
 MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE = "matched", "notMatched", "notMatchedBySource"
@@ -58,12 +58,11 @@ class ComparedColumns(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MergeArguments(RewriteArguments):
+class MergeArguments(SourceArguments):
     """Arguments of a MERGE.
 
     :param condition: Spark SQL over a row of the table and a row of the source.
     :param keys: columns compared in the condition.
-    :param source: where a submitted job reads the source: ``sql``, or ``path`` with ``format`` and ``options``.
     """
 
     condition: str
@@ -71,7 +70,6 @@ class MergeArguments(RewriteArguments):
     source_alias: str
     clauses: tuple[MergeClause, ...]
     keys: tuple[ComparedColumns, ...] = ()
-    source: dict | None = None  # type: ignore[type-arg]
 
 
 def when_matched_update(set: Mapping[str, str] | None = None, condition: str | None = None) -> Json:  # noqa: A002 - Delta's name
