@@ -21,7 +21,7 @@ def test_a_stage_reads_changes_until_the_version_that_its_transaction_reads(spar
     table.write("SELECT 2L AS id, 'a' AS p", mode="overwrite")
     handle = table.begin()
     table.write("SELECT 3L AS id, 'b' AS p")
-    changes = TableReader(spark, table.log(), handle).changes(1)
+    changes = TableReader(spark, table.view(handle)).changes(1)
     assert changes.columns == ["id", "p", "_change_type", "_commit_version", "_commit_timestamp"]
     found = sorted((row["id"], row["p"], row["_change_type"], row["_commit_version"]) for row in changes.collect())
     assert found == [(1, "a", "delete", 1), (2, "a", "insert", 1)]

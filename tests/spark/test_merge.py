@@ -132,7 +132,7 @@ def test_refusals(table):
         (ON, [when_matched_delete("rand() > 0.5")], "rand"),
         (ON, [when_not_matched_insert({"id": "target.id"})], "target"),
         (ON, [when_matched_update({"v": "(SELECT 1)"})], "subquery"),
-        ("source.id", UPSERT, "no condition"),
+        ("source.id", UPSERT, "not boolean"),
         (ON, [], "no clause"),
     ):
         with pytest.raises(DeltaAnalysisException, match=message):

@@ -65,7 +65,7 @@ def test_columns_get_the_tables_order_names_and_types(spark, tmp_path):
         ("SELECT 1 AS id, 5 AS other", "column other (int) is not in the table"),
         ("SELECT 1 AS id, array('a') AS name", "column name: expected string, got array<string>"),
         ("SELECT '1' AS id", "column id: expected int, got string"),
-        ("SELECT 1 AS id, 2 AS ID", "there twice"),
+        ("SELECT 1 AS id, 2 AS ID", "occurs twice"),
         ("SELECT 1 AS id, true AS amount", "column amount: expected decimal(5,2), got boolean"),
         (
             "SELECT 1L AS id",
