@@ -25,7 +25,7 @@ def test_set_get_clear(table: Table) -> None:
     OptimisticTransaction.set_active(transaction)
     OptimisticTransaction.set_active(transaction)
     assert OptimisticTransaction.get_active() is transaction
-    with pytest.raises(DeltaIllegalStateException, match="already has one"):
+    with pytest.raises(DeltaIllegalStateException, match="already has an active one"):
         OptimisticTransaction.set_active(table.open().start_transaction())
     OptimisticTransaction.clear_active()
     assert OptimisticTransaction.get_active() is None

@@ -105,7 +105,7 @@ def test_a_file_that_does_not_say_its_rows_is_refused(table: Table) -> None:
 
 def test_nobody_else_sets_the_mark(table: Table) -> None:
     own = DomainMetadata(domain="delta.rowTracking", configuration='{"rowIdHighWaterMark":99}', removed=False)
-    with pytest.raises(DeltaIllegalStateException, match="by the engine alone"):
+    with pytest.raises(DeltaIllegalStateException, match="Only the engine sets"):
         table.commit(own)
 
 
