@@ -261,7 +261,7 @@ def test_transactions_and_aborting_one(lake):
 
     kept = lake.airflow("abort", *name, dead.transaction_id, answer="n\n")
     assert kept.code == 1
-    assert "is abandoned: It has not changed for 8 days. Delete what it has staged (1 files, " in kept.err
+    assert "is abandoned: It has not changed for 8 days. Delete its staged files (1 files, " in kept.err
     assert "Cancelled" in kept.err
     gone = lake.airflow("abort", *name, dead.transaction_id, "-o", "json", answer="y\n")
     assert (gone.json["outcome"], gone.json["num_deleted_files"]) == ("deleted", 1)

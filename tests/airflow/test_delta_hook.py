@@ -132,7 +132,7 @@ def test_only_the_default_connection_may_be_missing(tmp_path):
 class TestConnection:
     def test_lists_a_directory_without_a_table(self, connection, tmp_path):
         (tmp_path / "something").touch()
-        assert connection(host=str(tmp_path)).test_connection() == (True, f"{tmp_path} holds 1 entries.")
+        assert connection(host=str(tmp_path)).test_connection() == (True, f"{tmp_path} has 1 entries.")
 
     def test_says_what_is_wrong(self, connection, tmp_path):
         good, message = connection(host=f"{tmp_path}/nowhere").test_connection()

@@ -44,7 +44,7 @@ class TestWithin:
         log, began = Log(), time.monotonic()
         assert not within(0.2, threading.Event().wait, what="Ending it", logger=log)
         assert time.monotonic() - began < 2
-        assert log == ["Ending it takes longer than 0.2 s, the task does not wait for it."]
+        assert log == ["Ending it takes longer than 0.2 s; the task does not wait for it."]
 
     def test_tells_what_fails(self):
         def fail():
