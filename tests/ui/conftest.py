@@ -85,13 +85,11 @@ def client(airflow_app: Any) -> Callable[..., Any]:
 @pytest.fixture
 def airflow(airflow_app: Any) -> Iterator[Airflow]:
     """What Airflow knows, empty at first."""
-    from airflow_delta.plugins import known
-
-    known.forget()
     state = Airflow()
+    state.ask_again()
     yield state
     state.clear()
-    known.forget()
+    state.ask_again()
 
 
 class Airflow:
@@ -101,6 +99,12 @@ class Airflow:
         self.assets: list[int] = []
         self.connections: list[str] = []
         self.dags: list[str] = []
+
+    def ask_again(self) -> None:
+        """Have the pages look up tables and connections again now."""
+        from airflow_delta.plugins import known
+
+        known._kept = None
 
     def asset(self, table: str, *, name: str | None = None, uri: str | None = None) -> int:
         from airflow.models.asset import AssetModel

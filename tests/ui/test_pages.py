@@ -316,20 +316,17 @@ def test_a_table_is_opened_through_a_connection_that_the_user_may_read(client, a
     assert client("viewer").get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()["tables"] == []
     # One that they may read holds it as well.
     airflow.connection("open_lake", str(tmp_path))
-    from airflow_delta.plugins import known
-
-    known.forget()
+    airflow.ask_again()
     assert client("viewer").get(urls[0]).status_code == 200
     assert len(client("viewer").get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()["tables"]) == 1
 
 
 def test_the_default_connection_is_one_as_well(client, airflow, known):
-    from airflow_delta.plugins import known as tables
     from ui.auth_manager import ScopedAuthManager
 
     assert client().get(page("table", known)).status_code == 200
     airflow.connection("delta_default", "")
-    tables.forget()
+    airflow.ask_again()
     assert client().get(page("table", known)).status_code == 200
     ScopedAuthManager.hidden_connections = {"delta_default"}
     try:

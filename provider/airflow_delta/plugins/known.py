@@ -224,14 +224,6 @@ def _hook(conn_id: str) -> DeltaHook:
     return hook
 
 
-def forget() -> None:
-    """Ask Airflow again next time."""
-    global _kept
-    with _lock:
-        _kept = None
-        _hooks.clear()
-
-
 def commit_of_event(extra: Any) -> Mapping[str, Any] | None:
     """Return the commit in an asset event of a task or a watcher; ``None`` if there is none.
 
