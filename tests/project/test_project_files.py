@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import pkgutil
 import re
 import subprocess
 import tomllib
@@ -10,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from airflow.sdk import BaseOperator
 
+from airflow_delta import operators
 from airflow_delta.get_provider_info import get_provider_info
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +69,17 @@ def test_the_registry_lists_what_the_provider_has():
     assert {entry["module"] for entry in REGISTRY["task-decorators"]} == {
         entry["class-name"] for entry in info["task-decorators"]
     }
+
+
+def test_the_registry_lists_every_operator():
+    """All that a Dag author can use: neither abstract, nor without anything to execute."""
+    found = set()
+    for module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):
+        for name, kind in vars(importlib.import_module(module.name)).items():
+            if inspect.isclass(kind) and kind.__module__ == module.name and issubclass(kind, BaseOperator):
+                usable = not inspect.isabstract(kind) and kind.execute is not BaseOperator.execute
+                found |= {f"{module.name}.{name}"} if usable else set()
+    assert named("operators") == found
 
 
 @pytest.mark.parametrize("path", sorted(named("operators") | named("hooks") | named("task-decorators")))
