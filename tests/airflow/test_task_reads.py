@@ -93,12 +93,12 @@ def test_a_task_reads_everything_once(tmp_path: Path, spark: Any, counts: Counts
     other = start(uri, transaction_key="other")
     publish(other, stage_files(other, "files", range(20, 21)))  # the table moves on: the version that is read is not the latest
 
-    first = counts.of(lambda: stage_files(handle, "first", range(10), files=8))
+    first = counts.of(lambda: stage_files(handle, "first", range(10), files=12))
     assert first["manifest"], "so many files are for a manifest"
     assert (counts["updates"], counts["segments"], counts["files"], counts["schemas"]) == (0, 0, 0, 1), "an append reads no log"
 
     def rows(table: Any, spark: Any) -> Any:
-        assert [table(f"p = '{part}'").count() for part in (1, 2)] == [9, 9]
+        assert [table(f"p = '{part}'").count() for part in (1, 2)] == [13, 13]
         return spark.sql("SELECT 100L AS id, '1' AS p")
 
     operator = DeltaStagePySparkOperator(

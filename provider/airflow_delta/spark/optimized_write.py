@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.spark.align import quoted
 from airflow_delta.spark.conf import session_settings
-from airflow_delta.staging.report import StageRequest
-from airflow_delta.staging.write import WriteArguments
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def rebalanced(df: DataFrame, request: StageRequest, partitions: Sequence[str]) -> DataFrame:
-    """Return the rows in tasks that each write few files, if the request asks for it.
+def rebalanced(df: DataFrame, size: int | None, partitions: Sequence[str]) -> DataFrame:
+    """Return the rows in tasks that each write few files.
 
+    :param size: ``optimize_write`` of the request; ``None``: leave the rows as they are.
     :param partitions: partition columns: the rows of a partition come together, split if they are more than a file holds.
     """
-    if WriteArguments.of(request).optimize_write is None:
+    if size is None:
         return df
     from pyspark.sql import functions as sf
 
@@ -32,9 +31,11 @@ def rebalanced(df: DataFrame, request: StageRequest, partitions: Sequence[str]) 
 
 
 @contextmanager
-def file_sizes(spark: SparkSession, request: StageRequest) -> Iterator[None]:
-    """Set the session up so that adaptive execution gives each task the bytes of one file."""
-    size = WriteArguments.of(request).optimize_write
+def file_sizes(spark: SparkSession, size: int | None) -> Iterator[None]:
+    """Set the session up so that adaptive execution gives each task the bytes of one file.
+
+    :param size: ``optimize_write`` of the request; ``None``: leave the session as it is.
+    """
     if size is None:
         yield
         return

@@ -12,7 +12,6 @@ from airflow_delta.spark.paths import data_file_uri, escape_glob, normal_form, n
 from airflow_delta.spark.read import FILE_COLUMN, read_files
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 from airflow_delta.staging.report import StageRequest
-from airflow_delta.staging.write import WriteArguments
 from airflow_delta.staging.zones import zoneless_values
 
 if TYPE_CHECKING:
@@ -26,19 +25,22 @@ class ReplacedRows:
 
     :param directory: directory of the attempt with the new rows. They are read from there, since the DataFrame may give other
         rows if it runs again.
+    :param on: ``replace_on`` of the request.
     """
 
-    def __init__(self, spark: SparkSession, request: StageRequest, plan: ScanPlan, target: Json, directory: str) -> None:
+    def __init__(
+        self, spark: SparkSession, request: StageRequest, plan: ScanPlan, target: Json, directory: str, *, on: str | None
+    ) -> None:
         self._spark = spark
         self._request = request
         self._plan = plan
         self._target = target
         self._directory = directory
-        self.on = WriteArguments.of(request).replace_on
+        self._on = on
 
     def files(self) -> list[ScanFile]:
         """Return the files with at least one such row; only these are replaced."""
-        if not self._plan.files or (self.on is None and self._plan.predicate is None):
+        if not self._plan.files or (self._on is None and self._plan.predicate is None):
             return list(self._plan.files)
         rows = read_files(self._spark, self._plan, self._plan.files, file_column=True)
         selected = self._select(rows, wanted=True)
@@ -52,11 +54,11 @@ class ReplacedRows:
     def _select(self, rows: DataFrame, *, wanted: bool) -> DataFrame:
         from pyspark.sql import functions as sf
 
-        if self.on is None:
+        if self._on is None:
             selects = sf.coalesce(sf.expr(self._plan.predicate or "true"), sf.lit(False))
             return rows.where(selects if wanted else ~selects)
         written = written_rows(self._spark, self._request, self._target, self._directory).alias(SOURCE)
-        return rows.alias(TARGET).join(written, sf.expr(self.on), "left_semi" if wanted else "left_anti")
+        return rows.alias(TARGET).join(written, sf.expr(self._on), "left_semi" if wanted else "left_anti")
 
 
 def written_rows(spark: SparkSession, request: StageRequest, target: Json, directory: str) -> DataFrame:

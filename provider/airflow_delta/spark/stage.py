@@ -43,7 +43,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
     :raises IdentityInsertException: if the DataFrame has values for a column that is GENERATED ALWAYS.
     :raises ReplaceWhereMismatchException: if a row does not satisfy the ``replaceWhere`` predicate.
     """
-    data = df.schema.jsonValue()
+    arguments, data = WriteArguments.of(request), df.schema.jsonValue()
     target = written_schema(
         data,
         None if request.schema_string is None else parse_struct(request.schema_string),
@@ -54,8 +54,8 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         rules=request.rules,
         exact=True,
     )
-    if (known := WriteArguments.of(request).replaced_schema) is not None:
-        target = with_known_columns(target, parse_struct(known))
+    if arguments.replaced_schema is not None:
+        target = with_known_columns(target, parse_struct(arguments.replaced_schema))
     target = mapped_schema(target, request.rules, request.transaction_id)
     identities = absent_identities(data, request)
     checks = RowChecks(request.table, request.read_version)
@@ -66,16 +66,18 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
     try:
         with session_settings(spark, WRITE_SETTINGS):
             new = _new_rows(df, data, request, target, identities, checks)
-            with file_sizes(spark, request):
-                balanced = rebalanced(new, request, partition_names(target, request))
+            with file_sizes(spark, arguments.optimize_write):
+                balanced = rebalanced(new, arguments.optimize_write, partition_names(target, request))
                 rows[run] = write_files(balanced, request, target, run, new_rows=True)
-            replaced = None if rewrite is None else ReplacedRows(spark, request, rewrite, target, run)
+            replaced = None
+            if rewrite is not None:
+                replaced = ReplacedRows(spark, request, rewrite, target, run, on=arguments.replace_on)
             if replaced is not None:
                 touched = replaced.files()
             if replaced is not None and touched:
                 kept = align(replaced.rows(touched, wanted=False), target, checks)
-                with file_sizes(spark, request):
-                    kept = rebalanced(kept, request, partition_names(target, request))
+                with file_sizes(spark, arguments.optimize_write):
+                    kept = rebalanced(kept, arguments.optimize_write, partition_names(target, request))
                     rows[copied] = write_files(kept, request, target, copied)
             if replaced is not None and touched and request.rules.change_data:
                 gone = replaced.rows(touched, wanted=True)

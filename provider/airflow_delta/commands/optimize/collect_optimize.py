@@ -25,8 +25,8 @@ def collect_optimize(stage: StageView, request: StageRequest, report: StageRepor
     :raises StagingException: if the report belongs to another attempt, or rows were lost.
     """
     stage = stage.reported(request, report)
-    adds, removes, rows = collect_actions(stage, request, report)
     arguments = OptimizeArguments.of(request)
+    adds, removes, rows = collect_actions(stage, request, report, arguments)
     # Copies that keep their row ids do not count as copied.
     copied = DataFiles(adds=adds, rows=0 if arguments.row_ids is not None else rows)
     return stage.staged(
@@ -40,13 +40,16 @@ def collect_optimize(stage: StageView, request: StageRequest, report: StageRepor
     )
 
 
-def collect_actions(stage: StageView, request: StageRequest, report: StageReport) -> tuple[list[AddFile], list[RemoveFile], int]:
+def collect_actions(
+    stage: StageView, request: StageRequest, report: StageReport, arguments: OptimizeArguments
+) -> tuple[list[AddFile], list[RemoveFile], int]:
     """Return the new files, the removes of the files that they replace, and the number of rows.
 
     :param stage: of the report (:meth:`~airflow_delta.commands.stage.stage_view.StageView.reported`).
+    :param arguments: of the request.
     :raises StagingException: if the report has other rows than the files had.
     """
-    handle, plan, arguments = stage.handle, request.rewrite, OptimizeArguments.of(request)
+    handle, plan = stage.handle, request.rewrite
     bins = arguments.bins
     if plan is None or len(report.directories) != len(bins):
         raise StagingException(

@@ -95,9 +95,9 @@ def run_rewrite(
             work = stage_of(stage, replace(rewrite, bins=bins), parallel=parallel)
             if isinstance(work, StagedWrite):
                 raise StagingException(f"A batch of {rewrite.operation} has no files", table=log.uri)
-            request = work.request
+            request, arguments = work.request, OptimizeArguments.of(work.request)
             report = on_spark(request)
-            adds, removes, _rows = collect_actions(stage.reported(request, report), request, report)
+            adds, removes, _rows = collect_actions(stage.reported(request, report), request, report, arguments)
         except BaseException:
             _give_up(log, stage.handle)
             raise
@@ -106,7 +106,7 @@ def run_rewrite(
             continue
         try:
             with fence(log, stage.handle, str(identity["attempt"])) as held:
-                result = _commit(stage, request, adds, removes, held.policy(policy), tags, user_metadata, hooks)
+                result = _commit(stage, request, arguments, adds, removes, held.policy(policy), tags, user_metadata, hooks)
                 held.version = result.version
         except CommitStateUnknownException:
             raise
@@ -142,6 +142,7 @@ def _another(stage: StageView) -> StageView:
 def _commit(
     stage: StageView,
     request: StageRequest,
+    arguments: OptimizeArguments,
     adds: Sequence[AddFile],
     removes: Sequence[RemoveFile],
     policy: CommitPolicy,
@@ -152,7 +153,6 @@ def _commit(
     from airflow_delta.transaction import Operation, OptimisticTransaction
 
     log, handle = stage.log, stage.handle
-    arguments = OptimizeArguments.of(request)
     operation = Operation(request.operation, arguments.parameters, rewrite_metrics(adds, removes))
     read = snapshot = stage.snapshot
     now = int(time.time() * 1000)
