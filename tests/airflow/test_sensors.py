@@ -197,7 +197,7 @@ class TestArguments:
             ({"version": 1, "after_version": 1}, "cannot be combined with"),
             ({"version": "1", "operation": "WRITE"}, "cannot be combined with"),
             ({"version": 1, "partitions": "part = 'x'"}, "cannot be combined with"),
-            ({"version": -1}, "0 or more"),
+            ({"version": -1}, "at least 0"),
             ({"after_version": "-2"}, "at least -1"),
             ({"after_version": "latest"}, "whole number"),
         ],
