@@ -159,5 +159,5 @@ def test_the_list_can_fail() -> None:
         resolve("transaction.prepare.no_such_function")
     with pytest.raises(LookupError):
         resolve("no_such_package.module")
-    assert "test_that_nobody_wrote" not in defined(TESTS / "transaction" / "test_matrix.py")
+    assert "test_that_nobody_wrote" not in defined(TESTS / "transaction" / "conflicts" / "test_matrix.py")
     assert len(HELD) > 150
