@@ -1,7 +1,7 @@
 """The values passed between the tasks of a transaction, and their JSON forms.
 
 Standard library only: this module is shipped to clusters. Field names in JSON are Delta's own (camelCase); ``docs/xcom.md``
-documents every field. They go one way: handle -> scan plan -> staged write -> commit result.
+documents what travels in XCom. Data goes one way: handle -> scan plan -> staged write -> commit result.
 """
 
 from __future__ import annotations
