@@ -249,9 +249,7 @@ def test_attempts_are_bounded(table: Table) -> None:
 def test_total_time_is_bounded(table: Table) -> None:
     policy = CommitPolicy(total_timeout=0.2, min_wait=0.01, max_wait=0.02)
     transaction = table.open().start_transaction(policy=policy, observer=Rival(table))
-    with pytest.raises(
-        MaxCommitRetriesExceededException, match=r"Total time spent attempting this commit: (2\d\d|[3-9]\d\d|\d{4,}) ms"
-    ):
+    with pytest.raises(MaxCommitRetriesExceededException, match=r"Total time .*: ([2-9]\d\d|\d{4,}) ms"):
         transaction.commit([add("a")], Operation.write())
 
 
