@@ -3,13 +3,38 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+ENGINE = ("log", "transaction", "conformance", "fuzz")
+"""Folders whose tests count for the engine's coverage."""
+
+
+def _counts(item: pytest.Item) -> bool:
+    inside = item.path.relative_to(HERE)
+    if inside.parts[0] not in ENGINE or inside.name == "test_time_limits.py":
+        return False
+    return not any(item.get_closest_marker(name) for name in ("airflow", "spark"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure what the engine's own tests reach (``--cov``), not what Spark and Airflow reach on the way."""
+    controller = getattr(item.config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
+    if controller is None or _counts(item):
+        return (yield)
+    controller.pause()
+    try:
+        return (yield)
+    finally:
+        controller.resume()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -46,16 +45,15 @@ def test_texts(text, expected):
     assert str(DeltaError(text)).endswith(expected)
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "part",
     ["x", "a:", "://", "@", "s3://", "jdbc:", "jdbc:oracle:x:", "?a", "http://a?b=", "&", "=", "a@", "jdbc:;a={", "jdbc:("],
 )
 def test_a_long_text_takes_no_longer_than_its_length(part):
-    """A text in a table's log may have megabytes; this test is about a limit on time."""
-    began = time.process_time()
-    masked(f"http://{part * (200_000 // len(part))}")
-    masked(part * (200_000 // len(part)) + " ://")
-    assert time.process_time() - began < 2
+    """A text in a table's log may have megabytes: with the square of its length this would take hours."""
+    masked(f"http://{part * (1_000_000 // len(part))}")
+    masked(part * (1_000_000 // len(part)) + " ://")
 
 
 def test_known_secrets_go_wherever_they_stand():

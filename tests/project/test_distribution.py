@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import airflow_delta
+from support.building import build
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -32,11 +33,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 @pytest.fixture(scope="session")
 def built(tmp_path_factory) -> Path:
     """Sdist, and the wheel that is built from it, in a folder of their own."""
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return out
+    return build(tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,8 @@ import java
 import pytest
 import yaml
 
+from support.building import build
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 QUICK_START = ROOT / "docs" / "quick-start.md"
@@ -303,9 +305,7 @@ def test_the_dags_of_the_readme_and_of_the_operations_run(tmp_path):
 @pytest.mark.timeout(3600)
 def test_the_quick_start_as_written(tmp_path):
     """All blocks of the quick start in one shell, in an empty folder; what it prints is what the text says it prints."""
-    wheels = tmp_path / "wheels"
-    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(wheels), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, timeout=240)
+    wheels = build(tmp_path / "build", "--wheel")
     folder = tmp_path / "newcomer"
     folder.mkdir()
     script = ["set -euo pipefail"]

@@ -135,12 +135,18 @@ def test_each_try_of_a_job_has_a_path_of_its_own(table):
 # -- which columns --------------------------------------------------------------------------------------------------------------
 
 
+AB = pa.struct([("a", pa.int64()), ("A", pa.int64())])
+
+
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
         ({"id": pa.array([1], pa.int64())}, r"0.parquet has a column id, which table .* calls Id"),
         ({"Id": pa.array([1], pa.int64()), "ID": pa.array([1], pa.int64())}, "columns Id and ID"),
-        ({"Id": pa.array([1], pa.int64()), "s": pa.array([{"a": 1, "A": 2}])}, r"columns s.a and s.A"),
+        (
+            {"Id": pa.array([1], pa.int64()), "s": pa.array([(1, 2)], AB)},
+            "columns s.a and s.A",
+        ),
         ({"s": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])}, r"column s.a twice"),
     ],
 )

@@ -72,6 +72,7 @@ def test_keys_get_deltas_spelling_and_free_keys_stay():
         ("delta.autoOptimize.autoCompact", "auto", "can only be set to true or false"),
         ("delta.universalFormat.enabledFormats", "iceberg,foo", "unknown format foo"),
         ("delta.coordinatedCommits.tableConf-preview", "[]", "must be a JSON object"),
+        ("delta.coordinatedCommits.tableConf-preview", "{", "must be a JSON object"),
         ("delta.feature.x", "on", "'supported' or 'enabled'"),
         ("delta.appendOnly", True, "must be a string"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from airflow_delta.log.storage.base import AmbiguousPutError
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver, last_commit_version_in_session
 from airflow_delta.transaction.commit.backoff import pause
+from support.work import calls
 from transaction.harness import FAST, Table, add, foreign_info, remove
 
 
@@ -249,10 +249,8 @@ def test_attempts_are_bounded(table: Table) -> None:
 def test_total_time_is_bounded(table: Table) -> None:
     policy = CommitPolicy(total_timeout=0.2, min_wait=0.01, max_wait=0.02)
     transaction = table.open().start_transaction(policy=policy, observer=Rival(table))
-    started = time.monotonic()
-    with pytest.raises(MaxCommitRetriesExceededException):
+    with pytest.raises(MaxCommitRetriesExceededException, match=r"Total time .*: ([2-9]\d\d|\d{4,}) ms"):
         transaction.commit([add("a")], Operation.write())
-    assert 0.2 <= time.monotonic() - started < 5
 
 
 def test_cancelled_is_read_right_before_each_put(table: Table) -> None:
@@ -390,8 +388,8 @@ def test_pauses_stay_within_their_bounds() -> None:
     assert max(pause(20, 5.0, 0.0, 0.25) for _ in range(100)) < 0.001, "who has waited long goes first"
 
 
-@pytest.mark.parametrize("tracked", [False, True], ids=["plain", "row ids and timestamps"])
-def test_a_thousand_winners_cost_next_to_nothing(tmp_path: Path, tracked: bool) -> None:
+@pytest.mark.parametrize(("tracked", "limit"), [(False, 100), (True, 200)], ids=["plain", "row ids and timestamps"])
+def test_a_thousand_winners_are_little_work(tmp_path: Path, tracked: bool, limit: int) -> None:
     table = Table(tmp_path, "crowded")
     features = {"delta.feature.rowTracking": "supported", "delta.enableInCommitTimestamps": "true"}
     table.create(("part",), configuration=features if tracked else {})
@@ -403,9 +401,9 @@ def test_a_thousand_winners_cost_next_to_nothing(tmp_path: Path, tracked: bool) 
         mark = {"domain": "delta.rowTracking", "configuration": f'{{"rowIdHighWaterMark":{version}}}', "removed": False}
         info = foreign_info(isBlindAppend=True, inCommitTimestamp=version)
         table.put_foreign(version, info, {"add": new}, *([{"domainMetadata": mark}] if tracked else []))
-    started = time.process_time()  # other processes of the machine do not count
-    assert transaction.commit([replace(add("o", part=1), stats='{"numRecords":5}')], Operation.write()) == 1001
-    assert time.process_time() - started < 0.2
+    entry = [replace(add("o", part=1), stats='{"numRecords":5}')]
+    assert calls(lambda: transaction.commit(entry, Operation.write())) < 1000 * limit
+    assert transaction.outcome.version == 1001
     lines = table.lines(1001)
     assert lines[-1]["add"].get("baseRowId") == (1001 if tracked else None)
 

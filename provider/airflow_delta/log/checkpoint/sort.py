@@ -142,8 +142,11 @@ class Buckets:
 
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Concatenate batches into one."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    """Concatenate batches into one (``pa.concat_batches`` is newer than the lowest PyArrow)."""
+    if len(batches) == 1:
+        return batches[0]
+    columns = zip(*(batch.columns for batch in batches), strict=True)
+    return pa.RecordBatch.from_arrays([pa.concat_arrays(parts) for parts in columns], schema=batches[0].schema)
 
 
 def ordered(files: pa.RecordBatch, order: PartitionOrder, typer: PartitionTyper) -> pa.RecordBatch:

@@ -30,7 +30,7 @@ def parse_stats(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
         return pa.nulls(len(stats), wanted)
     try:
         return _parse_columns(stats, wanted)
-    except (pa.ArrowException, ValueError):
+    except (pa.ArrowException, msgspec.DecodeError, ValueError):
         # One odd value fails the whole column: convert row by row instead.
         return _parse_rows(stats, wanted)
 

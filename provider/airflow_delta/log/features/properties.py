@@ -102,10 +102,10 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 
 def _json_map(text: str) -> dict[str, Any]:
-    value = msgspec.json.decode(text)
-    if not isinstance(value, dict):
-        raise ValueError(f"must be a JSON object, got {text!r}")
-    return value
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise ValueError(f"must be a JSON object, got {text!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
