@@ -137,7 +137,7 @@ def test_refusals(table):
     ):
         with pytest.raises(DeltaAnalysisException, match=message):
             merge(table, "SELECT 1L AS id, 2 AS v", clauses, on=on)
-    with pytest.raises(DeltaUnsupportedOperationException, match="several rows of the source"):
+    with pytest.raises(DeltaUnsupportedOperationException, match="several source rows"):
         merge(table, "SELECT 1L AS id, 2 AS v FROM range(2)")
     with pytest.raises(SchemaMismatchException, match="v"):
         merge(table, "SELECT 1L AS id, array(1) AS v")
