@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -253,10 +254,18 @@ def test_ending_the_task_ends_the_application_that_it_waits_for(world):
     process = world.lost_attempt(conf=slow)
     threading.Thread(target=process.wait, daemon=True).start()
     operator = world.operator(conf=slow)
-    threading.Timer(1.0, operator.on_kill).start()
+
+    def stop():
+        until = time.monotonic() + 120
+        while not world.submitted and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(1)  # so that the task is waiting, as a rule; it must not matter
+        operator.on_kill()
+
+    threading.Thread(target=stop).start()
     with pytest.raises(DeltaIllegalStateException, match="told to stop"):
         world.execute(operator)
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert world.submitted == 1
 

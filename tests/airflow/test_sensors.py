@@ -32,14 +32,13 @@ class WhileItWaits:
     """Something that is done as soon as the sensor of a Dag run has looked at the table in vain."""
 
     def __init__(self, path: Path, action) -> None:
-        self._thread = threading.Thread(target=self._run, args=(Path(f"{path}.looking"), action))
+        self._thread = threading.Thread(target=self._run, args=(Path(f"{path}.looked"), action))
 
     @staticmethod
     def _run(marker: Path, action) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while not marker.exists() and time.monotonic() < until:
             time.sleep(0.05)
-        time.sleep(2)  # the file is made right before the first look
         action()
 
     def __enter__(self) -> None:

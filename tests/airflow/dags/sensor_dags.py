@@ -16,15 +16,19 @@ def of_conf(name: str) -> str:
     return f"{{{{ (dag_run.conf or {{}}).get('{name}', '') }}}}"
 
 
-def say_that_it_looks(context) -> None:
-    """Leave a file beside the table, for the test that is to commit while the sensor waits."""
-    Path(f"{context['task'].table}.looking").touch()
+class Sensor(DeltaTableVersionSensor):
+    """Leaves a file beside the table after each look, for the test that is to commit while the sensor waits."""
+
+    def _look(self, context):
+        found = super()._look(context)
+        Path(f"{self.table}.looked").touch()
+        return found
 
 
 def make(name: str, way: dict) -> None:
     @dag(dag_id=f"sensor_{name}", schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
     def waits():
-        sensor = DeltaTableVersionSensor(
+        sensor = Sensor(
             task_id="wait",
             table=of_conf("table"),
             version=of_conf("version"),
@@ -32,8 +36,7 @@ def make(name: str, way: dict) -> None:
             operation=of_conf("operation"),
             partitions=of_conf("partitions"),
             poke_interval=0.2,
-            timeout=30,
-            pre_execute=say_that_it_looks,
+            timeout=240,
             **{"deferrable": False, **way},
         )
 
