@@ -453,7 +453,7 @@ def test_one_commit(client, known):
     data = client().get(page("api/commit", known, version=3)).json()
     assert [winner["version"] for winner in data["winners"]] == [2, 1]
     text = client().get(page("commit", known, version=3)).text
-    assert "2 commits were made meanwhile" in text
+    assert "2 concurrent commits; none conflicts" in text
     assert "a.parquet" in text
     assert 'id="dag-run"' in text
     first = client().get(page("commit", known, version=0)).text
