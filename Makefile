@@ -14,6 +14,9 @@ TEST_FLAGS ?=
 # Environment of everything that may start Spark.
 RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
 
+# Where tests have their tables and databases: in memory, where there is room for it. Each commit waits for the disk otherwise.
+IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
+
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-slow test-delta-spark test-live test-ui test-lowest test-all coverage lint format docs lock bench dist clean
 
@@ -63,24 +66,24 @@ demo: $(STAMP)
 
 # The whole of it measures coverage as well (tests/conftest.py says of which tests), and fails when it is too low.
 test: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser" $(or $(TEST_FLAGS),--cov --cov-report=)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser" $(or $(TEST_FLAGS),--cov --cov-report=)
 
 test-slow: $(STAMP)
 	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -n 2 --timeout 900 -m "delta_spark and not slow" tests/delta_spark $(TEST_FLAGS)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --timeout 900 -m "delta_spark and not slow" tests/delta_spark $(TEST_FLAGS)
 
 # In one process: all scenarios wait at once, on one Airflow.
 test-live: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest --timeout 1500 -m live tests/live $(TEST_FLAGS)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest --timeout 1500 -m live tests/live $(TEST_FLAGS)
 
 test-all:
 	@$(MAKE) --no-print-directory lint test test-slow test-live test-ui test-lowest docs test-delta-spark
 
 test-ui: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)
 
 $(LOWEST_STAMP): requirements-lowest.lock pyproject.toml setup.cfg $(STAMP)
 	@echo "Installing what requirements-lowest.lock names into $(LOWEST): some minutes, once"
@@ -98,11 +101,11 @@ LOWEST_TESTS := tests/airflow tests/log tests/transaction tests/commands \
 
 # Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
 test-lowest: $(LOWEST_STAMP)
-	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" \
+	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" $(IN_MEMORY) \
 	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
 
 coverage: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered -m "not slow and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered -m "not slow and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

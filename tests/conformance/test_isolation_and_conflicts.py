@@ -76,9 +76,11 @@ def level(*actions: Action, operation: Operation = MANUAL, asked: str | None = N
 
 
 WRITE = "WriteSerializable"
+gone = then(started(lambda t: t.commit([remove("a")], Operation.delete())), info(2, "isolationLevel"))
 
 LEVELS = [
     Row("1.5", "data that change", [created()], level(add("n")), "Serializable"),
+    Row("1.5", "data that go", [created(), committed(add("a"))], gone, "Serializable"),
     Row("1.5", "nothing", [created()], level(), "SnapshotIsolation"),
     Row("1.5", "data that move", [created()], level(*QUIET, operation=Operation.optimize()), "SnapshotIsolation"),
     Row(
@@ -120,6 +122,27 @@ LEVELS = [
         "WriteSerializable, data that move, by an operation that changes data",
         [created()],
         level(*QUIET, operation=Operation.write(), asked=WRITE),
+        WRITE,
+    ),
+    Row(
+        "1.5 rule 3",
+        "WriteSerializable, nothing",
+        [created()],
+        level(operation=Operation.optimize(), asked=WRITE),
+        "SnapshotIsolation",
+    ),
+    Row(
+        "1.5 rule 3",
+        "WriteSerializable, nothing, by an operation that changes data",
+        [created()],
+        level(operation=Operation.write(), asked=WRITE),
+        WRITE,
+    ),
+    Row(
+        "1.5 rule 3",
+        "WriteSerializable, a compaction that changes data",
+        [created()],
+        level(add("n"), operation=Operation.optimize(), asked=WRITE),
         WRITE,
     ),
     Row("1.5", "the name in any case of letters", [created()], level(add("n"), asked="writeserializable"), WRITE),

@@ -31,6 +31,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+PATIENCE = 240_000  # milliseconds, on two busy cores
 INSIDE = "/plugin/delta-tables/delta-tables"
 
 
@@ -45,8 +46,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]
 def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.fail("no Chromium on this machine; install the package chromium, or name one in CHROMIUM")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -66,6 +68,7 @@ def visit(server: servers.Server, chromium: Any) -> Iterator[Callable[..., Any]]
             base_url=server.url, viewport={"width": 1440, "height": 1000}, color_scheme="light" if theme == "light" else "dark"
         )
         contexts.append(context)
+        context.set_default_timeout(PATIENCE)
         if user is not None:
             context.add_cookies([{"name": "_token", "value": server.tokens[user], "url": server.url}])
         context.add_init_script(f"localStorage.setItem('theme', '{theme}'); localStorage.setItem('timezone', '\"{zone}\"');")

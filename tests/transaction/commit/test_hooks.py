@@ -1,4 +1,4 @@
-"""What happens after a commit."""
+"""What happens after a commit. Order, failures and what a hook sees: ``conformance/test_post_commit_hooks.py``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.exceptions import DeltaAssertionError, PostCommitHookFailedException
 from airflow_delta.log.actions.actions import Action, CommitInfo
 from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.log.snapshot import Snapshot
@@ -39,33 +38,6 @@ def table(tmp_path: Path) -> Table:
     return table
 
 
-def test_order_and_duplicates(table: Table) -> None:
-    calls: list[str] = []
-    transaction = table.open().start_transaction()
-    b, a = Recorder("b", calls), Recorder("a", calls)
-    for hook in (b, a, b):
-        transaction.register_post_commit_hook(hook)
-    assert [hook.name for hook in transaction.post_commit_hooks] == [
-        "Post commit checksum",
-        "Post commit checkpoint trigger",
-        "b",
-        "a",
-    ]
-    with pytest.raises(DeltaAssertionError, match="Can't call post commit hooks before committing"):
-        transaction.run_post_commit_hooks(1, [])
-    transaction.commit([add("a")], Operation.write())
-    assert calls == ["b 1", "a 1"]
-
-
-def test_the_transaction_is_not_active_while_hooks_run(table: Table) -> None:
-    calls: list[str] = []
-    with table.open().with_new_transaction() as transaction:
-        transaction.register_post_commit_hook(Recorder("h", calls))
-        transaction.commit([add("a")], Operation.write())
-        assert OptimisticTransaction.get_active() is transaction
-    assert calls == ["h 1"]
-
-
 def test_hooks_may_start_transactions(table: Table) -> None:
     class Follow(PostCommitHook):
         name = "follow"
@@ -78,30 +50,6 @@ def test_hooks_may_start_transactions(table: Table) -> None:
     transaction.register_post_commit_hook(Follow())
     assert transaction.commit([add("a")], Operation.write()) == 1
     assert table.live() == {"a", "after-1"}
-
-
-def test_a_failing_hook_undoes_nothing(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    calls: list[str] = []
-    transaction = table.open().start_transaction()
-    transaction.register_post_commit_hook(Recorder("bad", calls, ValueError("boom")))
-    transaction.register_post_commit_hook(Recorder("good", calls))
-    with caplog.at_level(logging.ERROR):
-        assert transaction.commit([add("a")], Operation.write()) == 1
-    assert calls == ["bad 1", "good 1"]
-    assert "Error when executing post-commit hook bad for commit 1" in [record.getMessage() for record in caplog.records]
-
-
-def test_a_failing_hook_may_be_made_to_matter(table: Table) -> None:
-    calls: list[str] = []
-    transaction = table.open().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
-    transaction.register_post_commit_hook(Recorder("bad", calls, ValueError("boom")))
-    transaction.register_post_commit_hook(Recorder("good", calls))
-    with pytest.raises(PostCommitHookFailedException, match="is committed, but its post-commit hook bad failed: boom") as caught:
-        transaction.commit([add("a")], Operation.write())
-    assert caught.value.hook == "bad"
-    assert caught.value.version == 1
-    assert transaction.committed
-    assert calls == ["bad 1", "good 1"]
 
 
 def test_checkpoint_at_the_interval(tmp_path: Path) -> None:
@@ -217,14 +165,6 @@ def test_hooks_can_be_run_again_after_the_commit(table: Table) -> None:
     assert transaction.outcome is not None
     transaction.run_post_commit_hooks(version, [transaction.outcome.commit_info, add("a")])
     assert calls == ["h 1", "h 1"]
-
-
-def test_no_hook_runs_for_a_commit_that_is_left_out(table: Table) -> None:
-    calls: list[str] = []
-    transaction = table.open().start_transaction()
-    transaction.register_post_commit_hook(Recorder("h", calls))
-    assert transaction.commit_if_needed([], Operation.delete()) is None
-    assert calls == []
 
 
 def test_the_order_in_which_delta_registers(tmp_path: Path) -> None:
