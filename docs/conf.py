@@ -37,7 +37,6 @@ myst_heading_anchors = 4
 autodoc_mock_imports = ["pyspark", "py4j"]
 autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 

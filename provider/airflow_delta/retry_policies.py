@@ -95,6 +95,10 @@ class DeltaRetryPolicy(RetryPolicy):
         self.jitter = jitter
         self.rules = list(rules)
 
+    def __repr__(self) -> str:
+        """Return the arguments; the reference shows it as the default of ``retry_policy``."""
+        return f"{type(self).__name__}(on_conflict={self.on_conflict!r}, delay={self.delay!r})"
+
     def evaluate(
         self,
         exception: BaseException,
