@@ -102,6 +102,30 @@ class DeltaUnsupportedOperationException(DeltaError):
     error_class = "DELTA_UNSUPPORTED_OPERATION"
 
 
+class ConditionalPutException(DeltaUnsupportedOperationException):
+    """The store overwrites an object that a conditional put must not touch, so commits to it could be lost."""
+
+    error_class = "DELTA_CONDITIONAL_PUT_NOT_SUPPORTED"
+
+
+class SparkStorageException(DeltaUnsupportedOperationException):
+    """Spark cannot reach the table's store as it is set up."""
+
+    error_class = "DELTA_SPARK_STORAGE"
+
+
+class MissingSparkConnectorException(SparkStorageException):
+    """Spark has no connector for the table's store: a JAR is missing, or the scheme is one that it does not know."""
+
+    error_class = "DELTA_SPARK_CONNECTOR_MISSING"
+
+
+class SparkCredentialsException(SparkStorageException):
+    """Spark has no credentials for the table's store, or the store refuses them."""
+
+    error_class = "DELTA_SPARK_CREDENTIALS"
+
+
 class InvariantViolationException(DeltaError, ValueError):
     """A row breaks a NOT NULL column or another invariant of the table."""
 

@@ -53,12 +53,16 @@ REGION = {"AWS_REGION": "eu-west-1"}
 OPTIONS = [
     # fields of the connection, URI, options
     ({}, "s3://lake/t", {}),
-    (KEYS, "s3://lake/t", {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "very-secret"}),
-    (KEYS, "abfss://c@x/t", {"AZURE_STORAGE_ACCOUNT_NAME": "key", "AZURE_STORAGE_ACCOUNT_KEY": "very-secret"}),
+    (KEYS, "s3://lake/t", {"aws_access_key_id": "key", "aws_secret_access_key": "very-secret"}),
+    (KEYS, "abfss://c@x/t", {"azure_storage_account_name": "key", "azure_storage_account_key": "very-secret"}),
     (KEYS, "/local/t", {}),
     ({**KEYS, "extra": {"storage_options": OWN_KEYS}}, "s3a://lake/t", OWN_KEYS),
-    ({"extra": {"storage_options": {**REGION, "allow_http": True}}}, "s3://lake/t", {**REGION, "allow_http": "true"}),
-    ({"extra": {"extra__delta__storage_options": REGION}}, "s3://lake/t", REGION),
+    (
+        {"extra": {"storage_options": {**REGION, "allow_http": True}}},
+        "s3://lake/t",
+        {"aws_region": "eu-west-1", "allow_http": "true"},
+    ),
+    ({"extra": {"extra__delta__storage_options": REGION}}, "s3://lake/t", {"aws_region": "eu-west-1"}),
     ({"extra": {"storage_options": '{"durable": "false"}'}}, "/local/t", {"durable": "false"}),
 ]
 
@@ -89,8 +93,12 @@ def test_what_is_not_known_to_be_harmless_is_masked(connection, monkeypatch):
 
     masked = []
     monkeypatch.setattr(delta, "mask_secret", masked.append)
-    options = {"AWS_ENDPOINT_URL": "http://user:hush-hush@minio:9000", "aws_new_thing": "who-knows", "timeout": "30s"}
-    connection(extra={"storage_options": {**options, "allow_http": True, "retries": 3}}).storage_options("s3://lake/t")
+    options = {
+        "AWS_ENDPOINT_URL": "http://user:hush-hush@minio:9000",
+        "aws_sse_customer_key_base64": "who-knows",
+        "timeout": "30s",
+    }
+    connection(extra={"storage_options": {**options, "allow_http": True, "disable_tagging": True}}).storage_options("s3://lake/t")
     assert sorted(masked) == ["hush-hush", "user:hush-hush", "who-knows"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -13,21 +12,14 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.masking import has_user_info, masked, secret_values, user_info_of
+from airflow_delta.hooks.fields import IDENTITY, ConnectionFields
+from airflow_delta.hooks.location import one_spelling
+from airflow_delta.masking import has_user_info, masked, secret_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_delta.log import DeltaLog
-
-# Names of the two credentials, as object_store spells them, by the scheme of the table.
-_CREDENTIALS = {
-    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-    "s3a": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-    "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
-    "abfs": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
-    "abfss": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
-}
 
 
 def scheme_of(uri: str) -> str:
@@ -39,10 +31,11 @@ def scheme_of(uri: str) -> str:
 class DeltaHook(BaseHook):
     """Reach Delta tables through an Airflow connection.
 
-    The connection's host (or ``base_path`` in its extra) is the directory that relative table names start from. The
-    ``storage_options`` in its extra are passed to the object store unchanged; login and password become the store's key pair
-    unless the options contain one. Only the default connection may be missing: local paths, and credentials in the worker's
-    environment, need none.
+    The connection's host (or ``base_path`` in its extra) is the directory that relative table names start from. Credentials and
+    settings come, in this order, from the ``storage_options`` in its extra, from login and password, and from the connection
+    that ``aws_conn_id``, ``gcp_conn_id``, ``wasb_conn_id`` or ``adls_conn_id`` in its extra names. A connection of such a type
+    may be used directly. Only the default connection may be missing: local paths, and credentials in the worker's environment,
+    need none.
 
     :param delta_conn_id: id of a connection of type ``delta``.
     """
@@ -70,28 +63,26 @@ class DeltaHook(BaseHook):
             return None
 
     @cached_property
-    def _extra(self) -> dict[str, Any]:
-        extra = dict(self.connection.extra_dejson) if self.connection else {}
-        prefix = f"extra__{self.conn_type}__"
-        return {key.removeprefix(prefix): value for key, value in extra.items()}
+    def fields(self) -> ConnectionFields:
+        """The connection's fields.
 
-    @cached_property
+        :raises DeltaIllegalArgumentException: if it is neither of type ``delta`` nor to a cloud.
+        """
+        return ConnectionFields(self.delta_conn_id, self.connection)
+
+    @property
     def base_path(self) -> str | None:
         """Directory that relative table names start from, without a trailing slash.
 
-        :raises DeltaIllegalArgumentException: if it contains credentials.
+        :raises DeltaIllegalArgumentException: if it contains credentials, is relative, or has an unknown scheme.
         """
-        path = self._extra.get("base_path") or (self.connection.host if self.connection else None)
-        if path and has_user_info(str(path)):
-            mask_secret(list(user_info_of(str(path))))
-            raise DeltaIllegalArgumentException(
-                f"The base path of the connection {self.delta_conn_id!r} contains credentials ({masked(str(path))}), but "
-                "locations are stored and shown unmasked. Put the credentials into login and password, or into storage_options."
-            )
-        return str(path).rstrip("/") or "/" if path else None
+        return self.fields.base_path
 
     def table_uri(self, table: str) -> str:
         """Return the URI of a table: ``table`` itself if it is absolute, otherwise below the base path.
+
+        Different spellings of a location give the same URI: ``s3a://`` becomes ``s3://``, and a container of Azure gets its
+        account.
 
         :raises DeltaIllegalArgumentException: if the name is empty, contains credentials, or is relative without a base path.
         """
@@ -103,29 +94,27 @@ class DeltaHook(BaseHook):
                 "Put the credentials into login and password of the connection, or into its storage_options."
             )
         if "://" in table or os.path.isabs(table):
-            return table.rstrip("/") or "/"
-        if self.base_path is None:
+            uri = table.rstrip("/") or "/"
+        elif self.base_path is None:
             raise DeltaIllegalArgumentException(
                 f"The table {table!r} is relative, but the connection {self.delta_conn_id!r} has no base path. "
                 "Pass the table's full URI, or set the host of the connection.",
                 table=table,
             )
-        return f"{self.base_path.rstrip('/')}/{table.strip('/')}"
+        else:
+            uri = f"{self.base_path.rstrip('/')}/{table.strip('/')}"
+        without_account = scheme_of(uri) in ("az", "azure", "abfs", "abfss") and "@" not in uri
+        return one_spelling(uri, self.storage_options(uri) if without_account else None)
 
     def storage_options(self, uri: str) -> dict[str, str]:
         """Return the options of the object store that holds ``uri``, and mask them in task logs from here on.
 
-        Masks every value that is not known to be harmless, and credentials in URLs.
+        Each option is there once, under one name (``aws_region``). Masks every value that is not known to be harmless, and
+        credentials in URLs.
 
-        :raises DeltaIllegalArgumentException: if the connection's ``storage_options`` are not an object of plain values.
+        :raises DeltaIllegalArgumentException: if a field of the connection is not valid.
         """
-        options = _parse_options(self._extra.get("storage_options"), self.delta_conn_id)
-        names = _CREDENTIALS.get(scheme_of(uri))
-        if names and self.connection and self.connection.login:
-            given = {name.upper().removeprefix("AWS_").removeprefix("AZURE_STORAGE_") for name in options}
-            for name, value in zip(names, (self.connection.login, self.connection.password), strict=True):
-                if value and name.removeprefix("AWS_").removeprefix("AZURE_STORAGE_") not in given:
-                    options[name] = str(value)
+        options = self.fields.storage_options(uri)
         for value in secret_values(options):
             mask_secret(value)
         return options
@@ -138,7 +127,11 @@ class DeltaHook(BaseHook):
         from airflow_delta.log import DeltaLog
 
         uri = self.table_uri(table)
-        return DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None)
+        return DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None, connection=self._conn_name)
+
+    @property
+    def _conn_name(self) -> str | None:
+        return self.delta_conn_id if self.connection is not None else None
 
     def get_conn(self) -> Any:
         """Return the store of the base path (:class:`airflow_delta.log.storage.base.LogStore`).
@@ -152,44 +145,42 @@ class DeltaHook(BaseHook):
                 f"The connection {self.delta_conn_id!r} has no base path to connect to. Set its host, or use get_log(table) with "
                 "a full URI."
             )
-        return store_for(self.base_path, self.storage_options(self.base_path) or None)
+        uri = one_spelling(self.base_path)
+        return store_for(uri, self.storage_options(uri) or None, connection=self._conn_name)
 
     def test_connection(self) -> tuple[bool, str]:
-        """List the base path; without one, check that the options can be parsed."""
+        """List and read below the base path, and prove that the store refuses to overwrite, with an object that is deleted.
+
+        Without a base path, only check the fields.
+        """
         try:
             if self.base_path is None:
-                names = sorted(_parse_options(self._extra.get("storage_options"), self.delta_conn_id))
+                self.fields.check()
+                names = sorted(self.fields.given_options)
                 return True, f"No base path to list; tables need a full URI. Storage options: {', '.join(names) or 'none'}."
+            options = self.storage_options(self.base_path)
             if scheme_of(self.base_path) == "file":
-                directory = self.base_path.removeprefix("file://")
-                return True, f"{self.base_path} has {len(os.listdir(directory))} entries."
-            found = self.get_conn().list_from("", "")
-            return True, f"{self.base_path} can be listed; {len(found)} objects are directly below it."
+                return True, f"{self.base_path} has {len(os.listdir(self.base_path))} entries."
+            return True, self._probe(options)
         except Exception as error:  # noqa: BLE001 - any error of the store is the result of the test
             return False, masked(f"{type(error).__name__}: {error}", self._secrets())
 
+    def _probe(self, options: Mapping[str, str]) -> str:
+        from airflow_delta.log.storage.conditional_put import check_conditional_put
+
+        store = self.get_conn()
+        files, directories = store.list_children("")
+        if files:
+            store.read_range(files[0], 0, 1)
+        check_conditional_put(store, again=True)
+        who = "these credentials" if any(name in IDENTITY for name in options) else "the credentials of this machine"
+        return (
+            f"{self.base_path} can be listed ({len(directories)} folders, {len(files)} objects), read and written with {who}; "
+            "the store refuses to overwrite (conditional put)."
+        )
+
     def _secrets(self) -> tuple[str, ...]:
-        """Return the secret values of this connection."""
         try:
-            password = self.connection.password if self.connection else None
-            return (*([str(password)] if password else []), *secret_values(self.storage_options(self.base_path or "")))
+            return self.fields.secrets
         except Exception:  # noqa: BLE001 - values that cannot be read are not shown either
             return ()
-
-
-def _parse_options(value: Any, conn_id: str) -> dict[str, str]:
-    if not value:
-        return {}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise DeltaIllegalArgumentException(
-                f"storage_options of the connection {conn_id!r} are not JSON: {error.msg}"
-            ) from None
-    if not isinstance(value, Mapping) or any(isinstance(item, dict | list) for item in value.values()):
-        raise DeltaIllegalArgumentException(
-            f"storage_options of the connection {conn_id!r} must be an object of plain values, such as "
-            '{"AWS_REGION": "eu-west-1"}'
-        )
-    return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items() if v is not None}

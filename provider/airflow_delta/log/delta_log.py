@@ -62,14 +62,16 @@ class DeltaLog(CommitFiles):
         storage_options: Mapping[str, str] | None = None,
         *,
         checksum_validation: ChecksumValidation | None = None,
+        connection: str | None = None,
     ) -> DeltaLog:
         """Open the log of a table, without reading anything; the table need not exist.
 
         :param table_uri: path or URI of the table.
         :param storage_options: see :func:`airflow_delta.log.storage.factory.store_for`.
+        :param connection: name of the connection that the options come from, for errors.
         :param checksum_validation: when a starting transaction verifies the state it reads; by default as in Delta.
         """
-        return cls(store_for(table_uri, storage_options), checksum_validation=checksum_validation)
+        return cls(store_for(table_uri, storage_options, connection=connection), checksum_validation=checksum_validation)
 
     stale_listing_pauses: tuple[float, ...] = (1.0, 2.0, 4.0)
     """Seconds to wait before each further listing until our own commit shows (Delta's ``commit.inconsistentList.maxRetries``)."""

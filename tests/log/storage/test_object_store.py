@@ -13,7 +13,7 @@ from airflow_delta.commands.begin.location import check_location
 from airflow_delta.exceptions import DeltaIllegalArgumentException, NonEmptyLocationException, VersionsNotContiguousException
 from airflow_delta.log import DeltaLog, Metadata, Protocol
 from airflow_delta.log.actions.actions import encode_actions
-from airflow_delta.log.storage.base import AmbiguousPutError
+from airflow_delta.log.storage.base import AmbiguousPutError, StoreRefusedError
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.object import ObjectStore
 from support import tables
@@ -256,7 +256,7 @@ def test_a_store_that_cannot_be_reached_is_ambiguous(s3_options: dict[str, str])
 
 
 def test_a_missing_bucket_is_a_definite_refusal(s3_options: dict[str, str]) -> None:
-    with pytest.raises(OSError, match="cannot be written") as caught:
+    with pytest.raises(StoreRefusedError, match="404 NoSuchBucket: The specified bucket does not exist") as caught:
         store_for("s3://no-such-bucket-here/t", s3_options).put_if_absent("f", b"x")
     assert not isinstance(caught.value, (AmbiguousPutError, FileExistsError))
 

@@ -86,6 +86,7 @@ def begin(
     :raises DeltaIllegalArgumentException: if the identity or the policy is not valid.
     :raises DeltaTableNotFoundException: if there is no table and ``create`` is false.
     :raises NonEmptyLocationException: if other files are where the table would be created.
+    :raises ConditionalPutException: if the table would be created on a store that ignores the condition of a put.
     :raises TransactionExpiredException: if it can no longer be known whether the identity was committed.
     :raises TransactionAlreadyCommittedException: if the identity is in the log and the policy is ``fail``.
     """
@@ -112,10 +113,8 @@ def begin(
             f"There is no Delta table at {log.uri}. Check the location, or let the commit create it (create=True).",
             table=log.uri,
         )
-    elif not in_place:
-        from airflow_delta.commands.begin.location import check_location
-
-        check_location(log)
+    else:
+        _check_new_location(log, in_place=in_place)
     own = None
     # Under 'skip' it does not matter which try, or run, has committed the identity.
     if last is not None and last >= (identity.txn_version or 0) and rerun_policy != "skip":
@@ -289,3 +288,13 @@ def _features_of_new_table(schema: str | None, configuration: Mapping[str, str])
     nothing = '{"type":"struct","fields":[]}'
     metadata = Metadata(id="", schema_string=schema or nothing, configuration=dict(configuration))
     return tuple(sorted(protocol.features(protocol.apply_feature_properties(metadata, None)[1])))
+
+
+def _check_new_location(log: DeltaLog, *, in_place: bool) -> None:
+    """Check that a table can be created here: nothing else is, and the store keeps writers apart."""
+    from airflow_delta.commands.begin.location import check_location
+    from airflow_delta.log.storage.conditional_put import check_conditional_put
+
+    if not in_place:
+        check_location(log)
+    check_conditional_put(log.store)

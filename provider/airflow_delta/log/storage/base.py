@@ -26,6 +26,14 @@ class AmbiguousPutError(OSError):
     """
 
 
+class StoreRefusedError(OSError):
+    """The store refused a request for good: nothing was written, and the same request would be refused again."""
+
+
+class StoreAccessError(StoreRefusedError, PermissionError):
+    """The store refused a request for its credentials, or there are none."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileStatus:
     """A file on storage.
@@ -57,6 +65,7 @@ class LogStore(ABC):
     :ivar root: URI of the table as given by the user, without a trailing slash.
     :ivar local_root: absolute path if the table is on a local file system, else ``None``.
     :ivar options: settings for stores of other locations that the log refers to.
+    :ivar connection: name of the connection that they come from, for errors.
     :ivar probes: whether the next version is found by trying to read it (local) rather than by listing (object stores).
     """
 
@@ -64,6 +73,7 @@ class LogStore(ABC):
     root: str
     local_root: str | None = None
     options: Mapping[str, str] = MappingProxyType({})
+    connection: str | None = None
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -118,6 +128,7 @@ class LogStore(ABC):
         :param durable: ``False`` for files that may be lost if the machine crashes (hints, checksums).
         :raises FileExistsError: if the file already exists; it is not touched.
         :raises AmbiguousPutError: if the store did not say whether it was written.
+        :raises StoreRefusedError: if the store refused it.
         """
 
     @abstractmethod

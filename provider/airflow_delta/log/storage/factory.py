@@ -11,18 +11,24 @@ from airflow_delta.log.storage.base import LogStore, check_no_user_info
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
-def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None) -> LogStore:
+def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None, *, connection: str | None = None) -> LogStore:
     """Return the store of a table.
 
     :param table_uri: local path, ``file://``, ``s3://`` (``s3a://``), ``gs://``, ``az://`` or ``abfss://`` URI.
-    :param storage_options: credentials and settings in the spelling of ``object_store`` (``AWS_ENDPOINT_URL``, any case).
+    :param storage_options: credentials and settings in any spelling of ``object_store`` (``AWS_ENDPOINT_URL``, any case).
         For local tables: ``durable`` (``"false"`` skips fsync).
+    :param connection: name of the connection that the options come from, for errors.
     :raises DeltaIllegalArgumentException: if the URI is empty, contains credentials, or its scheme is not supported.
     """
     if not table_uri or not table_uri.strip():
         raise DeltaIllegalArgumentException("The table location is empty. Pass a path or a URI, for example s3://bucket/table.")
     check_no_user_info(table_uri)
     options = dict(storage_options or {})
+    if table_uri.startswith("~"):
+        raise DeltaIllegalArgumentException(
+            f"The table location {table_uri} begins with ~, another folder on each machine. Pass an absolute path.",
+            table=table_uri,
+        )
     match = _SCHEME.match(table_uri)
     scheme = match[1].lower() if match else ("file" if table_uri[:5].lower() == "file:" else "")
     if scheme in ("", "file"):
@@ -37,9 +43,9 @@ def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None) 
             f"Supported: local paths, file://, {', '.join(f'{known}://' for known in SCHEMES)}.",
             table=table_uri,
         )
-    return ObjectStore(table_uri, options)
+    return ObjectStore(table_uri, options, connection)
 
 
 def sibling(store: LogStore, uri: str) -> LogStore:
     """Return the store of another location, with the settings of an open store."""
-    return store_for(uri, store.options)
+    return store_for(uri, store.options, connection=store.connection)

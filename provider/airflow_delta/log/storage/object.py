@@ -15,41 +15,21 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore
+from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore, StoreRefusedError
 from airflow_delta.log.storage.fork import check_runtime
+from airflow_delta.log.storage.options import CLIENT_OPTIONS, GCS, S3, STORES, canonical_options
+from airflow_delta.log.storage.refusals import Refusal, access_refused
 from airflow_delta.masking import masked, secret_values
 
 logger = logging.getLogger(__name__)
 
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+SCHEMES = tuple(STORES)
 
 _THREADS = 16
 _DELETE_BATCH = 1_000
 _CONFLICT_RETRIES = 5
 _CONFLICT_WAIT = 0.05
 _CAUSES = 10
-_CLIENT_OPTIONS = {
-    "allow_http",
-    "allow_invalid_certificates",
-    "connect_timeout",
-    "pool_idle_timeout",
-    "pool_max_idle_per_host",
-    "proxy_url",
-    "timeout",
-    "user_agent",
-}
-# Options by which other Delta clients make puts safe; here puts are always conditional.
-_FOREIGN_OPTIONS = {
-    "aws_s3_allow_unsafe_rename",
-    "aws_s3_locking_provider",
-    "allow_unsafe_rename",
-    "delta_dynamo_table_name",
-    "aws_conditional_put",
-    "conditional_put",
-    "copy_if_not_exists",
-    "aws_copy_if_not_exists",
-}
-
 T = TypeVar("T")
 
 
@@ -57,14 +37,16 @@ class ObjectStore(LogStore):
     """A table on an object store; the client is made on first use, never at import or in a parent process.
 
     :param table_uri: ``s3://bucket/prefix`` and the like. The part after the bucket is the key itself, not URL-encoded.
-    :param options: settings in the spelling of ``object_store``, any case; also ``allow_http`` and the other client options.
+    :param options: settings in any spelling of ``object_store``; also ``allow_http`` and the other client options.
+    :param connection: name of the connection that they come from, for errors.
     """
 
     probes = False
 
-    def __init__(self, table_uri: str, options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, table_uri: str, options: Mapping[str, str] | None = None, connection: str | None = None) -> None:
         self.root = table_uri.rstrip("/")
         self.options = dict(options or {})
+        self.connection = connection
         self._secrets = secret_values(self.options)
         scheme, _, rest = self.root.partition("://")
         self._scheme = scheme.lower()
@@ -96,42 +78,52 @@ class ObjectStore(LogStore):
         from obstore import store as stores
         from obstore.exceptions import BaseError
 
-        config: dict[str, Any] = {}
-        client: dict[str, Any] = {}
-        for key, value in self.options.items():
-            name = key.lower()
-            short = name.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
-            if name in _FOREIGN_OPTIONS:
-                continue
-            if short in _CLIENT_OPTIONS:
-                client[short] = _boolean(value) if short.startswith("allow_") else value
-            else:
-                config[name] = value
-        if str(config.get("aws_endpoint_url") or config.get("aws_endpoint") or config.get("endpoint") or "").startswith(
-            "http://"
-        ):
+        given = canonical_options(self.options, self.root, whose=self._whose)
+        config: dict[str, Any] = {name: value for name, value in given.items() if name not in CLIENT_OPTIONS}
+        client: dict[str, Any] = {
+            name: _boolean(value) if name.startswith("allow_") else value
+            for name, value in given.items()
+            if name in CLIENT_OPTIONS
+        }
+        if any("endpoint" in name and value.startswith("http://") for name, value in config.items()):
             client.setdefault("allow_http", True)
+        if config.get("aws_endpoint_url_s3") and STORES[self._scheme] == S3:
+            config["aws_endpoint_url"] = config.pop("aws_endpoint_url_s3")
         arguments: dict[str, Any] = {"prefix": self._prefix or None, "config": config or None}
         if client:
             arguments["client_options"] = client
         if retry is not None:
             arguments["retry_config"] = retry
         try:
-            if self._scheme in ("s3", "s3a"):
+            if STORES[self._scheme] == S3:
                 return stores.S3Store(self._container, **arguments)
-            if self._scheme == "gs":
+            if STORES[self._scheme] == GCS:
                 return stores.GCSStore(self._container, **arguments)
             container, at, host = self._container.partition("@")
             if at:  # abfss://container@account.dfs.core.windows.net/path
-                config.setdefault("account_name", (urlsplit(f"//{host}").hostname or host).split(".")[0])
+                config["azure_storage_account_name"] = self._account(host, config.get("azure_storage_account_name"))
                 arguments["config"] = config
             return stores.AzureStore(container, **arguments)
         except (BaseError, ValueError, TypeError) as error:
             raise DeltaIllegalArgumentException(
-                f"The storage options of table {self.root} are not valid: {self._told(error)}. Use the keys of object_store, "
-                "for example AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID.",
+                f"The storage options of {self._whose} are not valid for table {self.root}: {self._told(error)}.",
                 table=self.root,
             ) from error
+
+    @property
+    def _whose(self) -> str:
+        return f"the connection {self.connection!r}" if self.connection else f"table {self.root}"
+
+    def _account(self, host: str, given: str | None) -> str:
+        """Return the account in an Azure URI."""
+        account = (urlsplit(f"//{host}").hostname or host).split(".")[0]
+        if given is not None and given.lower() != account:
+            raise DeltaIllegalArgumentException(
+                f"The table {self.root} is in the storage account {account!r}, but {self._whose} is for the account {given!r}. "
+                "Use a connection for each account.",
+                table=self.root,
+            )
+        return account
 
     def _told(self, error: BaseException) -> str:
         """Return the message of an error without secrets: the client's errors repeat URLs and headers.
@@ -146,18 +138,30 @@ class ObjectStore(LogStore):
             told = told.__cause__ or told.__context__
         return masked(_first_line(error), self._secrets)
 
-    def _call(self, path: str, action: Callable[[], T]) -> T:
+    def _refused(self, error: BaseException, operation: str, path: str, *, put: bool = False) -> StoreRefusedError | None:
+        """Return what is to be raised if the store refused for good."""
+        refusal = Refusal.of(error, path if put else None)
+        text = self._told(error)
+        if refusal is None:
+            return None
+        kind = access_refused(refusal)
+        said = masked(refusal.said, self._secrets) or text
+        place = self._whose if self.connection else "the storage options"
+        return kind(f"{operation} {self.root}/{path} was refused: {said}. {refusal.way_out(self._scheme, place)}")
+
+    def _call(self, path: str, action: Callable[[], T], operation: str = "Reading") -> T:
         from obstore import exceptions as errors
 
         try:
             return action()
         except (errors.NotFoundError, FileNotFoundError) as error:
-            self._told(error)
+            if (refused := self._refused(error, operation, path)) is not None:
+                raise refused from error
             raise FileNotFoundError(f"{self.root}/{path}") from error
-        except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
-            raise PermissionError(f"{self.root}/{path}: {self._told(error)}") from error
         except errors.BaseError as error:
-            raise OSError(f"{self.root}/{path}: {self._told(error)}") from error
+            if (refused := self._refused(error, operation, path)) is not None:
+                raise refused from error
+            raise OSError(f"{operation} {self.root}/{path} failed: {self._told(error)}. Check {self._whose}.") from error
 
     # -- reading --------------------------------------------------------------------------------------------------------------
 
@@ -214,7 +218,7 @@ class ObjectStore(LogStore):
 
         client = self._client()
         try:
-            listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/"))
+            listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/"), "Listing")
         except FileNotFoundError:
             return []
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
@@ -225,7 +229,9 @@ class ObjectStore(LogStore):
 
         client = self._client()
         try:
-            listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/" if directory else None))
+            listed = self._call(
+                directory, lambda: obstore.list_with_delimiter(client, f"{directory}/" if directory else None), "Listing"
+            )
         except FileNotFoundError:
             return [], []
         objects = [status for status in map(self._status, listed["objects"]) if status.size or not _is_marker(status, directory)]
@@ -267,7 +273,7 @@ class ObjectStore(LogStore):
         pages = iter(obstore.list(client, prefix, offset=offset, chunk_size=1000))
         while True:
             try:
-                page = self._call(prefix or "", lambda: next(pages, None))
+                page = self._call(prefix or "", lambda: next(pages, None), "Listing")
             except FileNotFoundError:
                 return
             if page is None:
@@ -314,11 +320,11 @@ class ObjectStore(LogStore):
                 continue
             except (errors.PreconditionError, errors.NotModifiedError) as error:
                 raise FileExistsError(f"{self.root}/{path}") from error
-            except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
-                raise PermissionError(f"{self.root}/{path}: {self._told(error)}") from error
-            except (errors.NotFoundError, FileNotFoundError, errors.InvalidPathError, errors.NotSupportedError) as error:
+            except (errors.InvalidPathError, errors.NotSupportedError) as error:
                 raise OSError(f"{self.root}/{path} cannot be written: {self._told(error)}") from error
             except (errors.BaseError, OSError) as error:
+                if (refused := self._refused(error, "Writing", path, put=True)) is not None:
+                    raise refused from error
                 raise AmbiguousPutError(f"It is unknown whether {self.root}/{path} was written: {self._told(error)}") from error
             return
 
@@ -327,7 +333,7 @@ class ObjectStore(LogStore):
         import obstore
 
         client = self._client()
-        self._call(path, lambda: obstore.put(client, path, data, use_multipart=False))
+        self._call(path, lambda: obstore.put(client, path, data, use_multipart=False), "Writing")
 
     # -- deleting -------------------------------------------------------------------------------------------------------------
 
@@ -340,11 +346,11 @@ class ObjectStore(LogStore):
         for start in range(0, len(wanted), _DELETE_BATCH):
             batch = wanted[start : start + _DELETE_BATCH]
             try:
-                self._call(batch[0], lambda batch=batch: obstore.delete(client, batch))  # type: ignore[misc]
+                self._call(batch[0], lambda batch=batch: obstore.delete(client, batch), "Deleting")  # type: ignore[misc]
             except FileNotFoundError:
                 for path in batch:
                     try:
-                        self._call(path, lambda path=path: obstore.delete(client, path))  # type: ignore[misc]
+                        self._call(path, lambda path=path: obstore.delete(client, path), "Deleting")  # type: ignore[misc]
                     except FileNotFoundError:
                         continue
 

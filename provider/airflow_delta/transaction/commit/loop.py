@@ -20,7 +20,7 @@ from airflow_delta.exceptions import (
     MaxCommitRetriesExceededException,
 )
 from airflow_delta.log.actions.decode import CommitFile
-from airflow_delta.log.storage.base import AmbiguousPutError
+from airflow_delta.log.storage.base import AmbiguousPutError, StoreRefusedError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file
 from airflow_delta.transaction.commit.backoff import pause
 from airflow_delta.transaction.commit.observer import TransactionObserver
@@ -279,6 +279,8 @@ class CommitLoop:
             landed = self._settle(version, error)
             if not landed:
                 self._count_ambiguous(error)
+        except StoreRefusedError:  # nothing was written, and the same credentials could not read the version either
+            raise
         except Exception as error:
             landed = self._settle(version, error)
             if not landed:

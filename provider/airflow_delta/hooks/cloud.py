@@ -1,0 +1,184 @@
+"""Storage options from Airflow's connections to clouds: ``aws``, ``google_cloud_platform``, ``wasb`` and ``adls``.
+
+A connection with plain credentials needs no other provider. What must be fetched first (an assumed role, a token) comes from the
+hook of that cloud's provider.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+CONN_TYPES = {"aws": "aws_conn_id", "google_cloud_platform": "gcp_conn_id", "wasb": "wasb_conn_id", "adls": "adls_conn_id"}
+"""Connection types that can be read here, with the field of a ``delta`` connection that names one."""
+
+KEPT_SECONDS = 60.0
+"""How long fetched credentials are reused: a task opens its table several times."""
+
+_AWS_HOOK = "airflow.providers.amazon.aws.hooks.base_aws"
+_GOOGLE_HOOK = "airflow.providers.google.common.hooks.base_google"
+_PLAIN_AWS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region_name", "endpoint_url", "service_config"}
+
+_lock = threading.Lock()
+_fetched: dict[str, tuple[float, dict[str, str]]] = {}
+
+
+def cloud_options(connection: Connection, conn_id: str) -> dict[str, str]:
+    """Return the storage options that a connection to a cloud stands for.
+
+    :raises DeltaIllegalArgumentException: if it needs a provider that is not installed, or holds nothing that a store can use.
+    """
+    return _READERS[str(connection.conn_type)](connection, conn_id)
+
+
+def field_of(connection: Connection, name: str) -> Any:
+    """Return a field of a connection's extra, whose name may have the form's prefix."""
+    extra = connection.extra_dejson
+    return extra.get(name) or extra.get(f"extra__{connection.conn_type}__{name}") or None
+
+
+def _aws(connection: Connection, conn_id: str) -> dict[str, str]:
+    extra = {key.removeprefix("extra__aws__"): value for key, value in connection.extra_dejson.items() if value}
+    if not extra.keys() - _PLAIN_AWS and (connection.login or "aws_access_key_id" in extra):
+        service = (extra.get("service_config") or {}).get("s3") or {}
+        return _texts(
+            aws_access_key_id=connection.login or extra.get("aws_access_key_id"),
+            aws_secret_access_key=connection.password or extra.get("aws_secret_access_key"),
+            aws_session_token=extra.get("aws_session_token"),
+            aws_region=service.get("region_name") or extra.get("region_name"),
+            aws_endpoint_url=service.get("endpoint_url") or extra.get("endpoint_url"),
+        )
+    return _kept(conn_id, lambda: _from_aws_hook(conn_id))
+
+
+def _from_aws_hook(conn_id: str) -> dict[str, str]:
+    hook = _module(_AWS_HOOK, "apache-airflow-providers-amazon", conn_id).AwsBaseHook(aws_conn_id=conn_id, client_type="s3")
+    config = hook.conn_config
+    options = {"aws_region": hook.region_name, "aws_endpoint_url": config.get_service_endpoint_url("s3")}
+    botocore = config.botocore_config
+    if (getattr(botocore, "s3", None) or {}).get("addressing_style") == "virtual":
+        options["aws_virtual_hosted_style_request"] = "true"
+    if type(getattr(botocore, "signature_version", None)).__name__ == "UnsignedType" or _is_unsigned(botocore):
+        return _texts(**options, aws_skip_signature="true")
+    credentials = hook.get_credentials(region_name=hook.region_name)
+    return _texts(
+        **options,
+        aws_access_key_id=credentials.access_key,
+        aws_secret_access_key=credentials.secret_key,
+        aws_session_token=credentials.token,
+    )
+
+
+def _is_unsigned(config: Any) -> bool:
+    from botocore import UNSIGNED
+
+    return config is not None and config.signature_version is UNSIGNED
+
+
+def _google(connection: Connection, conn_id: str) -> dict[str, str]:
+    if field_of(connection, "is_anonymous"):
+        return {"google_skip_signature": "true"}
+    if not field_of(connection, "impersonation_chain"):
+        if key := field_of(connection, "keyfile_dict"):
+            return {"google_service_account_key": key if isinstance(key, str) else json.dumps(key)}
+        if path := field_of(connection, "key_path"):
+            return {"google_service_account": str(path)}
+    return _kept(conn_id, lambda: _from_google_hook(conn_id))
+
+
+def _from_google_hook(conn_id: str) -> dict[str, str]:
+    module = _module(_GOOGLE_HOOK, "apache-airflow-providers-google", conn_id)
+    from google.auth.transport.requests import Request
+
+    credentials, _ = module.GoogleBaseHook(gcp_conn_id=conn_id).get_credentials_and_project_id()
+    if not credentials.valid:
+        credentials.refresh(Request())
+    return {"google_bearer_token": str(credentials.token)}
+
+
+def _azure(connection: Connection, conn_id: str) -> dict[str, str]:
+    """Read the fields as ``WasbHook`` and ``AzureDataLakeStorageV2Hook`` do; object_store itself asks for managed identities."""
+    if text := field_of(connection, "connection_string"):
+        return _of_connection_string(str(text), conn_id)
+    tenant = field_of(connection, "tenant_id")
+    account = _azure_account(connection)
+    if tenant:
+        if not connection.login or not connection.password:
+            raise DeltaIllegalArgumentException(
+                f"The connection {conn_id!r} has a tenant_id: login and password must be the id and the secret of an application."
+            )
+        return _texts(
+            azure_storage_account_name=account,
+            azure_storage_client_id=connection.login,
+            azure_storage_client_secret=connection.password,
+            azure_storage_tenant_id=tenant,
+        )
+    if sas := field_of(connection, "sas_token"):
+        return _texts(azure_storage_account_name=account, azure_storage_sas_key=str(sas).rpartition("?")[2])
+    key = field_of(connection, "shared_access_key") or connection.password or field_of(connection, "account_key")
+    return _texts(
+        azure_storage_account_name=account,
+        azure_storage_account_key=key,
+        azure_storage_client_id=None if key else field_of(connection, "managed_identity_client_id"),
+    )
+
+
+def _azure_account(connection: Connection) -> str | None:
+    """Return the account: in the host (a name or a URL), or the login of ``wasb``."""
+    host = str(connection.host or "").partition("://")[2] or str(connection.host or "")
+    account = host.split("/")[0].split(".")[0]
+    if account:
+        return account
+    by_login = connection.conn_type == "wasb" and not field_of(connection, "tenant_id")
+    return str(connection.login) if by_login and connection.login else None
+
+
+def _of_connection_string(text: str, conn_id: str) -> dict[str, str]:
+    parts = {name.strip().lower(): value for name, _, value in (part.partition("=") for part in text.split(";")) if value}
+    if "accountname" not in parts:
+        raise DeltaIllegalArgumentException(f"The connection_string of the connection {conn_id!r} names no AccountName.")
+    return _texts(
+        azure_storage_account_name=parts["accountname"],
+        azure_storage_account_key=parts.get("accountkey"),
+        azure_storage_sas_key=parts.get("sharedaccesssignature"),
+        azure_storage_endpoint=parts.get("blobendpoint"),
+    )
+
+
+_READERS: Mapping[str, Callable[[Any, str], dict[str, str]]] = {
+    "aws": _aws,
+    "google_cloud_platform": _google,
+    "wasb": _azure,
+    "adls": _azure,
+}
+
+
+def _module(name: str, package: str, conn_id: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise DeltaIllegalArgumentException(
+            f"The connection {conn_id!r} needs {package} to get its credentials, which is not installed on this worker. Install "
+            "it, or put plain credentials into the connection."
+        ) from error
+
+
+def _kept(conn_id: str, fetch: Callable[[], dict[str, str]]) -> dict[str, str]:
+    with _lock:
+        kept = _fetched.get(conn_id)
+        if kept is None or time.monotonic() - kept[0] > KEPT_SECONDS:
+            kept = _fetched[conn_id] = (time.monotonic(), fetch())
+        return dict(kept[1])
+
+
+def _texts(**options: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items() if value}

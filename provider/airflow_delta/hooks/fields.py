@@ -1,0 +1,231 @@
+"""The fields of a connection of type ``delta``: read, checked, and turned into storage options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.cloud import CONN_TYPES, cloud_options
+from airflow_delta.hooks.location import check_base_path
+from airflow_delta.masking import has_user_info, masked, secret_values, user_info_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+CONN_TYPE = "delta"
+OWN = "own"
+"""Value of ``spark_credentials``: Spark has credentials of its own."""
+
+S3, AZURE, GCS = "S3", "Azure", "GCS"
+STORE_OF_TYPE = {"aws": S3, "google_cloud_platform": GCS, "wasb": AZURE, "adls": AZURE}
+
+_NAMES = """
+    aws_access_key_id aws_secret_access_key aws_session_token aws_web_identity_token_file aws_skip_signature
+    aws_container_credentials_relative_uri aws_container_credentials_full_uri
+    azure_storage_account_key azure_storage_sas_key azure_storage_token azure_storage_client_id azure_storage_client_secret
+    azure_msi_endpoint azure_msi_resource_id azure_federated_token_file azure_use_azure_cli azure_skip_signature
+    google_service_account google_service_account_key google_application_credentials google_bearer_token google_skip_signature
+"""
+IDENTITY = frozenset(_NAMES.split())
+"""Storage options that say who asks; without any, the worker's environment does."""
+
+_INSTEAD = {GCS: "Set GOOGLE_SERVICE_ACCOUNT or GOOGLE_SERVICE_ACCOUNT_KEY in storage_options, or gcp_conn_id."}
+_CREDENTIALS = {
+    S3: ("aws_access_key_id", "aws_secret_access_key"),
+    AZURE: ("azure_storage_account_name", "azure_storage_account_key"),
+}
+_FIELDS = ("base_path", "storage_options", "spark_credentials", *CONN_TYPES.values())
+
+
+class ConnectionFields:
+    """What the fields of a connection say.
+
+    :param connection: of type ``delta`` or of a cloud; ``None`` if the default connection does not exist.
+    :raises DeltaIllegalArgumentException: if it has another type.
+    """
+
+    def __init__(self, conn_id: str, connection: Connection | None) -> None:
+        self.conn_id = conn_id
+        self.connection = connection
+        if connection is not None and connection.conn_type not in (CONN_TYPE, *CONN_TYPES):
+            raise DeltaIllegalArgumentException(
+                f"{self._whose.capitalize()} has the type {connection.conn_type!r}. Use one of type {CONN_TYPE!r}, or one of a "
+                f"cloud: {', '.join(CONN_TYPES)}."
+            )
+
+    @cached_property
+    def _is_own(self) -> bool:
+        return self.connection is not None and self.connection.conn_type == CONN_TYPE
+
+    @cached_property
+    def extra(self) -> dict[str, Any]:
+        extra = dict(self.connection.extra_dejson) if self.connection and self._is_own else {}
+        prefix = f"extra__{CONN_TYPE}__"
+        return {key.removeprefix(prefix): value for key, value in extra.items()}
+
+    @cached_property
+    def base_path(self) -> str | None:
+        """Directory that relative table names start from, without a trailing slash.
+
+        :raises DeltaIllegalArgumentException: if it contains credentials, is relative, or has an unknown scheme.
+        """
+        path = self.extra.get("base_path") or (self.connection.host if self.connection and self._is_own else None)
+        if path and has_user_info(str(path)):
+            mask_secret(list(user_info_of(str(path))))
+            raise DeltaIllegalArgumentException(
+                f"The base path of the connection {self.conn_id!r} contains credentials ({masked(str(path))}), but "
+                "locations are stored and shown unmasked. Put the credentials into login and password, or into storage_options."
+            )
+        return check_base_path(str(path).strip(), self.conn_id) if path else None
+
+    @cached_property
+    def spark_credentials(self) -> str | None:
+        """``own`` if Spark is not to get this connection's credentials.
+
+        :raises DeltaIllegalArgumentException: if it is anything else.
+        """
+        value = self.extra.get("spark_credentials") or None
+        if value not in (None, OWN):
+            raise DeltaIllegalArgumentException(
+                f"spark_credentials of the connection {self.conn_id!r} is {value!r}. Leave it empty to give Spark this "
+                f"connection's credentials, or set it to {OWN!r}."
+            )
+        return value
+
+    @cached_property
+    def given_options(self) -> dict[str, str]:
+        """The ``storage_options`` in the extra, as they are spelt there."""
+        return _parse_options(self.extra.get("storage_options"), self.conn_id)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The password, and the values of the storage options that may be secret."""
+        given = self.given_options
+        return (*([str(self.connection.password)] if self.connection and self.connection.password else []), *secret_values(given))
+
+    def storage_options(self, uri: str) -> dict[str, str]:
+        """Return the options of the object store that holds ``uri``, each once and under one name (``aws_region``).
+
+        :raises DeltaIllegalArgumentException: if a field of the connection is not valid.
+        """
+        from airflow_delta.log.storage.options import canonical_options, kind_of
+
+        self.check()
+        given = self.given_options
+        options = canonical_options(given, uri, whose=self._whose)
+        kind = kind_of(uri)
+        if kind is not None and self.connection is not None:
+            identity = [name for name in options if name in IDENTITY]
+            if cloud := canonical_options(self._cloud_options(kind), uri, whose=self._whose):
+                self._check_one_identity(identity)
+                options = {**cloud, **options}
+            elif self._is_own:
+                options = self._with_login(options, kind, has_identity=bool(identity))
+        return options
+
+    @property
+    def _whose(self) -> str:
+        return f"the connection {self.conn_id!r}"
+
+    @cached_property
+    def _cloud_conn_id(self) -> tuple[str, str] | None:
+        """The field and the id of the connection to a cloud that this one points at."""
+        named = [(field, str(self.extra[field])) for field in CONN_TYPES.values() if self.extra.get(field)]
+        if len(named) > 1:
+            raise DeltaIllegalArgumentException(
+                f"The extra of {self._whose} names several connections ({', '.join(field for field, _ in named)}). Keep one."
+            )
+        return named[0] if named else None
+
+    def _cloud_options(self, kind: str) -> dict[str, str]:
+        """Return the options of the connection to a cloud, if it is to the kind of store."""
+        if not self._is_own:
+            connection, conn_id = self.connection, self.conn_id
+        elif self._cloud_conn_id is not None:
+            field, conn_id = self._cloud_conn_id
+            connection = BaseHook.get_connection(conn_id)
+            if CONN_TYPES.get(str(connection.conn_type)) != field:
+                wanted = " or ".join(kind for kind, name in CONN_TYPES.items() if name == field)
+                raise DeltaIllegalArgumentException(
+                    f"{field} of {self._whose} is {conn_id!r}, of type {connection.conn_type!r}; it must be of type {wanted}."
+                )
+        else:
+            return {}
+        if connection is None or STORE_OF_TYPE[str(connection.conn_type)] != kind:
+            return {}
+        return cloud_options(connection, conn_id)
+
+    def _check_one_identity(self, identity: Sequence[str]) -> None:
+        field = "its type" if self._cloud_conn_id is None else self._cloud_conn_id[0]
+        own = bool(self._is_own and self.connection and (self.connection.login or self.connection.password))
+        if own or identity:
+            given = "login and password" if own else f"storage_options ({', '.join(identity)})"
+            raise DeltaIllegalArgumentException(
+                f"The credentials of {self._whose} are given twice: by {field} and by {given}. Remove one of them."
+            )
+
+    def _with_login(self, options: dict[str, str], kind: str, *, has_identity: bool) -> dict[str, str]:
+        """Return the options with login and password as the store's key pair, unless they hold credentials."""
+        names = _CREDENTIALS.get(kind)
+        if names is None or self.connection is None:
+            return options
+        login, password = self.connection.login, self.connection.password
+        if kind == S3 and not has_identity and bool(login) != bool(password):
+            missing = "password (secret key)" if login else "login (access key)"
+            raise DeltaIllegalArgumentException(f"{self._whose.capitalize()} has no {missing}; a key pair has both.")
+        pairs = dict(zip(names, (login, password), strict=True))
+        if has_identity:  # the login may still be the account's name
+            pairs = {name: value for name, value in pairs.items() if name not in IDENTITY}
+        return {**{name: str(value) for name, value in pairs.items() if value}, **options}
+
+    def check(self) -> None:
+        """Refuse what has no meaning in this connection, by the field's name.
+
+        :raises DeltaIllegalArgumentException: if there is such a field.
+        """
+        if not self._is_own or self.connection is None:
+            return
+        if unknown := sorted(self.extra.keys() - set(_FIELDS)):
+            raise DeltaIllegalArgumentException(
+                f"The extra of {self._whose} has unknown keys: {', '.join(unknown)}. Known are {', '.join(_FIELDS)}. Options of "
+                "the store (AWS_REGION, ...) go into storage_options."
+            )
+        _ = self.spark_credentials, self._cloud_conn_id, self.given_options
+        kind = _kind_of_base(self.base_path)
+        for field in ("login", "password"):
+            if kind is not None and kind not in _CREDENTIALS and getattr(self.connection, field):
+                instead = _INSTEAD.get(kind, "A local base path needs no credentials.")
+                raise DeltaIllegalArgumentException(
+                    f"The {field} of {self._whose} has no meaning for {self.base_path}. {instead} Remove it."
+                )
+
+
+def _kind_of_base(path: str | None) -> str | None:
+    """Return the kind of store of a base path, ``file`` for a local one; ``None`` without one."""
+    from airflow_delta.log.storage.options import kind_of
+
+    return None if path is None else kind_of(path) or "file"
+
+
+def _parse_options(value: Any, conn_id: str) -> dict[str, str]:
+    if not value:
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise DeltaIllegalArgumentException(
+                f"storage_options of the connection {conn_id!r} are not JSON: {error.msg}"
+            ) from None
+    if not isinstance(value, Mapping) or any(isinstance(item, dict | list) for item in value.values()):
+        raise DeltaIllegalArgumentException(
+            f"storage_options of the connection {conn_id!r} must be an object of plain values, such as "
+            '{"AWS_REGION": "eu-west-1"}'
+        )
+    return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items() if v is not None}

@@ -1,0 +1,173 @@
+"""Storage options: every spelling that object_store knows becomes one name for each option."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+S3, AZURE, GCS = "S3", "Azure", "GCS"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+STORES = {
+    "s3": S3, "s3a": S3, "s3n": S3, "gs": GCS, "gcs": GCS, "az": AZURE, "azure": AZURE, "abfs": AZURE, "abfss": AZURE,
+}  # fmt: skip
+"""The kind of store behind a scheme."""
+
+# The name of an option, then its other spellings (object_store's AmazonS3ConfigKey, AzureConfigKey and GoogleConfigKey).
+_SPELLINGS = {
+    S3: """
+        aws_access_key_id access_key_id
+        aws_secret_access_key secret_access_key
+        aws_session_token aws_token session_token token
+        aws_region region
+        aws_default_region default_region
+        aws_endpoint_url aws_endpoint endpoint_url endpoint
+        aws_endpoint_url_s3 endpoint_url_s3
+        aws_endpoint_url_sts endpoint_url_sts aws_sts_endpoint sts_endpoint
+        aws_virtual_hosted_style_request virtual_hosted_style_request
+        aws_s3_express s3_express
+        aws_unsigned_payload unsigned_payload
+        aws_checksum_algorithm checksum_algorithm
+        aws_skip_signature skip_signature aws_no_sign_request no_sign_request
+        aws_request_payer request_payer
+        aws_disable_tagging disable_tagging
+        aws_disable_bulk_delete disable_bulk_delete
+        aws_role_arn role_arn
+        aws_role_session_name role_session_name
+        aws_web_identity_token_file web_identity_token_file
+        aws_container_credentials_relative_uri container_credentials_relative_uri
+        aws_container_credentials_full_uri container_credentials_full_uri
+        aws_container_authorization_token_file container_authorization_token_file
+        aws_metadata_endpoint metadata_endpoint
+        aws_imdsv1_fallback imdsv1_fallback
+        aws_server_side_encryption server_side_encryption
+        aws_sse_kms_key_id sse_kms_key_id
+        aws_sse_bucket_key_enabled sse_bucket_key_enabled
+        aws_sse_customer_key_base64 sse_customer_key_base64
+    """,
+    AZURE: """
+        azure_storage_account_name account_name
+        azure_storage_account_key azure_storage_access_key azure_storage_master_key access_key account_key master_key
+        azure_storage_sas_key azure_storage_sas_token sas_key sas_token
+        azure_storage_token bearer_token token
+        azure_storage_client_id azure_client_id client_id
+        azure_storage_client_secret azure_client_secret client_secret
+        azure_storage_tenant_id azure_storage_authority_id azure_tenant_id azure_authority_id tenant_id authority_id
+        azure_storage_authority_host azure_authority_host authority_host
+        azure_storage_endpoint azure_endpoint endpoint
+        azure_storage_use_emulator use_emulator
+        azure_storage_encryption_key encryption_key
+        azure_credential_type credential_type
+        azure_msi_endpoint azure_identity_endpoint identity_endpoint msi_endpoint
+        azure_object_id object_id
+        azure_msi_resource_id msi_resource_id
+        azure_federated_token_file federated_token_file
+        azure_use_fabric_endpoint use_fabric_endpoint
+        azure_use_azure_cli use_azure_cli
+        azure_skip_signature skip_signature
+        azure_disable_tagging disable_tagging
+        azure_fabric_token_service_url fabric_token_service_url
+        azure_fabric_workload_host fabric_workload_host
+        azure_fabric_session_token fabric_session_token
+        azure_fabric_cluster_identifier fabric_cluster_identifier
+    """,
+    GCS: """
+        google_service_account google_service_account_path service_account service_account_path
+        google_service_account_key service_account_key
+        google_application_credentials application_credentials
+        google_bearer_token bearer_token
+        google_base_url base_url
+        google_skip_signature skip_signature
+    """,
+}  # fmt: skip
+_CLIENT = """
+    allow_http allow_invalid_certificates disable_system_certificates connect_timeout default_content_type http1_only
+    http2_keep_alive_interval http2_keep_alive_timeout http2_keep_alive_while_idle http2_max_frame_size http2_only
+    pool_idle_timeout pool_max_idle_per_host proxy_ca_certificate proxy_excludes proxy_url randomize_addresses read_timeout
+    root_certificate timeout user_agent
+"""
+CLIENT_OPTIONS = _words(_CLIENT)
+"""Options of the HTTP client, for every store."""
+
+# Options of other Delta clients that have no meaning here: puts are always conditional, retries are the store's own.
+_TOLERATED = _words("""
+    aws_s3_allow_unsafe_rename allow_unsafe_rename aws_s3_locking_provider delta_dynamo_table_name aws_conditional_put
+    conditional_put aws_copy_if_not_exists copy_if_not_exists max_retries retry_timeout backoff_config.init_backoff
+    backoff_config.max_backoff backoff_config.base durable
+""")
+_BUCKETS = _words("""
+    aws_bucket aws_bucket_name bucket bucket_name google_bucket google_bucket_name azure_container_name container_name
+""")
+_PREFIXES = ("aws_", "azure_storage_", "azure_", "google_")
+
+_NAMES: dict[str, dict[str, str]] = {}
+for _store, _lines in _SPELLINGS.items():
+    _NAMES[_store] = {spelling: names[0] for names in map(str.split, _lines.strip().splitlines()) for spelling in names}
+_ANY = frozenset(spelling for names in _NAMES.values() for spelling in names)
+
+
+def kind_of(uri: str) -> str | None:
+    """Return the kind of store that holds a URI; ``None`` for local files and unknown schemes."""
+    scheme, separator, _ = uri.partition("://")
+    return STORES.get(scheme.lower()) if separator else None
+
+
+def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") -> dict[str, str]:
+    """Return the options that concern a table's store, each once and under one name (``aws_region``, ``allow_http``).
+
+    Options of other stores are left out, since one connection may serve several.
+
+    :param whose: the connection that they come from, for errors.
+    :raises DeltaIllegalArgumentException: if no store knows an option, or two spellings of one have different values.
+    """
+    store = kind_of(uri)
+    if store is None:
+        return dict(options)
+    found: dict[str, str] = {}
+    given: dict[str, str] = {}
+    for spelling, value in options.items():
+        name = canonical_name(spelling, store)
+        if name is None:
+            _check_known(spelling, whose or f"table {uri}")
+            continue
+        if name in found and found[name] != value:
+            raise DeltaIllegalArgumentException(
+                f"The storage options of {whose or f'table {uri}'} set {name} twice, to different values: as {given[name]!r} and "
+                f"as {spelling!r}. Remove one."
+            )
+        found[name] = value
+        given[name] = spelling
+    return found
+
+
+def canonical_name(spelling: str, store: str) -> str | None:
+    """Return the name of an option; ``None`` if it is not one of this kind of store."""
+    name = spelling.lower()
+    if (known := _NAMES[store].get(name)) is not None:
+        return known
+    return bare if (bare := _bare(name)) in CLIENT_OPTIONS else None
+
+
+def _bare(name: str) -> str:
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _check_known(spelling: str, whose: str) -> None:
+    name = spelling.lower()
+    if name in _BUCKETS:
+        raise DeltaIllegalArgumentException(
+            f"The storage options of {whose} set {spelling!r}, but the bucket is part of the table's location. Remove it."
+        )
+    if name in _ANY or name in _TOLERATED or _bare(name) in CLIENT_OPTIONS:
+        return
+    raise DeltaIllegalArgumentException(
+        f"The storage options of {whose} set {spelling!r}, which no store knows. Use the names of object_store, such as "
+        "AWS_REGION, AZURE_STORAGE_ACCOUNT_KEY or GOOGLE_SERVICE_ACCOUNT."
+    )

@@ -1,0 +1,105 @@
+"""What a store says when it refuses a request, and whether that is final."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from airflow_delta.log.storage.base import StoreAccessError, StoreRefusedError
+from airflow_delta.log.storage.options import AZURE, GCS, S3, STORES
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_REQUEST = re.compile(r"performing [A-Z]+ (\S+) in ")
+_TAG = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("Code", "Message")}
+_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_MAY_PASS = frozenset({408, 409, 412, 429})
+_NOT_SENT = "HTTP error: builder error"
+_REDIRECT = "Received redirect without LOCATION"
+_LONGEST = 400
+
+_CREDENTIALS = {
+    S3: "login and password (or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, aws_conn_id)",
+    AZURE: "login and password (or AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_ID with AZURE_CLIENT_SECRET, wasb_conn_id)",
+    GCS: "GOOGLE_SERVICE_ACCOUNT (or GOOGLE_SERVICE_ACCOUNT_KEY, gcp_conn_id)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that says that the request was not done and never will be.
+
+    :param status: HTTP status; 0 if the request was not sent.
+    :param code: the store's own code, such as ``AccessDenied``.
+    :param said: status, code and message as one text.
+    :param tokenless: there were no credentials to sign the request with.
+    """
+
+    status: int
+    code: str
+    said: str
+    tokenless: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException, put: str | None = None) -> Refusal | None:
+        """Return the refusal in a client's error; ``None`` if the request may have been done, or may succeed later.
+
+        :param put: key of the object, if the request was to create it.
+        """
+        text = str(error).split("\n\nDebug source", 1)[0]
+        if _NOT_SENT in text:
+            return cls(0, "", "plain HTTP is not allowed, or the endpoint is not a URL")
+        if _REDIRECT in text:
+            return cls(301, "", "301: the bucket is in another region, or the endpoint is not its own")
+        statuses = _STATUS.findall(text)
+        status = int(statuses[-1]) if statuses else 0
+        # Credentials are fetched before the request is signed and sent; object_store then names that other request.
+        tokenless = "token request" in text or "/latest/api/token" in text or (put is not None and _is_other_request(text, put))
+        if tokenless:
+            return cls(status, "", f"no credentials could be found ({text.rpartition(' - ')[2].strip()[:_LONGEST]})", True)
+        if not 400 <= status < 500 or status in _MAY_PASS:
+            return None
+        code, message = (_found(_TAG[name], text) for name in ("Code", "Message"))
+        message = message or _found(_MESSAGE, text)
+        if (
+            status == 404
+            and code not in ("NoSuchBucket", "ContainerNotFound", "AccountNotFound")
+            and "bucket" not in message.lower()
+        ):
+            return None
+        said = ": ".join(part for part in (" ".join(part for part in (str(status), code) if part), message) if part)
+        return cls(status, code, said)
+
+    def way_out(self, scheme: str, whose: str) -> str:
+        """Return what to change."""
+        store = STORES.get(scheme, S3)
+        credentials = f"Set {_CREDENTIALS[store]} in {whose}, or give the worker a role."
+        if self.tokenless or self.status == 401:
+            return credentials
+        if self.code in ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "ExpiredAuthenticationToken"):
+            return f"The session token of {whose} has expired: renew it, or let aws_conn_id or a role fetch a new one."
+        if self.code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed", "AuthorizationHeaderMalformed"):
+            return f"Check {_CREDENTIALS[store]}, and region and endpoint, in {whose}."
+        if self.status == 403:
+            return f"Let the credentials of {whose} read, list, write and delete below the table."
+        if self.status in (301, 404):
+            return f"Check the bucket or container in the location, and region and endpoint in {whose}."
+        if self.status == 0:
+            return f"Check the endpoint in {whose}; for http:// also set allow_http to true."
+        return f"Check the storage options of {whose}."
+
+
+def access_refused(refusal: Refusal) -> type[StoreRefusedError]:
+    """Return the class of the error for a refusal."""
+    return StoreAccessError if refusal.tokenless or refusal.status in (401, 403) else StoreRefusedError
+
+
+def _is_other_request(text: str, put: str) -> bool:
+    """Return whether the request that failed is not the put: one for credentials, so the put was never sent."""
+    requests = _REQUEST.findall(text)
+    return bool(requests) and not unquote(unquote(urlsplit(requests[-1]).path)).endswith(unquote(put))
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return " ".join(match[1].split())[:_LONGEST].rstrip(".") if match else ""
