@@ -59,7 +59,7 @@ class DeltaRetryPolicy(RetryPolicy):
     - a lost race (``MaxCommitRetriesExceededException``): retry;
     - ``CommitStateUnknownException``: retry, the commit recognises itself in the log;
     - a failed audit, schema, predicate, constraint, protocol, a version that has left the log, a bad argument, an invalid staged
-      write: fail;
+      write, a Spark that lacks the connector or the credentials for the table's store: fail;
     - storage and network (``OSError``, including ``ConnectionError`` and ``TimeoutError``): retry;
     - any other: Airflow's default.
 

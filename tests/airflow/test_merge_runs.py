@@ -53,7 +53,7 @@ def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables,
 
 
 def test_the_file_of_secret_properties_is_for_this_user_only(tmp_path):
-    from airflow_delta.operators.source_options import properties_file
+    from airflow_delta.operators.spark_properties import properties_file
 
     given = tmp_path / "own.conf"
     given.write_text("spark.executor.memory 1g")

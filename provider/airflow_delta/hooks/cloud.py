@@ -27,6 +27,9 @@ KEPT_SECONDS = 60.0
 _AWS_HOOK = "airflow.providers.amazon.aws.hooks.base_aws"
 _GOOGLE_HOOK = "airflow.providers.google.common.hooks.base_google"
 _PLAIN_AWS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region_name", "endpoint_url", "service_config"}
+_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_ROLE_OPTIONS = (*_KEYS, "aws_role_arn", "aws_role_session_name", "aws_region", "aws_endpoint_url_sts")
+_SESSION = "airflow-delta"
 
 _lock = threading.Lock()
 _fetched: dict[str, tuple[float, dict[str, str]]] = {}
@@ -82,6 +85,48 @@ def _is_unsigned(config: Any) -> bool:
     from botocore import UNSIGNED
 
     return config is not None and config.signature_version is UNSIGNED
+
+
+def assumed_role(options: Mapping[str, str], whose: str) -> dict[str, str]:
+    """Return options with the credentials of ``aws_role_arn``, which object_store assumes only for a web identity.
+
+    :raises DeltaIllegalArgumentException: if boto3 is not installed, or the role cannot be assumed.
+    """
+    if not options.get("aws_role_arn") or options.get("aws_web_identity_token_file"):
+        return dict(options)
+    wanted = {name: value for name, value in options.items() if name in _ROLE_OPTIONS}
+    kept = {name: value for name, value in options.items() if not name.startswith("aws_role_") and name not in _KEYS}
+    return {**kept, **_kept(json.dumps(wanted, sort_keys=True), lambda: _assume(wanted, whose))}
+
+
+def _assume(options: Mapping[str, str], whose: str) -> dict[str, str]:
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ModuleNotFoundError as error:
+        raise DeltaIllegalArgumentException(
+            f"aws_role_arn of {whose} needs boto3 on this worker. Install it, or set AWS_WEB_IDENTITY_TOKEN_FILE or aws_conn_id."
+        ) from error
+    role = options["aws_role_arn"]
+    client = boto3.client(
+        "sts",
+        region_name=options.get("aws_region"),
+        endpoint_url=options.get("aws_endpoint_url_sts"),
+        aws_access_key_id=options.get("aws_access_key_id"),
+        aws_secret_access_key=options.get("aws_secret_access_key"),
+        aws_session_token=options.get("aws_session_token"),
+    )
+    try:
+        found = client.assume_role(RoleArn=role, RoleSessionName=options.get("aws_role_session_name") or _SESSION)["Credentials"]
+    except (BotoCoreError, ClientError) as error:
+        raise DeltaIllegalArgumentException(f"The role {role} of {whose} cannot be assumed: {error}") from error
+    finally:
+        client.close()
+    return {
+        "aws_access_key_id": found["AccessKeyId"],
+        "aws_secret_access_key": found["SecretAccessKey"],
+        "aws_session_token": found["SessionToken"],
+    }
 
 
 def _google(connection: Connection, conn_id: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.cloud import assumed_role
 from airflow_delta.hooks.fields import IDENTITY, ConnectionFields
 from airflow_delta.hooks.location import one_spelling
 from airflow_delta.masking import has_user_info, masked, secret_values
@@ -114,6 +115,13 @@ class DeltaHook(BaseHook):
 
         :raises DeltaIllegalArgumentException: if a field of the connection is not valid.
         """
+        options = assumed_role(self.fields.storage_options(uri), f"the connection {self.delta_conn_id!r}")
+        for value in secret_values(options):
+            mask_secret(value)
+        return options
+
+    def spark_options(self, uri: str) -> dict[str, str]:
+        """Return the options from which the settings of Spark are derived: Spark assumes a role by itself."""
         options = self.fields.storage_options(uri)
         for value in secret_values(options):
             mask_secret(value)

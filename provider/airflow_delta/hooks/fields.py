@@ -13,6 +13,7 @@ from airflow.sdk.log import mask_secret
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.cloud import CONN_TYPES, cloud_options
 from airflow_delta.hooks.location import check_base_path
+from airflow_delta.log.storage.options import AZURE, GCS, S3, canonical_options, kind_of
 from airflow_delta.masking import has_user_info, masked, secret_values, user_info_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ CONN_TYPE = "delta"
 OWN = "own"
 """Value of ``spark_credentials``: Spark has credentials of its own."""
 
-S3, AZURE, GCS = "S3", "Azure", "GCS"
 STORE_OF_TYPE = {"aws": S3, "google_cloud_platform": GCS, "wasb": AZURE, "adls": AZURE}
 
 _NAMES = """
@@ -55,7 +55,7 @@ class ConnectionFields:
         self.connection = connection
         if connection is not None and connection.conn_type not in (CONN_TYPE, *CONN_TYPES):
             raise DeltaIllegalArgumentException(
-                f"{self._whose.capitalize()} has the type {connection.conn_type!r}. Use one of type {CONN_TYPE!r}, or one of a "
+                f"The connection {conn_id!r} has the type {connection.conn_type!r}. Use one of type {CONN_TYPE!r}, or one of a "
                 f"cloud: {', '.join(CONN_TYPES)}."
             )
 
@@ -114,8 +114,6 @@ class ConnectionFields:
 
         :raises DeltaIllegalArgumentException: if a field of the connection is not valid.
         """
-        from airflow_delta.log.storage.options import canonical_options, kind_of
-
         self.check()
         given = self.given_options
         options = canonical_options(given, uri, whose=self._whose)
@@ -178,7 +176,7 @@ class ConnectionFields:
         login, password = self.connection.login, self.connection.password
         if kind == S3 and not has_identity and bool(login) != bool(password):
             missing = "password (secret key)" if login else "login (access key)"
-            raise DeltaIllegalArgumentException(f"{self._whose.capitalize()} has no {missing}; a key pair has both.")
+            raise DeltaIllegalArgumentException(f"The connection {self.conn_id!r} has no {missing}; a key pair has both.")
         pairs = dict(zip(names, (login, password), strict=True))
         if has_identity:  # the login may still be the account's name
             pairs = {name: value for name, value in pairs.items() if name not in IDENTITY}
@@ -208,8 +206,6 @@ class ConnectionFields:
 
 def _kind_of_base(path: str | None) -> str | None:
     """Return the kind of store of a base path, ``file`` for a local one; ``None`` without one."""
-    from airflow_delta.log.storage.options import kind_of
-
     return None if path is None else kind_of(path) or "file"
 
 

@@ -46,7 +46,7 @@ def spark_work(
     :param interval: seconds between two lines; default: :data:`INTERVAL`.
     """
     what = f"Transaction {request.transaction_id}: Spark job of stage {request.stage}, attempt {request.attempt},"
-    logger.info("%s started, writing to %s/%s.", what, log.uri, request.directory)
+    logger.info("%s started, writing to %s.", what, request.path)
     began = time.monotonic()
     done = threading.Event()
     look = _looker(log, session, directory or (lambda: request.directory))

@@ -159,7 +159,7 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
         stage = work.view(spark_session.spark_table_uri)
         request = plan_stage(stage, **WriteOptions.of(self).options(), options=self.write_options)
         work.tell_plan(request)
-        with spark_session.session() as spark:
+        with spark_session.session(stage.log) as spark:
             table = TableReader(spark, stage)
             injected = {"spark": spark, "table": table, "transaction": stage.handle}
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)

@@ -1,14 +1,10 @@
-"""Secret options of a source: from an Airflow connection to Spark, in memory or in a file that only this user can read."""
+"""Secret options of a source, from an Airflow connection to Spark."""
 
 from __future__ import annotations
 
 import base64
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import BaseHook
@@ -61,31 +57,6 @@ def secret_property(options: Mapping[str, str]) -> dict[str, str]:
     return {SECRET_PROPERTY: base64.b64encode(json.dumps(dict(options)).encode()).decode()}
 
 
-@contextmanager
-def properties_file(properties: Mapping[str, str], given: str | None) -> Iterator[str | None]:
-    """Yield the path of a properties file for ``spark-submit`` that only this user can read; it is deleted afterwards.
-
-    A command line shows in the list of processes, and a request lies beside the table; only the submitting process reads this
-    file.
-
-    :param given: the author's properties file, whose content is included; default: ``spark-defaults.conf``, which
-        ``spark-submit`` would read otherwise.
-    """
-    if not properties:
-        yield given
-        return
-    before = Path(given) if given else _defaults()
-    content = before.read_text() if before is not None else ""
-    lines = "".join(f"{name} {value}\n" for name, value in properties.items())
-    descriptor, path = tempfile.mkstemp(prefix="airflow-delta-", suffix=".properties")  # mode 0600
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(f"{content.rstrip()}\n{lines}" if content else lines)
-        yield path
-    finally:
-        os.unlink(path)
-
-
 def mask_settings(settings: Any) -> None:
     """Mask the values of Spark properties with secret names, since Airflow shows the fields of a task.
 
@@ -94,12 +65,6 @@ def mask_settings(settings: Any) -> None:
     for name, value in settings.items() if isinstance(settings, Mapping) else ():
         if isinstance(value, str) and "{{" not in value and looks_secret(str(name)):
             mask_secret(value)
-
-
-def _defaults() -> Path | None:
-    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
-    path = Path(folder, "spark-defaults.conf")
-    return path if os.path.isabs(folder) and path.is_file() else None
 
 
 def _jdbc_url(connection: Any) -> str | None:

@@ -1,14 +1,17 @@
-"""Check the installed PySpark: the packages ``pyspark`` and ``pyspark-client`` install the same files."""
+"""What a session of this process is made of: the installed PySpark, and the packages that it loads."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
 
 logger = logging.getLogger(__name__)
 
+AUTO = "auto"
+_JARS = "spark.jars.packages"
 _FULL, _CLIENT = "pyspark", "pyspark-client"
 
 
@@ -38,3 +41,39 @@ def check_pyspark() -> None:
     if len({release.release[:2] for release in parsed}) > 1:
         raise DeltaIllegalStateException(message)
     logger.warning("%s", message)
+
+
+def with_packages(properties: Mapping[str, str], packages: str | None, uri: str) -> dict[str, str]:
+    """Return the properties of a session with the packages that it is to load.
+
+    :param packages: Maven coordinates, or ``auto`` for the connector to the store of a location.
+    :raises DeltaIllegalArgumentException: if the session is not of this process.
+    """
+    if not packages:
+        return dict(properties)
+    if "spark.remote" in properties:
+        raise DeltaIllegalArgumentException(
+            f"spark_packages is {packages!r}, but this session is on a Spark Connect server. Start the server with the packages."
+        )
+    wanted = _connector(uri) if packages == AUTO else packages
+    given = properties.get(_JARS)
+    return {**properties, _JARS: f"{given},{wanted}" if given else wanted} if wanted else dict(properties)
+
+
+def _connector(uri: str) -> str | None:
+    """Return the coordinate of the connector, ``None`` if Spark needs or has it.
+
+    :raises DeltaIllegalArgumentException: if the installed PySpark does not say its version of Hadoop.
+    """
+    from airflow_delta.spark.connectors import coordinate, hadoop_version, has_connector
+
+    scheme = uri.partition("://")[0]
+    if coordinate(scheme, None) is None or has_connector(scheme):
+        return None
+    version = hadoop_version()
+    if version is None:
+        raise DeltaIllegalArgumentException(
+            "spark_packages is 'auto', but no Spark is installed here that brings Hadoop's JARs. Install the package pyspark, or "
+            f"name the packages: {coordinate(scheme, None)}."
+        )
+    return coordinate(scheme, version)

@@ -10,8 +10,10 @@ from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
-from airflow_delta.operators.source_options import mask_settings, properties_file
+from airflow_delta.operators.source_options import mask_settings
+from airflow_delta.operators.spark_properties import check_no_packages, properties_file, submit_defaults, submit_error
 from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.operators.spark_storage import SparkStorage
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -34,15 +36,23 @@ class SparkRunner(TaskSession):
     :param spark_submit: parameters of Airflow's ``SparkSubmitHook`` (``conf``, ``num_executors``, ``packages``, ...): submit the
         work to ``spark_conn_id`` instead of using a session. If the worker is lost, the next try of the stage takes over what the
         application has staged. (templated)
+    :param package_uri: URI of the zip of :func:`airflow_delta.spark.package.build_package`, if the cluster cannot fetch a local
+        file of the worker; default: that local file. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = (*TaskSession.template_fields, "application", "spark_submit")
+    template_fields: ClassVar[tuple[str, ...]] = (
+        *TaskSession.template_fields,
+        "application",
+        "spark_submit",
+        "package_uri",
+    )
     template_fields_renderers: ClassVar[dict[str, str]] = {"spark_submit": "json", "config_kwargs": "json"}
 
     application: str | None = None
     spark_submit: Mapping[str, Any] | None = None
+    package_uri: str | None = None
     _submitting: Any = field(init=False, default=None)
     _waiting: EarlierTry | None = field(init=False, default=None)
 
@@ -100,7 +110,7 @@ class SparkRunner(TaskSession):
             return self._submit(log, request, secrets() if secrets is not None else {})
         from airflow_delta.spark.operations import run_operation
 
-        with self.session() as spark, spark_work(self.task.log, log, request, session=spark):
+        with self.session(log, request) as spark, spark_work(self.task.log, log, request, session=spark):
             return run_operation(spark, request, source(spark) if source is not None else None)
 
     def worker(self, log: DeltaLog, stack: ExitStack) -> Callable[[StageRequest], StageReport]:
@@ -116,25 +126,27 @@ class SparkRunner(TaskSession):
 
         options = dict(self.spark_submit or {})
         conf = {**(self.config_kwargs or {}), **(options.pop("conf", None) or {}), REQUEST_PROPERTY: put_request(log, request)}
-        py_files = ",".join(part for part in (options.pop("py_files", None), build_package()) if part)
+        py_files = ",".join(part for part in (options.pop("py_files", None), self.package_uri or build_package()) if part)
         options.setdefault("name", f"{self.task.dag_id}-{self.task.task_id}")
         if self.task.is_cancelled:
             raise DeltaIllegalStateException(
                 f"The task {self.task.task_id!r} was told to stop before it submitted its application."
             )
+        check_no_packages(self.spark_packages)
+        storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
+        defaults = submit_defaults(self.spark_conn_id, storage)
+        given = options.pop("properties_file", None)
         try:
-            with (
-                properties_file(secrets, options.pop("properties_file", None)) as properties,
-                spark_work(self.task.log, log, request),
-            ):
+            with properties_file(secrets, given, defaults, conf) as properties, spark_work(self.task.log, log, request):
                 self._submitting = SparkSubmitHook(
                     conn_id=self.spark_conn_id, conf=conf, py_files=py_files, properties_file=properties, **options
                 )
                 self._submitting.submit(self.application or application_path())
         except Exception as failure:
-            if (reported := reported_error(log, request)) is None:
+            found = reported_error(log, request) or submit_error(failure, storage.uri)
+            if found is None:
                 raise
-            raise reported from failure
+            raise found from failure
         finally:
             self._submitting = None
         return read_report(log, request)

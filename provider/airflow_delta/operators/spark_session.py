@@ -17,7 +17,8 @@ from airflow_delta.operators.base import Part
 from airflow_delta.operators.kill import SessionKiller
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
-from airflow_delta.operators.spark_packages import check_pyspark
+from airflow_delta.operators.spark_packages import check_pyspark, with_packages
+from airflow_delta.operators.spark_storage import SparkStorage
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -39,13 +40,18 @@ class TaskSession(Part):
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``. (templated)
     :param config_kwargs: Spark properties, over those of the connection. (templated)
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
+    :param spark_credentials: ``own`` if Spark has credentials of its own; by default it gets those of the table's connection.
+    :param spark_packages: Maven coordinates to load into a session of this process; ``auto``: the connector to the table's store
+        in the version of the installed Spark. (templated)
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("spark_conn_id", "config_kwargs", "spark_table_uri")
+    template_fields: ClassVar[tuple[str, ...]] = ("spark_conn_id", "config_kwargs", "spark_table_uri", "spark_packages")
 
     spark_conn_id: str = DEFAULT_SPARK_CONN_ID
     config_kwargs: Mapping[str, Any] | None = None
     spark_table_uri: str | None = None
+    spark_credentials: str | None = None
+    spark_packages: str | None = None
     _killer: SessionKiller | None = field(init=False, default=None)
     _shared: SparkSession | None = field(init=False, default=None)
 
@@ -58,21 +64,27 @@ class TaskSession(Part):
             self._killer.kill()
 
     @contextmanager
-    def session(self) -> Iterator[SparkSession]:
-        """Yield a session; it is stopped afterwards if the task made it."""
+    def session(self, log: DeltaLog, request: StageRequest | None = None) -> Iterator[SparkSession]:
+        """Yield a session that reaches a table; it is stopped afterwards if the task made it.
+
+        :param request: names the files that are read, some of which may be elsewhere.
+        :raises SparkStorageException: if the session cannot reach the table's store.
+        """
         check_pyspark()
         from pyspark.sql import SparkSession
 
+        storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
         active = SparkSession.getActiveSession()
         builder = SparkSession.builder
-        for key, value in self.properties().items():
+        for key, value in with_packages(self.properties(), self.spark_packages, storage.uri).items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.task.log)
         try:
             if self.task.is_cancelled:  # there was nothing to interrupt while the session was being made
                 raise DeltaIllegalStateException(f"The task {self.task.task_id!r} was told to stop before its Spark work began.")
-            yield spark
+            with storage.in_session(spark, made=active is None), storage_errors(storage.uri):
+                yield spark
         finally:
             killer.done()
             self._killer = None
@@ -89,7 +101,7 @@ class TaskSession(Part):
             from airflow_delta.spark.operations import run_operation
 
             if self._shared is None:
-                self._shared = stack.enter_context(self.session())
+                self._shared = stack.enter_context(self.session(log, request))
             with spark_work(self.task.log, log, request, session=self._shared):
                 return run_operation(self._shared, request)
 
@@ -120,10 +132,28 @@ class TaskSession(Part):
                 url = SparkConnectHook(self.spark_conn_id).get_connection_url()
             elif conn.host:
                 url = f"{conn.host}:{conn.port}" if conn.port else conn.host
-            properties.update({key: value for key, value in conn.extra_dejson.items() if key.startswith("spark.")})
+            properties.update(spark_extras(conn))
         if url.startswith("sc://"):
             properties["spark.remote"] = url
         properties.update(self.config_kwargs or {})
         if not {"spark.remote", "spark.master"} & properties.keys():
             properties["spark.master"] = url
         return {key: str(value) for key, value in properties.items()}
+
+
+def spark_extras(conn: Any) -> dict[str, Any]:
+    """Return the Spark properties in the extra of a Spark connection."""
+    return {key: value for key, value in conn.extra_dejson.items() if key.startswith("spark.")}
+
+
+@contextmanager
+def storage_errors(uri: str) -> Iterator[None]:
+    """Raise the typed error if Spark cannot reach the table's store as it is set up."""
+    try:
+        yield
+    except Exception as error:
+        from airflow_delta.spark.connectors import storage_error
+
+        if (typed := storage_error(error, uri)) is None:
+            raise
+        raise typed from error

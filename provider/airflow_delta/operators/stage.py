@@ -14,6 +14,8 @@ from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
+from airflow_delta.operators.spark_properties import properties_file, submit_defaults, submit_error
+from airflow_delta.operators.spark_storage import SparkStorage
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
@@ -42,8 +44,9 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
+    :param spark_credentials: ``own`` if Spark has credentials of its own; by default it gets those of the table's connection.
     :param package_uri: URI of the zip of :func:`airflow_delta.spark.package.build_package`, if the cluster cannot fetch a local
-        file of the worker (standalone masters in cluster mode); default: that local file. (templated)
+        file of the worker; default: that local file. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
     :class:`~airflow_delta.operators.write_options.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
@@ -71,6 +74,7 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         write_options: Mapping[str, Any] | None = None,
         spark_table_uri: str | None = None,
         package_uri: str | None = None,
+        spark_credentials: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(conn_id=spark_conn_id, **kwargs)
@@ -80,6 +84,7 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         self.write_options = write_options
         self.spark_table_uri = spark_table_uri
         self.package_uri = package_uri
+        self.spark_credentials = spark_credentials
         self._request: StageRequest | None = None
         self._inputs = ""
         self._waiting: EarlierTry | None = None
@@ -173,14 +178,22 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         store = self._store(context)
         if store is not None and not store.get(self.external_id_key):  # in client mode submit_job is not called
             note_request(store, request, self._inputs)
+        storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
+        given = self.properties_file
         try:
-            with spark_work(self.log, log, request, directory=directory):
+            with (
+                properties_file({}, given, submit_defaults(self.spark_conn_id, storage), self.conf) as self.properties_file,
+                spark_work(self.log, log, request, directory=directory),
+            ):
                 super().execute(context)
         except Exception as failure:
             worked_on = request if (found := resumed()) is None else read_request(log, found)
-            if (reported := reported_error(log, worked_on)) is None:
+            typed = reported_error(log, worked_on) or submit_error(failure, storage.uri)
+            if typed is None:
                 raise
-            raise reported from failure
+            raise typed from failure
+        finally:
+            self.properties_file = given
         with self._forgotten_if_useless(context):
             if (found := resumed()) is not None:
                 request = read_request(log, found)

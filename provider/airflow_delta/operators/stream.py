@@ -134,7 +134,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         since = log.update().version + 1
         session = self.hold(TaskSession)
         sink = self._sink(hook, session.spark_table_uri, context)
-        with session.session() as spark:
+        with session.session(log) as spark:
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, {"spark": spark})
             found = self._run(self._streaming(result), sink)
         query_id = self.query_id or found

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, StagingException
 from airflow_delta.masking import masked
+from airflow_delta.spark.connectors import storage_error
 from airflow_delta.spark.operations import run_operation
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.read import read_scan_plan
@@ -82,7 +83,8 @@ class DeltaStage:
         self._written = True
         try:
             report = work()
-        except Exception as error:
+        except Exception as raised:
+            error = storage_error(raised, self.request.table) or raised
             # Database drivers, for example, repeat the URL.
             message = masked(getattr(error, "message", None) or str(error), _secrets(self.spark))
             self._leave(
@@ -94,7 +96,9 @@ class DeltaStage:
                     error_message=message[:4000],
                 )
             )
-            raise
+            if error is raised:
+                raise
+            raise error from raised
         self._leave(report)
         return report
 

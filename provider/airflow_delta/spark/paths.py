@@ -10,6 +10,7 @@ import re
 from urllib.parse import unquote
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_S3 = re.compile(r"(s3[an]?)://", re.IGNORECASE)
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 
 
@@ -20,7 +21,10 @@ def data_file_uri(table: str, log_path: str) -> str:
     :param log_path: path in the log: URL-encoded, relative to the table or absolute.
     """
     path = unquote(log_path)
-    return path if path.startswith("/") or _SCHEME.match(path) else f"{table.rstrip('/')}/{path}"
+    if not path.startswith("/") and not _SCHEME.match(path):
+        return f"{table.rstrip('/')}/{path}"
+    own, other = _S3.match(table), _S3.match(path)  # a file in another bucket: Spark opens it by the table's scheme
+    return f"{own[1]}://{path[other.end() :]}" if own and other else path
 
 
 def escape_glob(uri: str) -> str:

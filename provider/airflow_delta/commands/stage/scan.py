@@ -153,7 +153,11 @@ def spark_table(log: DeltaLog, given: str | None = None) -> str:
     """Return the URI of the table as Spark reaches it, not URL-encoded."""
     if given is not None:
         return given.rstrip("/")
-    return f"file://{log.store.local_root}" if log.store.local_root is not None else log.uri
+    if log.store.local_root is not None:
+        return f"file://{log.store.local_root}"
+    from airflow_delta.commands.stage.spark_uri import spark_uri
+
+    return spark_uri(log.uri, log.store.options)
 
 
 def _deleted_rows(log: DeltaLog, files: Sequence[AddFile], transaction_id: str) -> tuple[dict[int, ScanVector], str | None]:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import StructType
 
+_SPELLINGS = (("s3://", "s3a://"), ("abfss://", "abfs://"))
+"""Schemes of one store: the worker's, and what a job may call it."""
+
 
 def collect_stage(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
     """Turn the files of one attempt into staged actions, in the worker, after Spark.
@@ -268,7 +271,8 @@ def _inside_staging(handle: TransactionHandle, path: str | None) -> str:
         return directory
     relative = path.rstrip("/")
     if "://" in relative or relative.startswith(("/", "file:")):
-        roots = [handle.staging_path, handle.staging_path.replace("s3://", "s3a://", 1), f"file://{handle.staging_path}"]
+        roots = [handle.staging_path, f"file://{handle.staging_path}"]
+        roots += [handle.staging_path.replace(own, other, 1) for own, other in _SPELLINGS]
         base = next((root for root in roots if relative == root or relative.startswith(f"{root}/")), None)
         if base is None:
             raise StagingException(

@@ -33,7 +33,7 @@ _SPELLINGS = {
         aws_s3_express s3_express
         aws_unsigned_payload unsigned_payload
         aws_checksum_algorithm checksum_algorithm
-        aws_skip_signature skip_signature aws_no_sign_request no_sign_request
+        aws_skip_signature skip_signature
         aws_request_payer request_payer
         aws_disable_tagging disable_tagging
         aws_disable_bulk_delete disable_bulk_delete

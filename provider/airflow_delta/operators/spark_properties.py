@@ -1,0 +1,111 @@
+"""The properties file of a submitted application: what must not show in the arguments of a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
+from airflow_delta.operators.source_options import mask_settings
+from airflow_delta.operators.spark_session import spark_extras
+from airflow_delta.operators.spark_storage import has_own_s3a
+
+if TYPE_CHECKING:
+    from airflow_delta.operators.spark_storage import SparkStorage
+
+_EVERY_BUCKET = re.compile(r"spark\.hadoop\.fs\.s3a\.(?!bucket\.)")
+_ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+
+
+@contextmanager
+def properties_file(properties: Mapping[str, str], given: str | None, defaults: Defaults | None = None) -> Iterator[str | None]:
+    """Yield the path of a properties file for ``spark-submit`` that only this user can read; it is deleted afterwards.
+
+    A command line shows in the list of processes, and a request lies beside the table; only the submitting process reads this
+    file. Of two lines with one name, Spark takes the last.
+
+    :param properties: what nobody may override.
+    :param given: the author's properties file, whose content is included; default: ``spark-defaults.conf``, which
+        ``spark-submit`` would read otherwise.
+    :param defaults: what the file, or the task, may override.
+    :param conf: names of the properties that the task gives in another way.
+    """
+    weakest, weaker = defaults or ({}, {})
+    if not (properties or weakest or weaker):
+        yield given
+        return
+    if given:
+        others = [_lines(weaker), Path(given).read_text()]
+    else:
+        machine = _spark_defaults()
+        others = [machine.read_text() if machine is not None else "", _lines(weaker)]
+    if has_own_s3a("\n".join(others), conf):
+        weakest = {name: value for name, value in weakest.items() if _EVERY_BUCKET.match(name) is None}
+    content = "".join(f"{part.rstrip()}\n" for part in (_lines(weakest), *others, _lines(properties)) if part.strip())
+    descriptor, path = tempfile.mkstemp(prefix="airflow-delta-", suffix=".properties")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
+        yield path
+    finally:
+        os.unlink(path)
+
+
+Defaults = tuple[Mapping[str, str], Mapping[str, str]]
+
+
+def submit_defaults(spark_conn_id: str, storage: SparkStorage) -> Defaults:
+    """Return what a submitted application gets from the table's connection, and from the extra of its Spark connection."""
+    try:
+        extras = spark_extras(BaseHook.get_connection(spark_conn_id))
+    except AirflowNotFoundException:  # Airflow's hook submits to YARN then
+        extras = {}
+    mask_settings(extras)
+    return storage.properties(), {name: _text(value) for name, value in extras.items()}
+
+
+def submit_error(failure: Exception, uri: str) -> DeltaError | None:
+    """Return the typed error if an application failed because Spark cannot reach the table's store."""
+    from airflow_delta.spark.connectors import storage_error
+
+    return storage_error(failure, uri)
+
+
+def check_no_packages(packages: str | None) -> None:
+    """Refuse packages for a session where the work is submitted.
+
+    :raises DeltaIllegalArgumentException: if there are some.
+    """
+    if packages:
+        raise DeltaIllegalArgumentException(
+            f"spark_packages is {packages!r}, but this work is submitted. Name the packages of the application: "
+            'spark_submit={"packages": ...}.'
+        )
+
+
+def _lines(properties: Mapping[str, str]) -> str:
+    return "".join(f"{name} {_escaped(value)}\n" for name, value in properties.items())
+
+
+def _escaped(value: str) -> str:
+    """Return a value as ``java.util.Properties`` reads it."""
+    text = "".join(_ESCAPED.get(character, character) for character in value)
+    return f"\\{text}" if text.startswith(" ") else text
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _spark_defaults() -> Path | None:
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
+    path = Path(folder, "spark-defaults.conf")
+    return path if os.path.isabs(folder) and path.is_file() else None
