@@ -62,8 +62,17 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "storage_options": {
                         "label": "Storage options",
-                        "description": "Options of the object store as JSON, named as in object_store and delta-rs.",
+                        "description": "Options of the object store as JSON, in any spelling of object_store and delta-rs.",
                         "schema": {"type": ["object", "null"]},
+                    },
+                    "aws_conn_id": _conn_field("AWS connection", "aws"),
+                    "gcp_conn_id": _conn_field("Google Cloud connection", "google_cloud_platform"),
+                    "wasb_conn_id": _conn_field("Azure Blob Storage connection", "wasb"),
+                    "adls_conn_id": _conn_field("Azure Data Lake connection", "adls"),
+                    "spark_credentials": {
+                        "label": "Credentials of Spark",
+                        "description": "Empty: Spark gets those of this connection. own: it has its own.",
+                        "schema": {"type": ["string", "null"], "enum": ["own", None]},
                     },
                 },
             }
@@ -83,4 +92,12 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "delta_stage", "class-name": "airflow_delta.decorators.delta_stage.delta_stage_task"},
             {"name": "delta_stream", "class-name": "airflow_delta.decorators.delta_stream.delta_stream_task"},
         ],
+    }
+
+
+def _conn_field(label: str, conn_type: str) -> dict[str, Any]:
+    return {
+        "label": label,
+        "description": f"Id of a connection of type {conn_type} whose credentials are used instead of login and password.",
+        "schema": {"type": ["string", "null"]},
     }

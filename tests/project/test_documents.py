@@ -118,13 +118,35 @@ def test_names_of_this_package_exist(block):
         assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
 
 
-def test_connections_are_of_our_type():
-    shown = [json.loads(block.text) for block in blocks("json", path=ROOT / "docs" / "how-to" / "connections.md")]
-    assert len(shown) > 5
-    for connection in shown:
-        assert connection["conn_type"] == "delta"
-        assert set(connection) <= {"conn_type", "host", "login", "password", "extra"}
-        assert set(connection.get("extra", {})) <= {"base_path", "storage_options"}
+CONNECTIONS = [
+    block
+    for name in ("connections", "s3", "azure", "gcs")
+    for block in blocks("json", path=ROOT / "docs" / "how-to" / f"{name}.md")
+]
+
+
+@pytest.mark.parametrize("block", CONNECTIONS, ids=str)
+def test_connections_are_ours(block, monkeypatch):
+    """Every connection of the pages is taken by the hook, the store and, without a word, by Hadoop's settings."""
+    from airflow_delta.commands.stage.spark_uri import spark_uri
+    from airflow_delta.hooks.delta import DeltaHook
+    from airflow_delta.hooks.hadoop import hadoop_settings
+
+    connection = json.loads(block.text)
+    assert set(connection) <= {"conn_type", "host", "login", "password", "extra"}
+    plain = {
+        "AWS_DEFAULT": {"conn_type": "aws", "login": "a", "password": "b"},
+        "WASB_DEFAULT": {"conn_type": "wasb", "login": "account", "password": "a2V5"},
+        "GOOGLE_CLOUD_DEFAULT": {"conn_type": "google_cloud_platform", "extra": {"key_path": "/run/key.json"}},
+    }
+    for name, fields in {"LAKE": connection, **plain}.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(fields))
+    hook = DeltaHook("lake")
+    uri = hook.table_uri("orders")
+    options = hook.spark_options(uri)
+    settings = hadoop_settings(spark_uri(uri, options), options)
+    has_credentials = bool(connection.get("login")) or "SECRET" in block.text or "_conn_id" in block.text
+    assert not has_credentials or settings
 
 
 def test_extras_that_are_installed_exist():

@@ -70,7 +70,7 @@ def _from_aws_hook(conn_id: str) -> dict[str, str]:
     botocore = config.botocore_config
     if (getattr(botocore, "s3", None) or {}).get("addressing_style") == "virtual":
         options["aws_virtual_hosted_style_request"] = "true"
-    if type(getattr(botocore, "signature_version", None)).__name__ == "UnsignedType" or _is_unsigned(botocore):
+    if _is_unsigned(botocore):
         return _texts(**options, aws_skip_signature="true")
     credentials = hook.get_credentials(region_name=hook.region_name)
     return _texts(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_delta.exceptions import SparkCredentialsException
@@ -171,7 +172,7 @@ def _gs(options: Mapping[str, str], key_file: Callable[[str], str] | None) -> di
     settings: dict[str, str] = {}
     key = _key_of(options.get("google_service_account_key"))
     if url := options.get("google_base_url") or key.get("gcs_base_url"):
-        settings["fs.gs.storage.root.url"] = url.rstrip("/")
+        settings["fs.gs.storage.root.url"] = str(url).rstrip("/")
     if _is_true(options.get("google_skip_signature")) or key.get("disable_oauth") is True:
         return {**settings, "fs.gs.auth.type": "UNAUTHENTICATED"}
     if options.get("google_bearer_token"):
@@ -186,7 +187,7 @@ def _gs(options: Mapping[str, str], key_file: Callable[[str], str] | None) -> di
     return settings
 
 
-def _key_of(text: str | None) -> Mapping[str, object] | dict[str, str]:
+def _key_of(text: str | None) -> Mapping[str, Any]:
     try:
         value = json.loads(text or "{}")
     except ValueError:

@@ -26,7 +26,9 @@ _ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 
 @contextmanager
-def properties_file(properties: Mapping[str, str], given: str | None, defaults: Defaults | None = None) -> Iterator[str | None]:
+def properties_file(
+    properties: Mapping[str, str], given: str | None, defaults: Defaults | None = None, conf: Iterable[str] = ()
+) -> Iterator[str | None]:
     """Yield the path of a properties file for ``spark-submit`` that only this user can read; it is deleted afterwards.
 
     A command line shows in the list of processes, and a request lies beside the table; only the submitting process reads this
