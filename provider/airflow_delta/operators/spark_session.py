@@ -76,7 +76,8 @@ class TaskSession(Part):
         storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
         active = SparkSession.getActiveSession()
         builder = SparkSession.builder
-        for key, value in with_packages(self.properties(), self.spark_packages, storage.uri).items():
+        packages = self.spark_packages if active is None else None  # a JVM that runs loads no more
+        for key, value in with_packages(self.properties(), packages, storage.uri).items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.task.log)

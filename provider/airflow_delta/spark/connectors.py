@@ -7,7 +7,7 @@ import re
 from importlib import util
 from pathlib import Path
 
-from airflow_delta.exceptions import MissingSparkConnectorException, SparkCredentialsException, SparkStorageException
+from airflow_delta.exceptions import DeltaError, MissingSparkConnectorException, SparkCredentialsException, SparkStorageException
 
 PAGES = {"s3a": "docs/how-to/s3.md", "abfss": "docs/how-to/azure.md", "gs": "docs/how-to/gcs.md"}
 _KINDS = {"s3": "s3a", "s3n": "s3a", "s3a": "s3a", "abfs": "abfss", "abfss": "abfss", "az": "abfss", "wasb": "abfss", "gs": "gs"}
@@ -25,6 +25,7 @@ _LINKAGE = re.compile(
     r"(?:org/apache/hadoop|software/amazon|com/amazonaws|com/google/cloud/hadoop|com/microsoft/azure)\S*"
 )
 _URI = re.compile(r"\b(s3a|s3n|s3|abfss|abfs|gs)://")
+_LOCATION = re.compile(r"\b(?:s3a|abfss?|gs)://[^\s:,;'\")\]]+")
 _HINTS = (
     ("s3a", re.compile(r"fs\.s3a|S3AFileSystem|amazon|\bS3\b", re.IGNORECASE)),
     ("abfss", re.compile(r"fs\.azure|azurebfs|\babfs", re.IGNORECASE)),
@@ -78,7 +79,7 @@ def storage_error(error: BaseException | str, uri: str = "") -> SparkStorageExce
 
     :param uri: the table's location for Spark.
     """
-    if isinstance(error, SparkStorageException):
+    if isinstance(error, DeltaError | OSError):  # ours, or the worker's own access to the store
         return None
     text = str(error)
     if found := _SCHEME.search(text):
@@ -87,8 +88,9 @@ def storage_error(error: BaseException | str, uri: str = "") -> SparkStorageExce
         return _no_connector(_kind_in(text, uri), f"{found[0][:_LONGEST]} is missing", uri)
     kind = _kind_in(text, uri)
     if kind in PAGES and (found := _REFUSED.search(text)):
+        where = _LOCATION.search(_line_around(text, found.start())) or _LOCATION.search(text)
         return SparkCredentialsException(
-            f"Spark cannot reach the store of {uri or f'{kind}://'}: {_line_around(text, found.start())}. The worker's "
+            f"Spark cannot reach {where[0] if where else uri or f'{kind}://'}: {_line_around(text, found.start())}. The worker's "
             "credentials reach Spark unless spark_credentials is 'own': check that the connection has some, and that they may "
             f"read, list, write and delete below the table. See {PAGES[kind]}.",
             table=uri or None,

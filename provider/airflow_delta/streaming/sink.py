@@ -100,6 +100,7 @@ class DeltaBatchSink:
             raise DeltaIllegalArgumentException(f"Give hook or storage_options, not both (table {table})", table=table)
         self.table = table if hook is None else hook.table_uri(table)
         self._storage_options = dict(storage_options or {}) if hook is None else hook.storage_options(self.table)
+        self._connection = None if hook is None or hook.connection is None else hook.delta_conn_id
         self.mode = mode
         self.query_id = query_id
         self._write: dict[str, Any] = {
@@ -140,7 +141,7 @@ class DeltaBatchSink:
 
         query_id = self.query_id or _query_id(df, self.table)
         _check_types(df, self.table)
-        log = DeltaLog.for_table(self.table, self._storage_options or None)
+        log = DeltaLog.for_table(self.table, self._storage_options or None, connection=self._connection)
         try:
             result = run_transaction(
                 log,

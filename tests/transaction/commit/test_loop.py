@@ -21,7 +21,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log.delta_log import DeltaLog
-from airflow_delta.log.storage.base import AmbiguousPutError
+from airflow_delta.log.storage.base import AmbiguousPutError, StoreAccessError
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver, last_commit_version_in_session
 from airflow_delta.transaction.commit.backoff import pause
@@ -163,6 +163,24 @@ def test_an_ambiguous_put_that_cannot_be_read_back_is_unknown(table: Table, monk
     with pytest.raises(CommitStateUnknownException, match="version 1 of table"):
         transaction.commit([add("a")], Operation.write())
     assert not transaction.committed
+
+
+def refused(_put: Callable[[], None]) -> None:
+    raise StoreAccessError("403 AccessDenied")
+
+
+def test_a_refused_put_is_an_error_at_once(table: Table) -> None:
+    store = ScriptedStore(table.root, refused)
+    transaction = loser(table, store)
+    with pytest.raises(StoreAccessError, match="AccessDenied"):
+        transaction.commit([add("a")], Operation.write())
+    assert len(store.puts) == 1
+
+
+def test_a_refusal_after_an_unsettled_put_is_unknown(table: Table) -> None:
+    transaction = loser(table, ScriptedStore(table.root, never_arrives, refused))
+    with pytest.raises(CommitStateUnknownException, match="AccessDenied"):
+        transaction.commit([add("a")], Operation.write())
 
 
 def test_a_cancel_after_an_unsettled_put_is_unknown(table: Table) -> None:
