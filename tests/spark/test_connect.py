@@ -15,7 +15,9 @@ import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from commands.flow import Table
+from airflow_delta.operators.spark_storage import _connect_settings
 from airflow_delta.spark import read as reading
+from airflow_delta.spark.connectors import storage_error
 
 spark = SparkSession.builder.remote("local[1]").getOrCreate()
 table = Table(Path(sys.argv[1]), spark)
@@ -36,6 +38,15 @@ for rows, options in (
         table.write(rows, **options)
     except Exception as error:
         out["errors"].append(type(error).__name__)
+with _connect_settings(spark, {"fs.s3a.impl": "no.such.FileSystem"}):
+    try:
+        spark.read.parquet("s3a://lake/t").collect()
+    except Exception as error:
+        out["inside"] = str(error)
+try:
+    spark.read.parquet("s3a://lake/t").collect()
+except Exception as error:
+    out["outside"] = str(storage_error(error))
 out["setting"] = spark.conf.get("spark.sql.parquet.outputTimestampType", None)
 print("RESULT " + json.dumps(out))
 spark.stop()
@@ -63,3 +74,5 @@ def test_stages_and_scans_through_spark_connect(tmp_path):
     assert out["rows"] == out["literals"] == out["joined"] == expected
     assert out["errors"] == ["ReplaceWhereMismatchException", "SchemaMismatchException", "SchemaMismatchException"]
     assert out["setting"] in (None, "INT96")
+    assert "no.such.FileSystem" in out["inside"]  # a setting of the session is one of Hadoop, as long as the task works
+    assert "hadoop-aws" in out["outside"]
