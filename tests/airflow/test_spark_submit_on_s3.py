@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import boto3
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.stage.stage_view import open_stage
@@ -62,6 +63,18 @@ client.put_object(Bucket="lake", Key=directory + "/_report/part-00000.txt", Body
 """
 
 
+def closing_its_pipe(submit):
+    """The hook leaves it open."""
+
+    def closed(hook, *args, **kwargs):
+        try:
+            return submit(hook, *args, **kwargs)
+        finally:
+            hook._submit_sp.stdout.close()
+
+    return closed
+
+
 @pytest.fixture
 def lake(monkeypatch, tmp_path):
     """A bucket, connections to it and to Spark, and a program that stands for Spark."""
@@ -100,6 +113,7 @@ def lake(monkeypatch, tmp_path):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setattr(SparkSubmitHook, "submit", closing_its_pipe(SparkSubmitHook.submit))
     yield made
     server.stop()
 
@@ -116,11 +130,7 @@ def submit_stage(**kwargs):
         **kwargs,
     )
     ti = SimpleNamespace(task_id="stage", map_index=-1, try_number=1, stats_tags={})
-    try:
-        return operator.execute({"ti": ti, "task_state_store": None})["numRecords"]
-    finally:
-        if (program := getattr(operator._hook, "_submit_sp", None)) is not None:
-            program.stdout.close()
+    return operator.execute({"ti": ti, "task_state_store": None})["numRecords"]
 
 
 def submit_operation(conf=None, properties_file=None, **kwargs):
@@ -157,13 +167,17 @@ def test_the_credentials_are_in_a_file_that_goes_away(lake, submit, caplog):
 
 
 @SUBMIT
-def test_spark_gets_the_uri_that_it_opens(lake, submit, caplog):
-    caplog.set_level(logging.INFO)
+def test_spark_gets_the_uri_that_it_opens(lake, submit):
     submit()
     argv = json.loads(lake.called.read_text())["argv"]
     [request] = [text for text in argv if text.startswith("spark.airflow_delta.request=")]
     assert request.startswith("spark.airflow_delta.request=s3a://lake/t/staged/")
     assert argv[argv.index("--py-files") + 1] == "/p.zip"
+
+
+def test_the_log_says_where_spark_writes(lake, caplog):
+    caplog.set_level(logging.INFO)
+    submit_operation()
     assert any("writing to s3a://lake/t/staged/" in record.getMessage() for record in caplog.records)
 
 

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PREFIX = "spark.hadoop."
+_SOURCE = "airflow-delta"
+_SECRET_PARTS = (
+    ".access.key.",
+    ".secret.key.",
+    ".session.token.",
+    ".client.secret.",
+    ".encryption.key.",
+    ".proxy.password.",
+    ".account.key.",
+    ".sas.fixed.token.",
+)
 S3A = "fs.s3a."
 _OWN_S3A = re.compile(r"^\s*spark\.hadoop\.fs\.s3a\.(?:aws\.credentials\.provider|access\.key|endpoint)\b", re.MULTILINE)
 _AUTHORITY = re.compile(r"(?:s3a|s3n|s3|abfss?|gs)://[^/]+", re.IGNORECASE)
@@ -140,9 +151,7 @@ def _has_own_s3a(spark: Any) -> bool:
 
 def is_secret(name: str) -> bool:
     """Return whether the value of one of these settings is a secret."""
-    return name.endswith((".access.key", ".secret.key", ".session.token", ".client.secret", ".encryption.key", ".password")) or (
-        "fs.azure.account.key." in name or "sas.fixed.token" in name
-    )
+    return any(part in f"{name}." for part in _SECRET_PARTS)
 
 
 @contextmanager
@@ -150,9 +159,9 @@ def _hadoop_configuration(spark: Any, settings: Mapping[str, str]) -> Iterator[N
     """Not through the builder: PySpark passes its settings to the JVM in the arguments of a process."""
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     ours = {name: value for name, value in settings.items() if not _is_authors(configuration, name)}
-    before = {name: configuration.get(name) if configuration.getPropertySources(name) else None for name in ours}
+    before = {name: (configuration.getRaw(name), _source(configuration, name)) for name in ours}
     for name, value in ours.items():
-        configuration.set(name, value)
+        configuration.set(name, value, _SOURCE)
     try:
         yield
     finally:
@@ -161,17 +170,23 @@ def _hadoop_configuration(spark: Any, settings: Mapping[str, str]) -> Iterator[N
 
 
 def _is_authors(configuration: Any, name: str) -> bool:
-    sources = configuration.getPropertySources(name)
-    return sources is not None and len(sources) > 0 and not str(sources[-1]).endswith("-default.xml")
+    source = _source(configuration, name)
+    return source is not None and source != _SOURCE and not source.endswith("-default.xml")
 
 
-def _restore(configuration: Any, before: Mapping[str, str | None]) -> None:
+def _source(configuration: Any, name: str) -> str | None:
+    """Return where a value comes from, which Hadoop remembers even of a value that was unset."""
+    sources = None if configuration.getRaw(name) is None else configuration.getPropertySources(name)
+    return str(sources[len(sources) - 1]) if sources else None
+
+
+def _restore(configuration: Any, before: Mapping[str, tuple[str | None, str | None]]) -> None:
     try:
-        for name, value in before.items():
+        for name, (value, source) in before.items():
             if value is None:
                 configuration.unset(name)
             else:
-                configuration.set(name, value)
+                configuration.set(name, value, source)
     except Exception as error:  # noqa: BLE001 - the JVM is gone, and its settings with it
         logger.debug("Could not restore the Hadoop configuration: %s", error)
 

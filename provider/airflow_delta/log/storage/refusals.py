@@ -56,7 +56,8 @@ class Refusal:
         # Credentials are fetched before the request is signed and sent; object_store then names that other request.
         tokenless = "token request" in text or "/latest/api/token" in text or (put is not None and _is_other_request(text, put))
         if tokenless:
-            return cls(status, "", f"no credentials could be found ({text.rpartition(' - ')[2].strip()[:_LONGEST]})", True)
+            why = " ".join(text.rpartition(" - ")[2].split())[:_LONGEST]
+            return cls(status, "", f"no credentials could be found ({why})", True)
         if not 400 <= status < 500 or status in _MAY_PASS:
             return None
         code, message = (_found(_TAG[name], text) for name in ("Code", "Message"))
