@@ -76,12 +76,16 @@ class XmlApi:
 
     async def _complete(self, request: Request, bucket: str, name: str) -> Response:
         parts = self._uploads.pop(request.query_params["uploadId"])
-        wanted = [int(part.text or 0) for part in ElementTree.fromstring(await request.body()).iter() if part.tag.endswith("PartNumber")]
+        wanted = [
+            int(part.text or 0) for part in ElementTree.fromstring(await request.body()).iter() if part.tag.endswith("PartNumber")
+        ]
         put = await self._put(bucket, name, b"".join(parts[number] for number in wanted), request.headers.get(CONDITION))
         if put.status_code != 200:
             return put
         etag = escape(put.headers["ETag"])
-        return _xml(f"<CompleteMultipartUploadResult><Key>{escape(name)}</Key><ETag>{etag}</ETag></CompleteMultipartUploadResult>")
+        return _xml(
+            f"<CompleteMultipartUploadResult><Key>{escape(name)}</Key><ETag>{etag}</ETag></CompleteMultipartUploadResult>"
+        )
 
     async def _list(self, bucket: str, query: Any) -> Response:
         after = query.get("continuation-token") or query.get("start-after") or ""
@@ -107,7 +111,9 @@ class XmlApi:
     async def _pass(self, request: Request, path: str) -> Response:
         query = request.scope["query_string"].decode()
         url = httpx.URL(f"{self._emulator.base_url}".rstrip("/") + path + (f"?{query}" if query else ""))
-        headers = [(name, value) for name, value in request.headers.raw if name != b"host"]  # the emulator looks for a bucket there
+        headers = [
+            (name, value) for name, value in request.headers.raw if name != b"host"
+        ]  # the emulator looks for a bucket there
         sent = self._emulator.build_request(request.method, url, headers=headers, content=await request.body())
         received = await self._emulator.send(sent, stream=True)
         content = b"".join([chunk async for chunk in received.aiter_raw()])

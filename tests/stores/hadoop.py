@@ -1,7 +1,6 @@
-"""Hadoop's own mini clusters in one JVM, driven through Py4J: ``python hadoop.py hdfs|yarn JARS DIRECTORY``.
+"""Hadoop's own mini clusters in one JVM, driven through Py4J: ``python hadoop.py hdfs|yarn JARS DIRECTORY CONFIGURATION``.
 
-Writes ``core-site.xml`` or ``yarn-site.xml`` into the directory when the cluster is up; runs until its standard input ends or it is
-terminated.
+Writes the configuration for clients to that file when the cluster is up, and runs until it is terminated.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def yarn(jvm: Any, directory: Path) -> Any:
     conf.set("yarn.scheduler.maximum-allocation-mb", NODE_MEMORY)
     conf.set("yarn.nodemanager.vmem-check-enabled", "false")
     conf.set("yarn.nodemanager.pmem-check-enabled", "false")
-    conf.set("yarn.nodemanager.env-whitelist", "JAVA_HOME,SPARK_HOME,PYSPARK_PYTHON,PATH")
+    conf.set("yarn.nodemanager.env-whitelist", "JAVA_HOME,SPARK_HOME,SPARK_LOCAL_IP,PYSPARK_PYTHON,PATH")
     conf.set("yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage", "100")
     conf.set("yarn.resourcemanager.am.max-attempts", "1")
     # The default scheduler needs a file of queues.
@@ -49,23 +48,36 @@ def yarn(jvm: Any, directory: Path) -> Any:
 
 
 def main() -> None:
-    kind, jars, place = sys.argv[1:]
+    kind, jars, place, written = sys.argv[1:]
     directory = Path(place)
-    options = [f"-Xmx{MEMORY}", "-XX:+UseSerialGC", f"-Dtest.build.data={directory}/build", f"-Duser.dir={directory}"]
+    options = [f"-Xmx{MEMORY}", "-XX:+UseSerialGC", f"-Dtest.build.data={directory}/build"]
+    classpath = f"{jars}/*{os.pathsep}{py4j_jar()}"
     java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     gateway = JavaGateway.launch_gateway(
-        classpath=f"{jars}/*", javaopts=options, java_path=java, die_on_exit=True, redirect_stdout=sys.stdout, redirect_stderr=sys.stderr
+        classpath=classpath,
+        javaopts=options,
+        java_path=java,
+        die_on_exit=True,
+        redirect_stdout=sys.stdout,
+        redirect_stderr=sys.stderr,
     )
     configuration = {"hdfs": hdfs, "yarn": yarn}[kind](gateway.jvm, directory)
-    name = {"hdfs": "core-site.xml", "yarn": "yarn-site.xml"}[kind]
-    output = gateway.jvm.java.io.FileOutputStream(f"{directory}/{name}.part")
+    output = gateway.jvm.java.io.FileOutputStream(f"{written}.part")
     configuration.writeXml(output)
     output.close()
-    os.replace(directory / f"{name}.part", directory / name)
+    os.replace(f"{written}.part", written)
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     stopped.wait()
     gateway.shutdown()
+
+
+def py4j_jar() -> str:
+    """Return Py4J's JAR, which PySpark has."""
+    import pyspark
+
+    [path] = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
+    return str(path)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Install the servers of tests/stores into .cache/stores, each in a pinned version: ``python tests/stores/install.py``.
 
 What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
-Go those of its checksum database. Go and Node.js come from PyPI too, so a machine needs neither.
+Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy is
+the one in PySpark, and needs Java (JAVA_HOME or the PATH).
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ PLACE = HERE.parents[1] / ".cache" / "stores"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 FAKE_GCS_SERVER = "github.com/fsouza/fake-gcs-server@v1.56.1"
 
+JARS = PLACE / "jars"
 PYTHON = PLACE / "python"
 BIN = PLACE / "bin"
 NPM = PLACE / "npm"
+
+GCS_CONNECTOR = JARS / "gcs" / "gcs-connector-4.0.4-shaded.jar"
+HADOOP_JARS = JARS / "minicluster"
 
 PROGRAMS = {
     "versitygw": BIN / "versitygw",
@@ -61,10 +66,22 @@ def npm() -> None:
     )  # fmt: skip
 
 
+def jars() -> None:
+    """Fetch the JARs of ivy.xml, a folder for each of its configurations."""
+    import pyspark
+
+    [ivy] = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+    shutil.rmtree(JARS, ignore_errors=True)
+    pattern = f"{JARS}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
+    _run(str(java), "-jar", str(ivy), "-ivy", str(HERE / "ivy.xml"), "-error", "-retrieve", pattern)
+
+
 STEPS: dict[str, tuple[Callable[[], None], str]] = {
     "python": (python, (HERE / "requirements.txt").read_text()),
     "versitygw": (lambda: go(VERSITYGW), VERSITYGW),
     "fake-gcs-server": (lambda: go(FAKE_GCS_SERVER), FAKE_GCS_SERVER),
+    "jars": (jars, (HERE / "ivy.xml").read_text()),
     "npm": (npm, (HERE / "npm" / "package-lock.json").read_text()),
 }
 """What is done for each part, and what it depends on."""
