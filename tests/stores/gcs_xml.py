@@ -1,7 +1,7 @@
 """GCS's XML API in front of an emulator that has only the JSON API.
 
-obstore puts, lists and deletes through the XML API, Spark's connector uses the JSON API. fake-gcs-server takes an upload by the XML
-API only with a signed URL, without its conditions, and lists without ``start-after`` and without pages. Those requests are
+obstore puts, lists and deletes through the XML API, Spark's connector uses the JSON API. fake-gcs-server takes an upload by the
+XML API only with a signed URL, without its conditions, and lists without ``start-after`` and without pages. Those requests are
 translated here; everything else goes to the emulator as it is. Run as a program: port, URL of the emulator.
 """
 

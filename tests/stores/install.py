@@ -1,8 +1,8 @@
 """Install the servers of tests/stores into .cache/stores, each in a pinned version: ``python tests/stores/install.py``.
 
 What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
-Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy is
-the one in PySpark, and needs Java (JAVA_HOME or the PATH).
+Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy
+is the one in PySpark, and needs Java (JAVA_HOME or the PATH).
 """
 
 from __future__ import annotations
