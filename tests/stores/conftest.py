@@ -6,7 +6,7 @@ import fcntl
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,32 +35,57 @@ def installed() -> None:
         pytest.fail(f"Not installed: {', '.join(missing)}. Run python tests/stores/install.py", pytrace=False)
 
 
+class Running(Mapping[str, Any]):
+    """The stores, each started when it is first asked for."""
+
+    def __init__(self, directory: Callable[[str], Path], stack: ExitStack) -> None:
+        self._directory, self._stack = directory, stack
+        self._started: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._started:
+            self._started[name] = self._stack.enter_context(STORES[name](self._directory(name)))
+        return self._started[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(STORES)
+
+    def __len__(self) -> int:
+        return len(STORES)
+
+
 @pytest.fixture(scope="session")
-def all_stores(installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    with ExitStack() as running:
-        yield {name: running.enter_context(make(tmp_path_factory.mktemp(name))) for name, make in STORES.items()}
+def stores(installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with ExitStack() as stack:
+        yield Running(tmp_path_factory.mktemp, stack)
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, all_stores: dict[str, Any]) -> Any:
+def store(request: pytest.FixtureRequest, stores: Running) -> Any:
     """Each of the object stores in turn."""
-    return all_stores[request.param]
-
-
-@pytest.fixture
-def versitygw(all_stores: dict[str, Any]) -> Versitygw:
-    return all_stores["s3"]  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def proxy(versitygw: Versitygw, tmp_path: Path) -> Iterator[FaultProxy]:
-    """What stands between the client and the S3 store, and fails on request."""
-    with FaultProxy(versitygw.url, tmp_path) as between:
-        yield between
+    return stores[request.param]
 
 
 @pytest.fixture(scope="session")
-def spark(all_stores: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def versitygw(stores: Running) -> Versitygw:
+    return stores["s3"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="session")
+def _proxy(versitygw: Versitygw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultProxy]:
+    with FaultProxy(versitygw.url, tmp_path_factory.mktemp("proxy")) as between:
+        yield between
+
+
+@pytest.fixture
+def proxy(_proxy: FaultProxy) -> FaultProxy:
+    """What stands between the client and the S3 store, and fails on request; at first without rules."""
+    _proxy.set()
+    return _proxy
+
+
+@pytest.fixture(scope="session")
+def spark(stores: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A small local Spark that reaches all stores."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -81,8 +106,8 @@ def spark(all_stores: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
         "spark.local.dir": str(directory / "local"),
     }
     for name in ("spark.jars.packages", "spark.jars"):
-        configuration[name] = ",".join(store.spark[name] for store in all_stores.values() if name in store.spark)
-    for store in all_stores.values():
+        configuration[name] = ",".join(store.spark[name] for store in stores.values() if name in store.spark)
+    for store in stores.values():
         configuration |= {f"spark.hadoop.{key}": value for key, value in store.hadoop.items()}
     builder = SparkSession.builder.master("local[2]").appName("airflow-delta-stores")
     for key, value in configuration.items():
