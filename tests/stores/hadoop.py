@@ -51,10 +51,10 @@ def main() -> None:
     kind, jars, place, written = sys.argv[1:]
     directory = Path(place)
     options = [f"-Xmx{MEMORY}", "-XX:+UseSerialGC", f"-Dtest.build.data={directory}/build"]
-    classpath = f"{jars}/*{os.pathsep}{py4j_jar()}"
     java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     gateway = JavaGateway.launch_gateway(
-        classpath=classpath,
+        jarpath=py4j_jar(),
+        classpath=f"{jars}/*",
         javaopts=options,
         java_path=java,
         die_on_exit=True,

@@ -16,8 +16,8 @@ from stores.clusters import SPARK_HOME, MiniCluster, StandaloneCluster, submit_e
 JOB = """
 import sys, time
 from pyspark.sql import SparkSession
-spark = SparkSession.builder.getOrCreate()
-rows = spark.range(40).repartition(8).rdd.map(lambda row: (time.sleep(float(sys.argv[2])), row.id)[1]).collect()
+spark, pause = SparkSession.builder.getOrCreate(), float(sys.argv[2])
+rows = spark.range(40).repartition(8).rdd.map(lambda row: (time.sleep(pause), row.id)[1]).collect()
 spark.createDataFrame([(sum(rows),)], "total long").coalesce(1).write.parquet(sys.argv[1])
 spark.stop()
 """
@@ -127,6 +127,6 @@ def hadoop():
     from stores.hadoop import py4j_jar
     from stores.install import HADOOP_JARS
 
-    gateway = JavaGateway.launch_gateway(classpath=f"{HADOOP_JARS}/*:{py4j_jar()}", die_on_exit=True)
+    gateway = JavaGateway.launch_gateway(jarpath=py4j_jar(), classpath=f"{HADOOP_JARS}/*", die_on_exit=True)
     yield gateway.jvm
     gateway.shutdown()
