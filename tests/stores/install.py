@@ -1,0 +1,110 @@
+"""Install the servers of tests/stores into .cache/stores, each in a pinned version: ``python tests/stores/install.py``.
+
+What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
+Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy
+is the one in PySpark, and needs Java (JAVA_HOME or the PATH).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PLACE = HERE.parents[1] / ".cache" / "stores"
+
+VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+FAKE_GCS_SERVER = "github.com/fsouza/fake-gcs-server@v1.56.1"
+
+JARS = PLACE / "jars"
+PYTHON = PLACE / "python"
+BIN = PLACE / "bin"
+NPM = PLACE / "npm"
+
+GCS_CONNECTOR = JARS / "gcs" / "gcs-connector-4.0.4-shaded.jar"
+HADOOP_JARS = JARS / "minicluster"
+
+PROGRAMS = {
+    "versitygw": BIN / "versitygw",
+    "fake-gcs-server": BIN / "fake-gcs-server",
+    "azurite": NPM / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js",
+    "node": PYTHON / "bin" / "node",
+    "gcp-storage-emulator": PYTHON / "bin" / "gcp-storage-emulator",
+}
+
+
+def python() -> None:
+    """Make a virtual environment of the packages of requirements.txt."""
+    venv.create(PYTHON, clear=True, with_pip=True)
+    _run(
+        str(PYTHON / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check",
+        "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(HERE / "requirements.txt"),
+    )  # fmt: skip
+
+
+def go(module: str) -> None:
+    """Build a program of a Go module."""
+    [root] = PYTHON.glob("lib/python*/site-packages/go")
+    _run(str(root / "bin" / "go"), "install", module, GOROOT=str(root), GOBIN=str(BIN), GOTOOLCHAIN="local", GOFLAGS="")
+
+
+def npm() -> None:
+    """Install the packages of package-lock.json; none of their scripts runs."""
+    shutil.rmtree(NPM, ignore_errors=True)
+    shutil.copytree(HERE / "npm", NPM)
+    path = f"{PYTHON / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    _run(
+        str(PYTHON / "bin" / "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error",
+        "--prefix", str(NPM), PATH=path,
+    )  # fmt: skip
+
+
+def jars() -> None:
+    """Fetch the JARs of ivy.xml, a folder for each of its configurations."""
+    import pyspark
+
+    [ivy] = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+    shutil.rmtree(JARS, ignore_errors=True)
+    pattern = f"{JARS}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
+    _run(str(java), "-jar", str(ivy), "-ivy", str(HERE / "ivy.xml"), "-error", "-retrieve", pattern)
+
+
+STEPS: dict[str, tuple[Callable[[], None], str]] = {
+    "python": (python, (HERE / "requirements.txt").read_text()),
+    "versitygw": (lambda: go(VERSITYGW), VERSITYGW),
+    "fake-gcs-server": (lambda: go(FAKE_GCS_SERVER), FAKE_GCS_SERVER),
+    "jars": (jars, (HERE / "ivy.xml").read_text()),
+    "npm": (npm, (HERE / "npm" / "package-lock.json").read_text()),
+}
+"""What is done for each part, and what it depends on."""
+
+
+def _run(*command: str, **environment: str) -> None:
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env={**os.environ, **environment})
+
+
+def main() -> None:
+    PLACE.mkdir(parents=True, exist_ok=True)
+    for name, (step, wanted) in STEPS.items():
+        stamp = PLACE / f"{name}.installed"
+        digest = hashlib.sha256(wanted.encode()).hexdigest()
+        if stamp.exists() and stamp.read_text() == digest:
+            continue
+        stamp.unlink(missing_ok=True)
+        begun = time.monotonic()
+        print(f"Installing {name} for the tests with object stores", flush=True)
+        step()
+        stamp.write_text(digest)  # last: an interrupted installation is done again
+        print(f"    took {time.monotonic() - begun:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

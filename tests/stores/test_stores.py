@@ -1,0 +1,81 @@
+"""Each emulator keeps the promises that a log store needs, and Spark reads and writes there."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import obstore
+import pytest
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+ROUNDS = int(os.environ.get("STORE_ROUNDS", "100"))
+WRITERS = 8
+
+
+def client(options: dict[str, str], root: str, **settings: Any) -> Any:
+    """Return obstore's client of a container, without retries."""
+    config = {key: value for key, value in options.items() if not key.endswith("allow_http")}
+    scheme, _, container = root.partition("://")
+    kind = {"s3": S3Store, "az": AzureStore, "gs": GCSStore}[scheme]
+    return kind(container, config=config, client_options={"allow_http": True, **settings}, retry_config={"max_retries": 0})
+
+
+@pytest.fixture
+def container(store: Any) -> Any:
+    return client(store.options, store.root(store.container()))
+
+
+def test_put_if_absent_has_one_winner(container):
+    def put(key: str, writer: int) -> bool:
+        try:
+            obstore.put(container, key, b"%d" % writer * 100, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for number in range(ROUNDS):
+            key = f"log/{number:020}.json"
+            won = list(pool.map(lambda writer, key=key: put(key, writer), range(WRITERS)))
+            assert won.count(True) == 1
+            assert bytes(obstore.get(container, key).bytes()) == b"%d" % won.index(True) * 100
+
+
+def test_lists_from_an_offset_in_order_and_in_pages(container):
+    names = [f"log/{number:05}" for number in range(1_203)]
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(lambda name: obstore.put(container, name, b"x"), names))
+    assert [meta["path"] for page in obstore.list(container, "log/") for meta in page] == names
+    assert [meta["path"] for page in obstore.list(container, "log/", offset=names[1_000]) for meta in page] == names[1_001:]
+    listed = obstore.list_with_delimiter(container)
+    assert listed["common_prefixes"] == ["log"]
+    assert not listed["objects"]
+
+
+def test_reads_ranges_and_deletes(container):
+    name = "p=a b%2F/ü 1.parquet"
+    obstore.put(container, name, b"0123456789", mode="create")
+    assert bytes(obstore.get_range(container, name, start=2, end=5)) == b"234"
+    assert obstore.head(container, name)["size"] == 10
+    obstore.delete(container, name)
+    with pytest.raises(FileNotFoundError):
+        obstore.head(container, name)
+
+
+def test_takes_an_upload_in_parts(container):
+    content = os.urandom(12 << 20)
+    obstore.put(container, "large", content, chunk_size=5 << 20)
+    assert bytes(obstore.get(container, "large").bytes()) == content
+
+
+def test_spark_writes_and_reads(store, spark):
+    name = store.container()
+    table = f"{store.spark_root(name)}/t/flights 2013"
+    rows = spark.range(1000).selectExpr("id", "concat('a b ', id % 3) AS p")
+    rows.repartition(2).write.partitionBy("p").parquet(table)
+    assert spark.read.parquet(table).count() == 1000
+    listed = [meta["path"] for page in obstore.list(client(store.options, store.root(name)), "t/") for meta in page]
+    assert len([path for path in listed if path.endswith(".parquet")]) == 6
