@@ -45,12 +45,13 @@ def configuration(spark):
 
 @pytest.mark.spark
 def test_a_running_session_gets_the_keys_of_the_bucket_while_it_works(spark, configuration, storage):
-    before = {str(name): configuration.get(str(name)) for name in configuration.getPropsWithPrefix("fs.")}
+    before = dict(configuration.getPropsWithPrefix("fs."))
+    assert before
     with storage.in_session(spark, made=False):
         assert configuration.get(f"{BUCKET}.access.key") == "the-key"
         assert configuration.get(f"{BUCKET}.endpoint.region") == "eu-west-1"
         assert configuration.get("fs.s3a.access.key") is None
-    assert {str(name): configuration.get(str(name)) for name in configuration.getPropsWithPrefix("fs.")} == before
+    assert dict(configuration.getPropsWithPrefix("fs.")) == before
 
 
 @pytest.mark.spark

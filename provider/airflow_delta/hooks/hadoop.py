@@ -110,15 +110,17 @@ def _abfs(authority: str, options: Mapping[str, str]) -> dict[str, str]:
     host = authority.partition("@")[2].lower()
     if not host:
         return {}
-    settings = {f"{name}.{host}": value for name, value in _abfs_credentials(options).items()}
+    credentials = _abfs_credentials(options)
+    settings = {f"{name}.{host}": value for name, value in credentials.items()}
     if (endpoint := options.get("azure_storage_endpoint", "")).lower().startswith("http://"):
-        # An emulator: flat names, the Blob API, no TLS. Only the first of them can be set for one account.
+        # An emulator: flat names, the Blob API, no TLS. Hadoop has no such settings for one account.
         settings |= {
-            f"fs.azure.account.hns.enabled.{host}": "false",
+            **{f"{name}.{host.replace('.dfs.', '.blob.')}": value for name, value in credentials.items()},
             "fs.azure.account.hns.enabled": "false",
             "fs.azure.fns.account.service.type": "BLOB",
             "fs.azure.abfs.endpoint": urlsplit(endpoint).netloc,
             "fs.azure.always.use.https": "false",
+            "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",  # the other one cannot do without TLS
         }
     return settings
 

@@ -33,6 +33,5 @@ def spark_uri(uri: str, options: Mapping[str, str]) -> str:
             f"abfss://{authority}@<account>.dfs.core.windows.net{slash}{path}.",
             table=uri,
         )
-    if given.get("azure_storage_endpoint", "").lower().startswith("http://"):  # an emulator, which has the Blob API only
-        return f"abfs://{authority}@{account}.blob.core.windows.net{slash}{path}"
-    return f"abfss://{authority}@{account}.dfs.core.windows.net{slash}{path}"
+    plain = given.get("azure_storage_endpoint", "").lower().startswith("http://")
+    return f"{'abfs' if plain else 'abfss'}://{authority}@{account}.dfs.core.windows.net{slash}{path}"
