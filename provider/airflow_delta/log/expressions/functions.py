@@ -121,9 +121,10 @@ _WORDS = _names(
     escape from for over partition by order both leading trailing varchar character dec numeric within group
     """
 )
+# No lookahead in a possessive group: Python before 3.11.5 matches it wrongly.
 _TOKEN = re.compile(
     r"""
-      (?P<space>\s++|--(?:[^\r\n\\]|\\(?!\n))*+)
+      (?P<space>\s++|--[^\r\n\\]*+(?:\\(?!\n)[^\r\n\\]*+)*)
     | (?P<string>[rR](?:'[^']*+'|"[^"]*+")|'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")
     | `(?P<quoted>(?:[^`]|``)*+)`
     | (?P<word>\w++)
