@@ -77,7 +77,7 @@ test-delta-spark: $(STAMP)
 
 # In one process: all scenarios wait at once, on one Airflow.
 test-live: $(STAMP)
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest --timeout 1500 -m live tests/live $(TEST_FLAGS)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest --timeout 3600 -m live tests/live $(TEST_FLAGS)
 
 test-all:
 	@$(MAKE) --no-print-directory lint test test-slow test-live test-ui test-lowest docs test-delta-spark
