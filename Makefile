@@ -69,7 +69,7 @@ test: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser" $(or $(TEST_FLAGS),--cov --cov-report=)
 
 test-slow: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1500 -m "slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP)
