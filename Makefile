@@ -14,7 +14,7 @@ TEST_FLAGS ?=
 # Environment of everything that may start Spark.
 RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
 
-# Where tests have their tables and databases: in memory, where there is room for it. Each commit waits for the disk otherwise.
+# Where tests have their tables and databases: in memory, where there is room for it, since each commit waits for fsync.
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
 
 .DEFAULT_GOAL := help
@@ -22,14 +22,14 @@ IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'N
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing)"
-	@echo "make test       the tests, but for the slow ones"
+	@echo "make test       the tests, but for the slow ones, and the coverage of the engine (TEST_FLAGS: a part, without coverage)"
 	@echo "make test-slow  the slow ones"
 	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes; DELTA_SPARK_PART=2/4 for a part)"
 	@echo "make test-all   every suite, one after the other, nothing left out (over an hour)"
 	@echo "make test-live  scenarios on a running Airflow with PostgreSQL: reruns, backfills, events (about a quarter of an hour)"
 	@echo "make test-ui    the plugin's pages in headless Chromium, on a running Airflow (a few minutes; needs Chromium)"
-	@echo "make test-lowest  the tests on a real Airflow with the lowest versions that the metadata allow (a few minutes)"
-	@echo "make coverage   branches of log/ and transaction/ that their tests reach; fails under 95 %"
+	@echo "make test-lowest  what other versions can change, on the lowest that the metadata allow (a few minutes)"
+	@echo "make coverage   branches of log/ and transaction/ that their tests reach, and the lines that are missing"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     what ruff can repair"
 	@echo "make docs       the documentation as a site in build/docs, warnings as errors"
@@ -69,7 +69,7 @@ test: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser" $(or $(TEST_FLAGS),--cov --cov-report=)
 
 test-slow: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP)
@@ -77,7 +77,7 @@ test-delta-spark: $(STAMP)
 
 # In one process: all scenarios wait at once, on one Airflow.
 test-live: $(STAMP)
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest --timeout 1500 -m live tests/live $(TEST_FLAGS)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest --timeout 3600 -m live tests/live $(TEST_FLAGS)
 
 test-all:
 	@$(MAKE) --no-print-directory lint test test-slow test-live test-ui test-lowest docs test-delta-spark

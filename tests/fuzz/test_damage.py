@@ -6,6 +6,7 @@ show against the version's checksum file, so the state is read as a cautious rea
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import tempfile
@@ -29,7 +30,9 @@ KINDS = ("commits", "classic", "multi-part", "v2")
 @functools.cache
 def made(kind: str) -> tuple[Path, dict[str, Any]]:
     """Return a table with a log of the kind and what it holds. Made once; its checksums and checkpoints are ours."""
-    table = Path(tempfile.mkdtemp(prefix="damage")) / "table"
+    folder = tempfile.mkdtemp(prefix="damage")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    table = Path(folder) / "table"
     configuration = {"delta.checkpointInterval": "100", "delta.feature.domainMetadata": "supported"}
     if kind == "v2":
         configuration["delta.checkpointPolicy"] = "v2"

@@ -41,6 +41,7 @@ from typing import Any
 from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.transaction import DeltaCommitOperator
 from live.names import gate_name
 
@@ -103,7 +104,7 @@ def logged() -> Any:
 
 
 class FaultyCommitOperator(DeltaCommitOperator):
-    """The commit, with its points: they are in the policy's ``cancelled`` and in a post-commit hook."""
+    """The commit, with its points: they are in its committer's policy (``cancelled``) and in a post-commit hook."""
 
     def execute(self, context: Any) -> Any:
         strike("commit.begin", context)
@@ -112,8 +113,13 @@ class FaultyCommitOperator(DeltaCommitOperator):
         strike("commit.done", context)
         return result
 
-    def _policy(self) -> Any:
-        policy = super()._policy()
+    def hold(self, part: Any) -> Any:
+        return super().hold(FaultyCommitter if part is Committer else part)
+
+
+class FaultyCommitter(Committer):
+    def policy(self) -> Any:
+        policy = super().policy()
 
         def cancelled() -> bool:
             strike("commit.before_put", get_current_context())

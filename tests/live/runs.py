@@ -23,7 +23,7 @@ from live.airflow_services import Airflow
 from live.names import gate_name
 from live.tables import Table
 
-PATIENCE = 900  # seconds for any step, on two busy cores
+PATIENCE = 1800  # seconds for any step, on two busy cores beside other suites
 INTERVAL = 0.5
 ENDED = ("success", "failed")
 

@@ -77,8 +77,8 @@ def zone_needed(handle: TransactionHandle, predicate: Predicate, what: str) -> D
     """Return the error of an operation on whole partitions that cannot tell which ones a predicate selects."""
     return DeltaAnalysisException(
         f"{what}, partitions of table {handle.table} version {handle.read_version} are replaced whole, and whether "
-        f"{predicate.text} selects some of them depends on the reader's time zone: their timestamps have none. Choose a range "
-        "that ends at least 18 hours away from them, or run a DELETE first, which Spark decides.",
+        f"{predicate.text} selects some of them depends on the time zone of the reader: their timestamps have none. Choose a "
+        "range that ends at least 18 hours away from them, or run a DELETE first, which Spark decides.",
         table=handle.table,
         version=handle.read_version,
     )

@@ -121,11 +121,12 @@ _WORDS = _names(
     escape from for over partition by order both leading trailing varchar character dec numeric within group
     """
 )
+# No possessive quantifier on a group: Python before 3.11.5 matches them wrongly.
 _TOKEN = re.compile(
     r"""
-      (?P<space>\s++|--(?:[^\r\n\\]|\\(?!\n))*+)
-    | (?P<string>[rR](?:'[^']*+'|"[^"]*+")|'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")
-    | `(?P<quoted>(?:[^`]|``)*+)`
+      (?P<space>\s++|--[^\r\n\\]*+(?:\\(?!\n)[^\r\n\\]*+)*)
+    | (?P<string>[rR](?:'[^']*+'|"[^"]*+")|'[^'\\]*+(?:\\.[^'\\]*+)*'|"[^"\\]*+(?:\\.[^"\\]*+)*")
+    | `(?P<quoted>[^`]*+(?:``[^`]*+)*)`(?!`)
     | (?P<word>\w++)
     | (?P<other>/\*|.)
     """,

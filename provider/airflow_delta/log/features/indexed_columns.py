@@ -9,7 +9,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import Leaf, StructType, leaves
 
-_NAME = re.compile(r"\s*+(?:`((?:[^`]|``)++)`\s*+|([^`.,\s][^`.,]*+))([.,]|$)")
+_NAME = re.compile(r"\s*+(?:`((?:[^`]|``)[^`]*+(?:``[^`]*+)*)`(?!`)\s*+|([^`.,\s][^`.,]*+))([.,]|$)")
 
 
 def parse_column_list(text: str) -> list[tuple[str, ...]]:
