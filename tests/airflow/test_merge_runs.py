@@ -36,7 +36,7 @@ def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables,
     requests, files = [], []
     put, make = write.put_request, source_options.tempfile.mkstemp
     monkeypatch.setattr(write, "put_request", lambda log, request: requests.append(request.to_dict()) or put(log, request))
-    monkeypatch.setattr(source_options.tempfile, "mkstemp", lambda **named: files.append(made := make(**named)) or made)
+    monkeypatch.setattr(spark_properties.tempfile, "mkstemp", lambda **named: files.append(made := make(**named)) or made)
     table = Table(Path(tables) / "merges", spark)
     table.write("SELECT id, id AS v FROM range(10)")
     run = run_dag("merges")
