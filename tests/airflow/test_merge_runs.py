@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 @pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper:ResourceWarning")
 def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables, spark, monkeypatch, tmp_path):
     from airflow_delta.commands.write import plan_write as write
-    from airflow_delta.operators import source_options
+    from airflow_delta.operators import spark_properties
 
     # The separator can only come from the connection; the reader of CSV does not mind what it does not know.
     options = {"sep": "#", "vault.password": "hunter2-hunter2"}
@@ -34,7 +34,7 @@ def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables,
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").write_text("spark.airflow_delta.test.default kept")
     requests, files = [], []
-    put, make = write.put_request, source_options.tempfile.mkstemp
+    put, make = write.put_request, spark_properties.tempfile.mkstemp
     monkeypatch.setattr(write, "put_request", lambda log, request: requests.append(request.to_dict()) or put(log, request))
     monkeypatch.setattr(spark_properties.tempfile, "mkstemp", lambda **named: files.append(made := make(**named)) or made)
     table = Table(Path(tables) / "merges", spark)
