@@ -126,6 +126,12 @@ class SparkCredentialsException(SparkStorageException):
     error_class = "DELTA_SPARK_CREDENTIALS"
 
 
+class SparkVersionException(DeltaUnsupportedOperationException):
+    """Driver and cluster are of different versions of Spark or Python, and cannot work together."""
+
+    error_class = "DELTA_SPARK_VERSION_MISMATCH"
+
+
 class InvariantViolationException(DeltaError, ValueError):
     """A row breaks a NOT NULL column or another invariant of the table."""
 

@@ -77,6 +77,8 @@ PROPERTIES = [
     # connection, config_kwargs, properties
     (None, None, {"spark.master": "local[*]"}),
     ({**MASTER, "host": "spark://master", "port": 7077}, None, {"spark.master": "spark://master:7077"}),
+    ("spark://master:7077", None, {"spark.master": "spark://master:7077"}),
+    ("spark://yarn", None, {"spark.master": "yarn"}),
     ({**MASTER, "extra": {"spark.a": 1, "deploy-mode": "client"}}, None, {"spark.master": "local[3]", "spark.a": "1"}),
     (MASTER, {"spark.master": "local[1]", "spark.b": True}, {"spark.master": "local[1]", "spark.b": "True"}),
     ({"conn_type": "spark_connect", "host": "sc://connect", "port": 15002}, None, {"spark.remote": "sc://connect:15002/"}),
@@ -87,7 +89,8 @@ PROPERTIES = [
 def test_spark_properties(monkeypatch, connection, config, properties):
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     if connection:
-        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+        text = connection if isinstance(connection, str) else json.dumps(connection)
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", text)
     stage = DeltaStagePySparkOperator(task_id="stage", python_callable=only_spark, config_kwargs=config)
     found = stage.hold(TaskSession).properties()
     assert found.pop("spark.app.name").endswith("-stage")

@@ -13,7 +13,6 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import java
@@ -21,6 +20,7 @@ import pytest
 import yaml
 
 from support.building import build
+from support.documents import Block, blocks_of, shell
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -38,35 +38,6 @@ SHOWN = {
     "text",
     "yaml",
 }  # what is in none of the languages is output, or a sketch
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a document."""
-
-    path: Path
-    line: int
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path.relative_to(ROOT)}:{self.line}"
-
-
-def blocks_of(path: Path) -> Iterator[Block]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    start, fence, kind, body = 0, "", "", []
-    for number, line in enumerate(lines, 1):
-        match = re.match(r"\s*(```+)(.*)$", line)
-        if fence:
-            if match and match[1] == fence and not match[2].strip():
-                yield Block(path, start, kind, textwrap.dedent("\n".join(body)) + "\n")
-                fence = ""
-            else:
-                body.append(line)
-        elif match:
-            start, fence, kind, body = number, match[1], match[2].strip(), []
-    assert not fence, f"{path}:{start}: a block without an end"
 
 
 BLOCKS = [block for path in DOCUMENTS for block in blocks_of(path)]
@@ -330,14 +301,6 @@ def test_the_quick_start_as_written(tmp_path):
     wheels = build(tmp_path / "build", "--wheel")
     folder = tmp_path / "newcomer"
     folder.mkdir()
-    script = ["set -euo pipefail"]
-    for block in blocks_of(QUICK_START):
-        if block.kind == "bash":
-            script.append(block.text)
-        elif block.kind == "python":
-            name = re.match(r"# (\S+\.py)\n", block.text)
-            assert name, f"{block} does not say what to save it as"
-            script.append(f"cat > {name[1]} <<'END_OF_FILE'\n{block.text}END_OF_FILE\n")
     # The wheel of this tree, and versions that are known to work together; a newcomer's python3 is this one.
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -350,7 +313,14 @@ def test_the_quick_start_as_written(tmp_path):
         PATH=f"{programs}{os.pathsep}{os.environ['PATH']}",
     )
     done = subprocess.run(
-        ["bash"], input="\n".join(script), cwd=folder, env=env, capture_output=True, text=True, timeout=3000, check=False
+        ["bash"],
+        input=shell(list(blocks_of(QUICK_START))),
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
     pattern = r"version (\d+), (\d+) rows"

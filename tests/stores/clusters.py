@@ -13,22 +13,43 @@ from typing import Any, Self
 
 import pyspark
 
-from stores.install import HADOOP_JARS
-from stores.process import LOOPBACK, Service, free_port
+from stores.install import AWS_JARS, HADOOP_JARS, PYTHON
+from stores.process import LOOPBACK, Service, free_port, listens
 
 HERE = Path(__file__).parent
 SPARK_HOME = Path(pyspark.__file__).parent
+CLUSTER_PYTHON = PYTHON / "bin" / "python"
+"""Python of the clusters: it has neither Airflow nor this project nor PySpark, only what Spark brings."""
+
 ENVIRONMENT = {
     "SPARK_HOME": str(SPARK_HOME),
     "SPARK_LOCAL_IP": LOOPBACK,
     "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC",
-    "PYSPARK_PYTHON": sys.executable,
+    "PYSPARK_PYTHON": str(CLUSTER_PYTHON),
+    "PATH": f"{CLUSTER_PYTHON.parent}{os.pathsep}{os.environ['PATH']}",
     # Else Spark puts a Connect client, or a foreign configuration, into every process.
     "SPARK_REMOTE": None,
     "SPARK_CONF_DIR": None,
     "HADOOP_CONF_DIR": None,
 }
+
+
+SMALL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+    # Code that runs a few times is not worth a second compiler.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""Properties of small applications."""
+
+WITH_S3 = dict.fromkeys(("spark.driver.extraClassPath", "spark.executor.extraClassPath"), f"{AWS_JARS}/*")
+"""S3's connector as on a cluster whose machines have it: nothing is copied for each application."""
 
 
 class StandaloneCluster:
@@ -38,16 +59,21 @@ class StandaloneCluster:
     :param workers: how many.
     :param cores: of each worker.
     :param memory: of each worker, for its executors.
+    :param spark_home: another Spark.
     """
 
-    def __init__(self, directory: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
+    def __init__(
+        self, directory: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g", spark_home: Path = SPARK_HOME
+    ) -> None:
         self.port, self._page = free_port(), free_port()
         self.url = f"spark://{LOOPBACK}:{self.port}"
+        self._spark_class = spark_home / "bin" / "spark-class"
+        self._environment = {**ENVIRONMENT, "SPARK_HOME": str(spark_home)}
         argv = [
-            SPARK_HOME / "bin" / "spark-class", "org.apache.spark.deploy.master.Master",
+            self._spark_class, "org.apache.spark.deploy.master.Master",
             "--host", LOOPBACK, "--port", self.port, "--webui-port", self._page,
         ]  # fmt: skip
-        self.master = Service("spark-master", argv, directory, lambda: self.state["status"] == "ALIVE", ENVIRONMENT)
+        self.master = Service("spark-master", argv, directory, lambda: self.state["status"] == "ALIVE", self._environment)
         self.workers = [self._worker(directory, number, cores, memory) for number in range(workers)]
         self.startup_seconds = 0.0
         self._running = ExitStack()
@@ -56,10 +82,10 @@ class StandaloneCluster:
         port, work = free_port(), directory / f"work-{number}"
         work.mkdir(exist_ok=True)
         argv = [
-            SPARK_HOME / "bin" / "spark-class", "org.apache.spark.deploy.worker.Worker", "--host", LOOPBACK, "--port", port,
+            self._spark_class, "org.apache.spark.deploy.worker.Worker", "--host", LOOPBACK, "--port", port,
             "--webui-port", free_port(), "--cores", cores, "--memory", memory, "--work-dir", work, self.url,
         ]  # fmt: skip
-        return Service(f"spark-worker-{number}", argv, directory, lambda: port in self.alive, ENVIRONMENT)
+        return Service(f"spark-worker-{number}", argv, directory, lambda: port in self.alive, self._environment)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -75,6 +101,11 @@ class StandaloneCluster:
     def alive(self) -> list[int]:
         """The ports of the workers that the master counts on."""
         return [worker["port"] for worker in self.state["workers"] if worker["state"] == "ALIVE"]
+
+    @property
+    def applications(self) -> int:
+        """How many applications have registered."""
+        return len(self.state["activeapps"]) + len(self.state["completedapps"])
 
     @property
     def memory(self) -> int:
@@ -107,6 +138,15 @@ class MiniCluster(Service):
         """Start the cluster."""
         return super().start(timeout)
 
+    def applications(self) -> dict[str, str]:
+        """Return the state of YARN's applications by id."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(
+            f"http://{self.setting('yarn.resourcemanager.webapp.address')}/ws/v1/cluster/apps", timeout=30
+        ) as answer:
+            found = json.load(answer)["apps"] or {"app": []}
+        return {app["id"]: app["state"] for app in found["app"]}
+
     def setting(self, name: str) -> str:
         """Return a setting of the running cluster."""
         from xml.etree import ElementTree
@@ -118,7 +158,29 @@ class MiniCluster(Service):
         raise KeyError(name)
 
 
-def submit_environment(**more: str) -> dict[str, str]:
-    """Return the environment of ``spark-submit``."""
-    merged: Mapping[str, str | None] = {**os.environ, **ENVIRONMENT, **more}
-    return {key: value for key, value in merged.items() if value is not None}
+class ConnectServer(Service):
+    """A Spark Connect server with a small Spark of its own.
+
+    :param properties: of Spark.
+    """
+
+    def __init__(self, directory: Path, properties: Mapping[str, str], *, spark_home: Path = SPARK_HOME) -> None:
+        self.port = free_port()
+        settings = {
+            **SMALL,
+            "spark.connect.grpc.binding.address": LOOPBACK,
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            **properties,
+        }
+        argv = [
+            spark_home / "bin" / "spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
+            "--master", "local[2]", *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+        ]  # fmt: skip
+        environment = {**ENVIRONMENT, "SPARK_HOME": str(spark_home), "SPARK_DAEMON_MEMORY": "768m"}
+        super().__init__("spark-connect", argv, directory, lambda: listens(self.port), environment)
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The connection as a user writes it."""
+        return {"conn_type": "spark_connect", "host": f"sc://{LOOPBACK}", "port": self.port}

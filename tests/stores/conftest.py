@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stores.airflow_home import AirflowHome
 from stores.install import PROGRAMS
 from stores.proxy import FaultProxy
 from stores.servers import STORES, Versitygw
@@ -69,6 +70,21 @@ def store(request: pytest.FixtureRequest, stores: Running) -> Any:
 @pytest.fixture(scope="session")
 def versitygw(stores: Running) -> Versitygw:
     return stores["s3"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="session")
+def _airflow_home(tmp_path_factory: pytest.TempPathFactory) -> AirflowHome:
+    return AirflowHome(tmp_path_factory.mktemp("airflow"))
+
+
+@pytest.fixture
+def airflow(installed: None, _airflow_home: AirflowHome, tmp_path: Path) -> Iterator[AirflowHome]:
+    """An Airflow that has run nothing."""
+    home = tmp_path / "airflow"
+    home.mkdir()
+    airflow = AirflowHome(home, _airflow_home)
+    yield airflow
+    airflow.close()
 
 
 @pytest.fixture(scope="session")

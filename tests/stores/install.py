@@ -1,4 +1,4 @@
-"""Install the servers of tests/stores into .cache/stores, each in a pinned version: ``python tests/stores/install.py``.
+"""Install the servers of tests/stores into .cache/stores, each in a pinned version: ``python tests/stores/install.py [PART...]``.
 
 What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
 Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy
@@ -7,6 +7,7 @@ is the one in PySpark, and needs Java (JAVA_HOME or the PATH).
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -30,13 +31,17 @@ NPM = PLACE / "npm"
 
 GCS_CONNECTOR = JARS / "gcs" / "gcs-connector-4.0.4-shaded.jar"
 HADOOP_JARS = JARS / "minicluster"
+AWS_JARS = PLACE / "aws"
+OLDEST_SPARK = PLACE / "pyspark-4.0" / "pyspark"
+"""The oldest Spark that is supported, for clusters that are not of the worker's version."""
 
 PROGRAMS = {
     "versitygw": BIN / "versitygw",
     "fake-gcs-server": BIN / "fake-gcs-server",
     "azurite": NPM / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js",
     "node": PYTHON / "bin" / "node",
-    "gcp-storage-emulator": PYTHON / "bin" / "gcp-storage-emulator",
+    "hadoop-aws": AWS_JARS / "hadoop-aws-3.5.0.jar",
+    "PySpark 4.0": OLDEST_SPARK / "bin" / "spark-submit",
 }
 
 
@@ -62,19 +67,38 @@ def npm() -> None:
     path = f"{PYTHON / 'bin'}{os.pathsep}{os.environ['PATH']}"
     _run(
         str(PYTHON / "bin" / "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error",
-        "--prefix", str(NPM), PATH=path,
+        "--prefix", str(NPM.resolve()), PATH=path,
     )  # fmt: skip
 
 
 def jars() -> None:
     """Fetch the JARs of ivy.xml, a folder for each of its configurations."""
+    _ivy(HERE / "ivy.xml", JARS, "[conf]/[artifact]-[revision](-[classifier]).[ext]")
+
+
+def _ivy(file: Path, place: Path, pattern: str) -> None:
     import pyspark
 
     [ivy] = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
-    shutil.rmtree(JARS, ignore_errors=True)
-    pattern = f"{JARS}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
-    _run(str(java), "-jar", str(ivy), "-ivy", str(HERE / "ivy.xml"), "-error", "-retrieve", pattern)
+    shutil.rmtree(place, ignore_errors=True)
+    command = [str(java), "-jar", str(ivy), "-ivy", str(file), "-error", "-retrieve", f"{place}/{pattern}"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # dots for every kilobyte
+
+
+def aws() -> None:
+    """Fetch the connector to S3 of the pinned PySpark's Hadoop, and what it needs."""
+    _ivy(HERE / "ivy-aws.xml", AWS_JARS, "[artifact]-[revision].[ext]")
+
+
+def oldest_spark() -> None:
+    """Install the oldest PySpark beside the one that the tests use."""
+    place = OLDEST_SPARK.parent
+    shutil.rmtree(place, ignore_errors=True)
+    _run(
+        str(PYTHON / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check",
+        "--no-deps", "--require-hashes", "--target", str(place), "-r", str(HERE / "requirements-spark-4.0.txt"),
+    )  # fmt: skip
 
 
 STEPS: dict[str, tuple[Callable[[], None], str]] = {
@@ -82,6 +106,8 @@ STEPS: dict[str, tuple[Callable[[], None], str]] = {
     "versitygw": (lambda: go(VERSITYGW), VERSITYGW),
     "fake-gcs-server": (lambda: go(FAKE_GCS_SERVER), FAKE_GCS_SERVER),
     "jars": (jars, (HERE / "ivy.xml").read_text()),
+    "aws": (aws, (HERE / "ivy-aws.xml").read_text()),
+    "pyspark-4.0": (oldest_spark, (HERE / "requirements-spark-4.0.txt").read_text()),
     "npm": (npm, (HERE / "npm" / "package-lock.json").read_text()),
 }
 """What is done for each part, and what it depends on."""
@@ -91,20 +117,27 @@ def _run(*command: str, **environment: str) -> None:
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env={**os.environ, **environment})
 
 
-def main() -> None:
+def main(*parts: str) -> None:
+    """Install these parts, by default all of them."""
     PLACE.mkdir(parents=True, exist_ok=True)
-    for name, (step, wanted) in STEPS.items():
-        stamp = PLACE / f"{name}.installed"
-        digest = hashlib.sha256(wanted.encode()).hexdigest()
-        if stamp.exists() and stamp.read_text() == digest:
-            continue
-        stamp.unlink(missing_ok=True)
-        begun = time.monotonic()
-        print(f"Installing {name} for the tests with object stores", flush=True)
-        step()
-        stamp.write_text(digest)  # last: an interrupted installation is done again
-        print(f"    took {time.monotonic() - begun:.0f} s", flush=True)
+    with (PLACE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two suites may begin at once
+        for name in parts or STEPS:
+            _install(name, *STEPS[name])
+
+
+def _install(name: str, step: Callable[[], None], wanted: str) -> None:
+    stamp = PLACE / f"{name}.installed"
+    digest = hashlib.sha256(wanted.encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    stamp.unlink(missing_ok=True)
+    begun = time.monotonic()
+    print(f"Installing {name} for the tests with object stores", flush=True)
+    step()
+    stamp.write_text(digest)  # last: an interrupted installation is done again
+    print(f"    took {time.monotonic() - begun:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

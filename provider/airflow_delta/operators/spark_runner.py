@@ -11,6 +11,7 @@ from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
+from airflow_delta.operators.spark_connection import check_submission
 from airflow_delta.operators.spark_properties import check_no_packages, properties_file, submit_defaults, submit_error
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.spark_storage import SparkStorage
@@ -83,6 +84,7 @@ class SparkRunner(TaskSession):
         :param secrets: returns secret Spark properties for a submitted application.
         :return: the request that was worked on, and the report.
         """
+        self._check()
         store = _state_store() if self.submits else None
         if store is None:
             return request, self.run(log, request, source, secrets)
@@ -107,6 +109,7 @@ class SparkRunner(TaskSession):
     ) -> StageReport:
         """Have Spark work on a request; ``source`` and ``secrets`` as for :meth:`work_on`."""
         if self.submits:
+            self._check()
             return self._submit(log, request, secrets() if secrets is not None else {})
         from airflow_delta.spark.operations import run_operation
 
@@ -116,6 +119,17 @@ class SparkRunner(TaskSession):
     def worker(self, log: DeltaLog, stack: ExitStack) -> Callable[[StageRequest], StageReport]:
         """Return a function that runs requests on Spark, in one session or as applications."""
         return (lambda request: self.run(log, request)) if self.submits else super().worker(log, stack)
+
+    def _check(self) -> None:
+        """Refuse what cannot be submitted, before anything is written."""
+        if self.submits:
+            from airflow_delta.spark.package import application_path
+
+            given = self.spark_submit or {}
+            check_no_packages(self.spark_packages)
+            check_submission(
+                self.spark_conn_id, self.application or application_path(), given.get("deploy_mode"), given.get("conf")
+            )
 
     def _submit(self, log: DeltaLog, request: StageRequest, secrets: Mapping[str, str]) -> StageReport:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -132,16 +146,16 @@ class SparkRunner(TaskSession):
             raise DeltaIllegalStateException(
                 f"The task {self.task.task_id!r} was told to stop before it submitted its application."
             )
-        check_no_packages(self.spark_packages)
         storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
         defaults = submit_defaults(self.spark_conn_id, storage)
         given = options.pop("properties_file", None)
         try:
             with properties_file(secrets, given, defaults, conf) as properties, spark_work(self.task.log, log, request):
-                self._submitting = SparkSubmitHook(
+                self._submitting = hook = SparkSubmitHook(
                     conn_id=self.spark_conn_id, conf=conf, py_files=py_files, properties_file=properties, **options
                 )
-                self._submitting.submit(self.application or application_path())
+                hook.submit(self.application or application_path())
+                _follow(hook)
         except Exception as failure:
             found = reported_error(log, request) or submit_error(failure, storage.uri)
             if found is None:
@@ -150,6 +164,14 @@ class SparkRunner(TaskSession):
         finally:
             self._submitting = None
         return read_report(log, request)
+
+
+def _follow(hook: Any) -> None:
+    """Wait for the driver where ``spark-submit`` does not: ``yarn_track_via_rm_api``, ``track_driver_via_k8s_api``."""
+    if hook._should_track_yarn_application_via_rm_api():
+        hook._start_yarn_application_status_tracking(hook._yarn_application_id)
+    elif hook._should_track_driver_via_k8s_api():
+        hook._poll_k8s_driver_via_api()
 
 
 def _state_store() -> Any:

@@ -17,6 +17,7 @@ from airflow_delta.operators.base import Part
 from airflow_delta.operators.kill import SessionKiller
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
+from airflow_delta.operators.spark_connection import spark_extras, spark_master
 from airflow_delta.operators.spark_packages import check_pyspark, with_packages
 from airflow_delta.operators.spark_storage import SparkStorage
 
@@ -84,7 +85,7 @@ class TaskSession(Part):
         try:
             if self.task.is_cancelled:  # there was nothing to interrupt while the session was being made
                 raise DeltaIllegalStateException(f"The task {self.task.task_id!r} was told to stop before its Spark work began.")
-            with storage.in_session(spark, made=active is None), storage_errors(storage.uri):
+            with storage.in_session(spark, made=active is None), typed_errors(storage.uri):
                 yield spark
         finally:
             killer.done()
@@ -132,7 +133,7 @@ class TaskSession(Part):
             if conn.conn_type == SparkConnectHook.conn_type:
                 url = SparkConnectHook(self.spark_conn_id).get_connection_url()
             elif conn.host:
-                url = f"{conn.host}:{conn.port}" if conn.port else conn.host
+                url = spark_master(conn)
             properties.update(spark_extras(conn))
         if url.startswith("sc://"):
             properties["spark.remote"] = url
@@ -142,19 +143,14 @@ class TaskSession(Part):
         return {key: str(value) for key, value in properties.items()}
 
 
-def spark_extras(conn: Any) -> dict[str, Any]:
-    """Return the Spark properties in the extra of a Spark connection."""
-    return {key: value for key, value in conn.extra_dejson.items() if key.startswith("spark.")}
-
-
 @contextmanager
-def storage_errors(uri: str) -> Iterator[None]:
-    """Raise the typed error if Spark cannot reach the table's store as it is set up."""
+def typed_errors(uri: str) -> Iterator[None]:
+    """Raise the typed error if Spark cannot work, or reach the table's store, as it is set up."""
     try:
         yield
     except Exception as error:
-        from airflow_delta.spark.connectors import storage_error
+        from airflow_delta.spark.failures import typed_error
 
-        if (typed := storage_error(error, uri)) is None:
+        if (typed := typed_error(error, uri)) is None:
             raise
         raise typed from error

@@ -14,6 +14,7 @@ from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
+from airflow_delta.operators.spark_connection import check_submission
 from airflow_delta.operators.spark_properties import properties_file, submit_defaults, submit_error
 from airflow_delta.operators.spark_storage import SparkStorage
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
@@ -110,6 +111,7 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         from airflow_delta.commands.write.plan_write import plan_stage
 
         work, write = self.hold(StageWork), WriteOptions.of(self)
+        check_submission(self.spark_conn_id, self.application, self._deploy_mode, self.conf)
         work.open(context)
         if (done := work.report_if_committed(write.mode)) is not None:
             return done

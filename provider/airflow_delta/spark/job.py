@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, StagingException
 from airflow_delta.masking import masked
-from airflow_delta.spark.connectors import storage_error
+from airflow_delta.spark.failures import typed_error
 from airflow_delta.spark.operations import run_operation
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.read import read_scan_plan
@@ -84,7 +84,7 @@ class DeltaStage:
         try:
             report = work()
         except Exception as raised:
-            error = storage_error(raised, self.request.table) or raised
+            error = typed_error(raised, self.request.table) or raised
             # Database drivers, for example, repeat the URL.
             message = masked(getattr(error, "message", None) or str(error), _secrets(self.spark))
             self._leave(

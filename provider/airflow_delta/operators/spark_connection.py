@@ -1,0 +1,52 @@
+"""What a Spark connection says, read alike by sessions and by submitted applications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+_DEPLOY_MODE = "spark.submit.deployMode"
+
+
+def spark_master(conn: Any) -> str:
+    """Return the master of a connection as Airflow's ``SparkSubmitHook`` does, also of one that is written as a URI."""
+    whole = "://" in conn.host or (conn.conn_type == "spark" and not conn.port)
+    master = conn.host if whole else f"{conn.conn_type}://{conn.host}"
+    return f"{master}:{conn.port}" if conn.port else str(master)
+
+
+def spark_extras(conn: Any) -> dict[str, Any]:
+    """Return the Spark properties in the extra of a Spark connection."""
+    return {key: value for key, value in conn.extra_dejson.items() if key.startswith("spark.")}
+
+
+def check_submission(spark_conn_id: str, application: str, deploy_mode: str | None, conf: Mapping[str, Any] | None) -> None:
+    """Refuse a submission that cannot succeed.
+
+    :param deploy_mode: that of the task; default: the connection's.
+    :raises DeltaIllegalArgumentException: if the connection is one of Spark Connect, or the application's Python driver would
+        have to run on a standalone cluster.
+    """
+    try:
+        conn = BaseHook.get_connection(spark_conn_id)
+    except AirflowNotFoundException:  # Airflow's hook submits to YARN then
+        return
+    if conn.conn_type == SparkConnectHook.conn_type:
+        raise DeltaIllegalArgumentException(
+            f"The connection {spark_conn_id!r} is one of Spark Connect, which takes sessions, not applications. Submit to a "
+            "connection of type spark, or leave spark_submit and application out to work in a session."
+        )
+    extra = conn.extra_dejson
+    mode = deploy_mode or extra.get("deploy-mode") or (conf or {}).get(_DEPLOY_MODE) or extra.get(_DEPLOY_MODE)
+    master = spark_master(conn) if conn.host else ""
+    if mode == "cluster" and master.startswith("spark://") and application.endswith(".py"):
+        raise DeltaIllegalArgumentException(
+            f"Spark cannot run the driver of a Python application on the standalone cluster {master}. Set the deploy mode of "
+            f"the connection {spark_conn_id!r} to 'client'; cluster mode needs YARN or Kubernetes."
+        )

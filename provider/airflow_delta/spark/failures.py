@@ -1,0 +1,15 @@
+"""What Spark's errors mean, where its author can do something about it: typed errors that say what."""
+
+from __future__ import annotations
+
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.spark.connectors import storage_error
+from airflow_delta.spark.mixed_versions import version_error
+
+
+def typed_error(error: BaseException | str, uri: str = "") -> DeltaError | None:
+    """Return the typed error if Spark cannot work as it is set up; ``None`` for any other error.
+
+    :param uri: the table's location for Spark.
+    """
+    return storage_error(error, uri) or version_error(error, uri)

@@ -1,0 +1,90 @@
+"""Run a Dag of ``dags/`` through a real Airflow, in this process: ``run_dag.py init | run DAG | retry DAG``.
+
+``retry`` does what the scheduler does when the worker of a running task is lost: it queues the next try, and goes on. The last
+line of the output is ``RESULT`` and JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+DATE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def dag_of(name: str) -> Any:
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(dag_folder=str(Path(__file__).parent / "dags" / "cluster_dags.py"))
+    assert not bag.import_errors, bag.import_errors
+    return bag.dags[name]
+
+
+def retry(dag: Any) -> Any:
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk.definitions.dag import _run_task
+    from airflow.serialization.serialized_objects import DagSerialization
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from sqlalchemy import select
+
+    with create_session() as session:
+        dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == dag.dag_id))
+        dag_run.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        [lost] = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == TaskInstanceState.RUNNING]
+        lost.prepare_db_for_next_try(session)
+        lost.state = None
+        dag_run.state = DagRunState.RUNNING
+        session.commit()
+        while dag_run.state == DagRunState.RUNNING:
+            session.expire_all()
+            for ti in dag_run.update_state(session=session)[0]:
+                ti.try_number += 1
+                ti.state = TaskInstanceState.SCHEDULED
+            session.commit()
+            scheduled = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == TaskInstanceState.SCHEDULED]
+            for ti in scheduled:
+                _run_task(ti=ti, task=dag.task_dict[ti.task_id])
+    return dag_run
+
+
+def result(dag_run: Any) -> dict[str, Any]:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.merge(dag_run).get_task_instances(session=session)
+        rows = session.scalars(
+            select(XComModel).where(
+                XComModel.dag_id == dag_run.dag_id, XComModel.run_id == dag_run.run_id, XComModel.key == "return_value"
+            )
+        )
+        return {
+            "state": str(dag_run.state),
+            "tasks": {ti.task_id: [str(ti.state), ti.try_number] for ti in found},
+            "xcoms": {row.task_id: XComModel.deserialize_value(row) for row in rows},
+        }
+
+
+def main() -> None:
+    what, *names = sys.argv[1:]
+    if what == "init":
+        from airflow.utils.db import initdb
+
+        initdb()
+        return
+    from airflow.sdk.execution_time import supervisor
+
+    supervisor.in_process_api_server = functools.cache(supervisor.in_process_api_server)
+    dag = dag_of(names[0])
+    dag_run = retry(dag) if what == "retry" else dag.test(logical_date=DATE, run_after=DATE)
+    print("\nRESULT " + json.dumps(result(dag_run), default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main()
