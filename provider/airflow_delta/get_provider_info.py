@@ -74,6 +74,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Empty: Spark gets those of this connection. own: it has its own.",
                         "schema": {"type": ["string", "null"], "enum": ["own", None]},
                     },
+                    "spark_packages": {
+                        "label": "Packages of Spark",
+                        "description": "auto: the connector to the store. Or Maven coordinates. Empty: Spark has its own.",
+                        "schema": {"type": ["string", "null"]},
+                    },
                 },
             }
         ],

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.log import DeltaLog
 from airflow_delta.operators import kill
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.kill import SessionKiller, within
@@ -158,12 +159,13 @@ class TestWithSpark:
         script = """
             import signal
             import time
+            from airflow_delta.log import DeltaLog
             from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
             from airflow_delta.operators.spark_session import TaskSession
 
             operator = DeltaStagePySparkOperator(task_id="stage", python_callable=lambda: None)
             signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
-            with operator.hold(TaskSession).session() as spark:
+            with operator.hold(TaskSession).session(DeltaLog.for_table("/lake/t")) as spark:
                 print("jvm", spark.sparkContext._gateway.proc.pid, flush=True)
                 spark.range(4).repartition(4).rdd.foreach(lambda row: time.sleep(300))
         """
@@ -185,5 +187,6 @@ class TestWithSpark:
     def test_told_to_stop_before_the_session_was_there(self):
         operator = DeltaStagePySparkOperator(task_id="stage", python_callable=lambda: None)
         operator.on_kill()
-        with pytest.raises(DeltaIllegalStateException, match="told to stop"), operator.hold(TaskSession).session():
+        session = operator.hold(TaskSession).session(DeltaLog.for_table("/lake/t"))
+        with pytest.raises(DeltaIllegalStateException, match="told to stop"), session:
             pytest.fail("the work began")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.log import DeltaLog
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.spark_packages import check_pyspark
 from airflow_delta.operators.spark_session import TaskSession
@@ -47,5 +48,6 @@ def test_another_release_stops_the_task(install, full: str, client: str, wanted:
     install(pyspark=full, pyspark_client=client)
     task = DeltaStagePySparkOperator(task_id="stage", python_callable=lambda: None, transaction={})
     said = f"pyspark {full} and pyspark-client {client}.*pyspark=={wanted}"
-    with pytest.raises(DeltaIllegalStateException, match=said), task.hold(TaskSession).session():
+    session = task.hold(TaskSession).session(DeltaLog.for_table("/lake/t"))
+    with pytest.raises(DeltaIllegalStateException, match=said), session:
         pytest.fail("a session was made")

@@ -48,6 +48,8 @@ class AirflowHome:
         self.variables: dict[str, str] = {}
         self.spark_home = SPARK_HOME
         """Where ``spark-submit`` is."""
+        self.dags = HERE / "dags" / "cluster_dags.py"
+        """The file of Dags."""
         self.python_path: list[str] = []
         """Where Python looks for packages first."""
         self._started: list[subprocess.Popen[bytes]] = []
@@ -68,7 +70,7 @@ class AirflowHome:
         bundle = {
             "name": "clusters",
             "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
-            "kwargs": {"path": str(HERE / "dags")},
+            "kwargs": {"path": str(self.dags.parent)},
         }
         return inherited | {
             "AIRFLOW_HOME": str(self.directory),
@@ -76,6 +78,7 @@ class AirflowHome:
             "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.directory}/airflow.db",
             "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+            "DAGS": str(self.dags),
             "NO_PROXY": "127.0.0.1,localhost",
             "PATH": os.pathsep.join((str(self.spark_home / "bin"), str(Path(sys.executable).parent), os.environ["PATH"])),
             "PYTHONPATH": os.pathsep.join((*self.python_path, str(ROOT / "provider"), str(ROOT / "tests"))),

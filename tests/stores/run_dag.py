@@ -1,4 +1,4 @@
-"""Run a Dag of ``dags/`` through a real Airflow, in this process: ``run_dag.py init | run DAG | retry DAG``.
+"""Run a Dag of the file ``DAGS`` through a real Airflow, in this process: ``run_dag.py init | run DAG | retry DAG``.
 
 ``retry`` does what the scheduler does when the worker of a running task is lost: it queues the next try, and goes on. The last
 line of the output is ``RESULT`` and JSON.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 DATE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -19,7 +19,7 @@ DATE = datetime(2026, 1, 1, tzinfo=UTC)
 def dag_of(name: str) -> Any:
     from airflow.dag_processing.dagbag import DagBag
 
-    bag = DagBag(dag_folder=str(Path(__file__).parent / "dags" / "cluster_dags.py"))
+    bag = DagBag(dag_folder=os.environ["DAGS"])
     assert not bag.import_errors, bag.import_errors
     return bag.dags[name]
 

@@ -242,10 +242,10 @@ def s3_options(url: str, access_key: str, secret_key: str) -> dict[str, str]:
     }
 
 
-def make_bucket(options: Mapping[str, str]) -> str:
+def make_bucket(options: Mapping[str, str], name: str | None = None) -> str:
     """Make an S3 bucket and return its name."""
     client = s3_client(options)
-    name = f"lake-{uuid.uuid4().hex[:12]}"
+    name = name or f"lake-{uuid.uuid4().hex[:12]}"
     client.create_bucket(Bucket=name)
     client.close()
     return name

@@ -40,7 +40,7 @@ _CREDENTIALS = {
     S3: ("aws_access_key_id", "aws_secret_access_key"),
     AZURE: ("azure_storage_account_name", "azure_storage_account_key"),
 }
-_FIELDS = ("base_path", "storage_options", "spark_credentials", *CONN_TYPES.values())
+_FIELDS = ("base_path", "storage_options", "spark_credentials", "spark_packages", *CONN_TYPES.values())
 
 
 class ConnectionFields:
@@ -95,6 +95,19 @@ class ConnectionFields:
             raise DeltaIllegalArgumentException(
                 f"spark_credentials of the connection {self.conn_id!r} is {value!r}. Leave it empty to give Spark this "
                 f"connection's credentials, or set it to {OWN!r}."
+            )
+        return value
+
+    @cached_property
+    def spark_packages(self) -> str | None:
+        """Maven coordinates for Spark, or ``auto``.
+
+        :raises DeltaIllegalArgumentException: if it is not text.
+        """
+        value = self.extra.get("spark_packages") or None
+        if value is not None and not isinstance(value, str):
+            raise DeltaIllegalArgumentException(
+                f"spark_packages of {self._whose} is {value!r}. Set it to 'auto', or to Maven coordinates, separated by commas."
             )
         return value
 
@@ -194,7 +207,7 @@ class ConnectionFields:
                 f"The extra of {self._whose} has unknown keys: {', '.join(unknown)}. Known are {', '.join(_FIELDS)}. Options of "
                 "the store (AWS_REGION, ...) go into storage_options."
             )
-        _ = self.spark_credentials, self._cloud_conn_id, self.given_options
+        _ = self.spark_credentials, self.spark_packages, self._cloud_conn_id, self.given_options
         kind = _kind_of_base(self.base_path)
         for field in ("login", "password"):
             if kind is not None and kind not in _CREDENTIALS and getattr(self.connection, field):

@@ -43,15 +43,20 @@ def check_pyspark() -> None:
     logger.warning("%s", message)
 
 
-def with_packages(properties: Mapping[str, str], packages: str | None, uri: str) -> dict[str, str]:
-    """Return the properties of a session with the packages that it is to load.
+def with_packages(
+    properties: Mapping[str, str], packages: str | None, uri: str, *, of_connection: bool = False
+) -> dict[str, str]:
+    """Return the properties of a session or an application with the packages that it is to load.
 
     :param packages: Maven coordinates, or ``auto`` for the connector to the store of a location.
+    :param of_connection: they come from the table's connection, which also serves sessions that are not of this process.
     :raises DeltaIllegalArgumentException: if the session is not of this process.
     """
     if not packages:
         return dict(properties)
     if "spark.remote" in properties:
+        if of_connection:
+            return dict(properties)
         raise DeltaIllegalArgumentException(
             f"spark_packages is {packages!r}, but this session is on a Spark Connect server. Start the server with the packages."
         )

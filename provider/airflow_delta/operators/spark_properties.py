@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.spark_connection import spark_extras
+from airflow_delta.operators.spark_packages import with_packages
 from airflow_delta.operators.spark_storage import has_own_s3a
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def submit_defaults(spark_conn_id: str, storage: SparkStorage) -> Defaults:
     except AirflowNotFoundException:  # Airflow's hook submits to YARN then
         extras = {}
     mask_settings(extras)
-    return storage.properties(), {name: _text(value) for name, value in extras.items()}
+    own = {name: _text(value) for name, value in extras.items()}
+    return storage.properties(), with_packages(own, storage.packages, storage.uri, of_connection=True)
 
 
 def submit_error(failure: Exception, uri: str) -> DeltaError | None:

@@ -43,7 +43,7 @@ class TaskSession(Part):
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
     :param spark_credentials: ``own`` if Spark has credentials of its own; by default it gets those of the table's connection.
     :param spark_packages: Maven coordinates to load into a session of this process; ``auto``: the connector to the table's store
-        in the version of the installed Spark. (templated)
+        in the version of the installed Spark; default: what the table's connection says. (templated)
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ("spark_conn_id", "config_kwargs", "spark_table_uri", "spark_packages")
@@ -77,8 +77,11 @@ class TaskSession(Part):
         storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
         active = SparkSession.getActiveSession()
         builder = SparkSession.builder
-        packages = self.spark_packages if active is None else None  # a JVM that runs loads no more
-        for key, value in with_packages(self.properties(), packages, storage.uri).items():
+        properties = self.properties()
+        if active is None:  # a JVM that runs loads no more
+            packages = self.spark_packages or storage.packages
+            properties = with_packages(properties, packages, storage.uri, of_connection=not self.spark_packages)
+        for key, value in properties.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.task.log)

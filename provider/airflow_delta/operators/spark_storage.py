@@ -80,6 +80,11 @@ class SparkStorage:
             )
         return cls(spark_table(log, uri), log.store.connection, _roots(request), own=spark_credentials == OWN)
 
+    @property
+    def packages(self) -> str | None:
+        """What the table's connection has Spark load: Maven coordinates, or ``auto``."""
+        return DeltaHook(self.conn_id).fields.spark_packages if self.conn_id is not None else None
+
     def settings(self, key_file: Callable[[str], str] | None = None) -> dict[str, str]:
         """Return Hadoop's settings, and mask their values in task logs from here on.
 

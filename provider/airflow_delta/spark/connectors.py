@@ -104,7 +104,7 @@ def _no_connector(scheme: str, what: str, uri: str) -> MissingSparkConnectorExce
         way_out = f"Hadoop's scheme for this store is {kind}://."
     else:
         jar = coordinate(scheme, hadoop_version())
-        way_out = f"Add {jar} to the packages of Spark (in a session of the worker also: spark_packages='auto')." if jar else ""
+        way_out = f"Add {jar} to the packages of Spark (spark_packages='auto' in the delta connection does)." if jar else ""
     page = f" See {PAGES[kind]}." if kind in PAGES else ""
     return MissingSparkConnectorException(
         f"Spark has no connector for the store of {uri or f'{scheme}://'}: {what}. {way_out}{page}", table=uri or None
