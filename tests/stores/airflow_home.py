@@ -56,6 +56,13 @@ class AirflowHome:
         else:
             shutil.copy(template.directory / "airflow.db", directory / "airflow.db")
 
+    def copy(self, directory: Path) -> AirflowHome:
+        """Return another home with the same connections, whose database has no runs; it is closed with this one."""
+        directory.mkdir()
+        home = AirflowHome(directory, self)
+        home.variables, home._started = dict(self.variables), self._started
+        return home
+
     def connect(self, name: str, connection: Mapping[str, Any] | str) -> None:
         """Define a connection."""
         self.variables[f"AIRFLOW_CONN_{name.upper()}"] = connection if isinstance(connection, str) else json.dumps(connection)

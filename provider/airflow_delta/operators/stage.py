@@ -190,7 +190,7 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
                 super().execute(context)
         except Exception as failure:
             worked_on = request if (found := resumed()) is None else read_request(log, found)
-            typed = reported_error(log, worked_on) or submit_error(failure, storage.uri)
+            typed = reported_error(log, worked_on) or submit_error(failure, storage.uri, self.spark_conn_id)
             if typed is None:
                 raise
             raise typed from failure
