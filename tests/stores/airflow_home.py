@@ -19,7 +19,7 @@ from stores.clusters import SPARK_HOME
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-TIMEOUT = 420
+TIMEOUT = 1200
 
 
 @dataclass
