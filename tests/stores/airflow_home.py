@@ -19,7 +19,7 @@ from stores.clusters import SPARK_HOME
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-TIMEOUT = 420
+TIMEOUT = 1200
 
 
 @dataclass
@@ -57,6 +57,13 @@ class AirflowHome:
             self._process("init").communicate()
         else:
             shutil.copy(template.directory / "airflow.db", directory / "airflow.db")
+
+    def copy(self, directory: Path) -> AirflowHome:
+        """Return another home with the same connections, whose database has no runs; it is closed with this one."""
+        directory.mkdir()
+        home = AirflowHome(directory, self)
+        home.variables, home._started = dict(self.variables), self._started
+        return home
 
     def connect(self, name: str, connection: Mapping[str, Any] | str) -> None:
         """Define a connection."""

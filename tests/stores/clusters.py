@@ -94,7 +94,7 @@ class StandaloneCluster:
         try:
             with opener.open(f"http://{LOOPBACK}:{self._page}/json/", timeout=5) as answer:
                 return dict(json.load(answer))
-        except OSError:
+        except (OSError, ValueError):  # its pages are there before their content
             return {"status": "", "workers": []}
 
     @property

@@ -26,7 +26,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.clusters if "cluster" in item.path.stem else pytest.mark.stores)
+            clusters = "cluster" in item.path.stem
+            item.add_marker(pytest.mark.clusters if clusters else pytest.mark.stores)
+            if clusters:  # whole applications, one after the other, on a machine that may be busy
+                item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.fixture(scope="session")

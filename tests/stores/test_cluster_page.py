@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stores.airflow_home import ROOT
+from stores.airflow_home import ROOT, TIMEOUT
 from stores.process import free_port
 from support import readers
 from support.documents import section, shell
@@ -34,7 +34,7 @@ def test_the_walk_through_as_written(installed: None, tmp_path: Path) -> None:
         env=kept | {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb"}, start_new_session=True,
     )  # fmt: skip
     try:
-        output, _ = process.communicate(script, timeout=400)
+        output, _ = process.communicate(script, timeout=TIMEOUT)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

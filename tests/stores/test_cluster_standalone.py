@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stores.airflow_home import AirflowHome
-from stores.cluster_table import EVERYTHING, LOADED, Lake
-from stores.clusters import SMALL, WITH_S3, StandaloneCluster
+from stores.cluster_table import DELETED, EVERYTHING, LOADED, Lake
+from stores.clusters import CLUSTER_PYTHON, SMALL, WITH_S3, StandaloneCluster
 from stores.servers import Versitygw
 
 PROPERTIES = {**SMALL, **WITH_S3, "spark.cores.max": "2"}
@@ -83,3 +83,30 @@ def test_a_python_driver_in_cluster_mode_is_refused(airflow: AirflowHome, cluste
     assert f"cannot run the driver of a Python application on the standalone cluster {cluster.url}" in run.log
     assert cluster.applications == before
     assert not list(lake.path.rglob("request.json"))
+
+
+OTHER_PYTHON = """#!{python}
+import collections, runpy, sys
+version = collections.namedtuple("version_info", "major minor micro releaselevel serial")
+sys.version_info = version(3, 99, 0, "final", 0)
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("python", ["of another version", "missing"])
+def test_python_that_executors_cannot_run(
+    airflow: AirflowHome, cluster: StandaloneCluster, lake: Lake, tmp_path: Path, python: str
+) -> None:
+    """Only what needs Python there fails, such as reading deletion vectors in a session, and nothing is committed."""
+    program = tmp_path / "python"
+    if python != "missing":
+        program.write_text(OTHER_PYTHON.format(python=CLUSTER_PYTHON))
+        program.chmod(0o755)
+    extra = {**PROPERTIES, "spark.pyspark.python": str(program)}
+    airflow.connect("cluster", {"conn_type": "spark", "host": cluster.url, "extra": extra})
+    run = airflow.run("every_operation")
+    assert run.state == "failed"
+    assert "[DELTA_SPARK_VERSION_MISMATCH] Python code cannot run on Spark's executors" in run.log, run.log[-9000:]
+    assert [task for task, (state, _) in run.tasks.items() if state == "failed"] == ["update"]
+    assert lake.rows() == DELETED

@@ -36,15 +36,18 @@ def test_spark_submit_of_the_clusters_version(airflow: AirflowHome, oldest: Stan
     assert lake.rows() == DELETED
 
 
-@pytest.mark.parametrize("submit", [None, {}], ids=["session", "submit"])
 def test_a_driver_of_another_version_than_the_cluster(
-    airflow: AirflowHome, oldest: StandaloneCluster, lake: Lake, submit: dict[str, str] | None
+    airflow: AirflowHome, oldest: StandaloneCluster, lake: Lake, tmp_path: Path
 ) -> None:
+    """A session and an application, side by side: Spark gives up after a minute."""
     airflow.connect("cluster", {"conn_type": "spark", "host": oldest.url, "extra": SMALL})
-    run = airflow.run("stage_and_merge", submit=submit)
-    assert run.state == "failed"
-    assert "[DELTA_SPARK_VERSION_MISMATCH]" in run.log, run.log[-9000:]
-    assert not list(lake.path.rglob("*.parquet"))
+    other = airflow.copy(tmp_path / "other")
+    other.connect("lake", Lake.in_folder(tmp_path / "other-lake").connection)
+    processes = [airflow.start("stage_and_merge"), other.start("stage_and_merge", submit={})]
+    for run in [process.result() for process in processes]:
+        assert run.state == "failed"
+        assert f"[DELTA_SPARK_VERSION_MISMATCH] The master {oldest.url} is up, but did not answer" in run.log, run.log[-9000:]
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(

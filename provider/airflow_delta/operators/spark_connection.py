@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +11,14 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkVersionException
 
 _DEPLOY_MODE = "spark.submit.deployMode"
+# The context was stopped before it had a session. Only the driver's log says why: "All masters are unresponsive! Giving up."
+_NOT_REGISTERED = re.compile(
+    r"SparkContext\.assertNotStopped\S*\s+at org\.apache\.spark\.sql\.\S*SparkSession\.<init>|All masters are unresponsive"
+)
+_TIMEOUT = 5.0
 
 
 def spark_master(conn: Any) -> str:
@@ -50,3 +57,36 @@ def check_submission(spark_conn_id: str, application: str, deploy_mode: str | No
             f"Spark cannot run the driver of a Python application on the standalone cluster {master}. Set the deploy mode of "
             f"the connection {spark_conn_id!r} to 'client'; cluster mode needs YARN or Kubernetes."
         )
+
+
+def registration_error(failure: BaseException, master: str) -> SparkVersionException | None:
+    """Return the typed error if a standalone master that listens did not answer a driver: it cannot read what that sends.
+
+    :param master: the driver's master; of several, one that listens is enough.
+    """
+    if not master.startswith("spark://") or _NOT_REGISTERED.search(str(failure)) is None:
+        return None
+    if not any(_listens(address) for address in master.removeprefix("spark://").split(",")):
+        return None  # down, or out of reach: another try may find it
+    return SparkVersionException(
+        f"The master {master} is up, but did not answer this driver: its Spark is of another version than the driver's. Submit "
+        "with the cluster's own spark-submit, or install its version of PySpark. See docs/how-to/cluster.md."
+    )
+
+
+def registration_error_of(failure: BaseException, spark_conn_id: str) -> SparkVersionException | None:
+    """Return the same for an application that was submitted to a connection."""
+    try:
+        conn = BaseHook.get_connection(spark_conn_id)
+    except AirflowNotFoundException:
+        return None
+    return registration_error(failure, spark_master(conn)) if conn.host else None
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_TIMEOUT).close()
+    except (OSError, ValueError):
+        return False
+    return True

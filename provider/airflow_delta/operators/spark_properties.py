@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.operators.source_options import mask_settings
-from airflow_delta.operators.spark_connection import spark_extras
+from airflow_delta.operators.spark_connection import registration_error_of, spark_extras
 from airflow_delta.operators.spark_packages import with_packages
 from airflow_delta.operators.spark_storage import has_own_s3a
 
@@ -76,11 +76,11 @@ def submit_defaults(spark_conn_id: str, storage: SparkStorage) -> Defaults:
     return storage.properties(), with_packages(own, storage.packages, storage.uri, of_connection=True)
 
 
-def submit_error(failure: Exception, uri: str) -> DeltaError | None:
+def submit_error(failure: Exception, uri: str, spark_conn_id: str) -> DeltaError | None:
     """Return the typed error if an application failed because Spark cannot work, or reach the table's store, as it is set up."""
     from airflow_delta.spark.failures import typed_error
 
-    return typed_error(failure, uri)
+    return typed_error(failure, uri) or registration_error_of(failure, spark_conn_id)
 
 
 def check_no_packages(packages: str | None) -> None:

@@ -157,7 +157,7 @@ class SparkRunner(TaskSession):
                 hook.submit(self.application or application_path())
                 _follow(hook)
         except Exception as failure:
-            found = reported_error(log, request) or submit_error(failure, storage.uri)
+            found = reported_error(log, request) or submit_error(failure, storage.uri, self.spark_conn_id)
             if found is None:
                 raise
             raise found from failure

@@ -17,7 +17,7 @@ from airflow_delta.operators.base import Part
 from airflow_delta.operators.kill import SessionKiller
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
-from airflow_delta.operators.spark_connection import spark_extras, spark_master
+from airflow_delta.operators.spark_connection import registration_error, spark_extras, spark_master
 from airflow_delta.operators.spark_packages import check_pyspark, with_packages
 from airflow_delta.operators.spark_storage import SparkStorage
 
@@ -83,7 +83,8 @@ class TaskSession(Part):
             properties = with_packages(properties, packages, storage.uri, of_connection=not self.spark_packages)
         for key, value in properties.items():
             builder = builder.config(key, value)
-        spark = builder.getOrCreate()
+        with typed_errors(storage.uri, properties.get("spark.master", "")):
+            spark = builder.getOrCreate()
         self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.task.log)
         try:
             if self.task.is_cancelled:  # there was nothing to interrupt while the session was being made
@@ -147,13 +148,16 @@ class TaskSession(Part):
 
 
 @contextmanager
-def typed_errors(uri: str) -> Iterator[None]:
-    """Raise the typed error if Spark cannot work, or reach the table's store, as it is set up."""
+def typed_errors(uri: str, master: str = "") -> Iterator[None]:
+    """Raise the typed error if Spark cannot work, or reach the table's store, as it is set up.
+
+    :param master: the master of a session that is being made.
+    """
     try:
         yield
     except Exception as error:
         from airflow_delta.spark.failures import typed_error
 
-        if (typed := typed_error(error, uri)) is None:
+        if (typed := typed_error(error, uri) or registration_error(error, master)) is None:
             raise
         raise typed from error

@@ -36,9 +36,9 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
 
     The application calls ``airflow_delta.spark.delta_stage(spark).write(df)``. The cluster needs neither Airflow nor this
     provider: the few modules that it needs are sent with ``--py-files``. If the worker of a durable task (Airflow's default) is
-    lost, the retry collects what the earlier try submitted: in cluster mode it reconnects to the driver; in client mode it takes
-    the report that the application left, and waits for an application that still runs on this machine. Otherwise the job is
-    resubmitted.
+    lost, the retry collects what the earlier try submitted: in cluster mode (YARN, Kubernetes) it reconnects to the driver; in
+    client mode it takes the report that the application left, and waits for an application that still runs on this machine.
+    Otherwise the job is resubmitted.
 
     :param spark_conn_id: connection of type ``spark``. (templated)
     :param read: plan a scan of the table for the application's ``read()``: ``True`` for the whole table, or a predicate.
@@ -190,7 +190,7 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
                 super().execute(context)
         except Exception as failure:
             worked_on = request if (found := resumed()) is None else read_request(log, found)
-            typed = reported_error(log, worked_on) or submit_error(failure, storage.uri)
+            typed = reported_error(log, worked_on) or submit_error(failure, storage.uri, self.spark_conn_id)
             if typed is None:
                 raise
             raise typed from failure

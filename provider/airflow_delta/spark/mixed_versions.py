@@ -10,10 +10,7 @@ from airflow_delta.exceptions import DeltaError, SparkVersionException
 _PYTHON = re.compile(
     r"PYTHON_VERSION_MISMATCH[^\n]*|Cannot run program \"[^\"]*python[^\"]*\"[^\n]*|PYSPARK_PYTHON[^\n]* No such file[^\n]*"
 )
-_SPARK = re.compile(
-    r"(?:InvalidClassException: \S*org\.apache\.spark|serialVersionUID)[^\n]*|UnsupportedClassVersionError[^\n]*|"
-    r"(?:NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError): \S*org[./]apache[./]spark[^\n]*"
-)
+_SPARK = re.compile(r"InvalidClassException: \S+; local class incompatible[^\n]*")
 _LONGEST = 300
 
 
