@@ -47,11 +47,11 @@ class Gateway:
             self._read = lines.tell()
         found: Counter[str] = Counter()
         for line in text.splitlines():
-            asked = re.search(r'"(GET|PUT|HEAD|POST|DELETE) (\S+)[^"]*" (\d{3})', line)
+            asked = re.search(r" s3_(\w+) (\S+) \S+ (\d{3}) ", line)
             if asked:
-                method, target, status = asked.groups()
-                kind = "list" if "list-type" in target else target.partition("?")[0].rpartition(".")[2][:12]
-                found[f"{method} {kind} {status}"] += 1
+                operation, key, status = asked.groups()
+                kind = re.sub(r"^.*/(?:\d{20}\.)?", "", key)
+                found[f"{operation} {kind} {status}"] += 1
         return found
 
 
@@ -107,7 +107,7 @@ def race(gateway: Gateway, engine: str, processes: int, commits: int, uri: str) 
         "p95": seconds[int(len(seconds) * 0.95)],
         "slowest": seconds[-1],
         "requests": sum(asked.values()) / len(seconds),
-        "lost": sum(number for name, number in asked.items() if re.match(r"PUT json (409|412)", name)) / len(seconds),
+        "lost": sum(number for name, number in asked.items() if re.match(r"PutObject json (409|412)", name)) / len(seconds),
         "cpu": sum(result["cpu"] for result in results) / len(seconds),
         "kinds": dict(asked.most_common()),
     }

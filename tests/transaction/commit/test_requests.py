@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from airflow_delta.exceptions import MetadataChangedException, VersionNotFoundEx
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.segment import commit_files
 from airflow_delta.log.storage.file_names import commit_file
+from airflow_delta.log.storage.turn import turn
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, TransactionObserver
 from stores.locked_moto import LockedMotoServer
 from stores.process import free_port
@@ -222,12 +225,34 @@ def test_a_lost_answer_is_settled_by_one_read(log: DeltaLog, proxy: FaultProxy) 
     assert [request for request in asked(proxy) if request.startswith("PUT")] == ["PUT 2.json 200", "PUT 2.crc 200"]
 
 
-def test_who_finds_others_waiting_reads_on_before_the_next_put(
-    log: DeltaLog, rival: DeltaLog, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_who_finds_others_waiting_reads_on_before_the_next_put(log: DeltaLog, rival: DeltaLog, proxy: FaultProxy) -> None:
     policy = CommitPolicy(min_wait=0.001, max_wait=0.001)  # a pause after every loss
     transaction = log.start_transaction(observer=Rival(rival, 3), policy=policy)
     proxy.set()
     assert transaction.commit([add("a")], WRITE) == 5
     reads = [f"GET {version}.json 200" for version in (2, 3, 4)]
     assert asked(proxy) == ["PUT 2.json 412", *reads, "GET 5.json 404", "PUT 5.json 200", "PUT 5.crc 200"]
+
+
+def test_one_process_at_a_time_writes_checkpoints_of_a_table_on_s3(log: DeltaLog, rival: DeltaLog, proxy: FaultProxy) -> None:
+    transaction = log.start_transaction()
+    transaction.update_metadata(metadata(configuration={"delta.checkpointInterval": "1"}))
+    with turn(rival.store) as free, turn(log.store) as taken:  # other descriptors, as those of other processes
+        assert free
+        assert not taken
+        transaction.commit([], Operation.manual_update())
+    assert not any("checkpoint.parquet" in request for request in asked(proxy))
+    assert log.start_transaction().commit([add("a")], WRITE) == 3
+    assert log.store.head("_delta_log/00000000000000000003.checkpoint.parquet") is not None
+
+
+def test_a_turn_is_free_where_its_directory_belongs_to_somebody_else(
+    log: DeltaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"airflow-delta-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    with turn(log.store) as first, turn(log.store) as second:
+        assert first
+        assert second
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -160,7 +160,7 @@ class CommitFiles:
             return
         self._kept[version] = data
         while len(self._kept) > _KEPT_COMMITS or sum(map(len, list(self._kept.values()))) > _KEPT_BYTES:
-            self._kept.pop(next(iter(list(self._kept))), None)
+            self._kept.pop(min(self._kept, default=version), None)
 
     def _check_predecessor(self, version: int) -> None:
         """Refuse a commit that would not follow the latest one: its version may be free only because the log was cleaned up.
@@ -209,10 +209,13 @@ class CommitFiles:
     def _read_listed(self, start: int, statuses: Mapping[int, FileStatus]) -> list[CommitFile]:
         versions = range(start, max(statuses, default=start - 1) + 1)
         missing = missing_versions(statuses, start, versions.stop - 1)
-        if missing:
-            raise self._gap(missing[0], versions[-1])
+        for version in missing:
+            # A listing is not atomic: it may miss a commit written meanwhile, and yet show a later one.
+            if self.store.head(commit_file(version)) is None:
+                raise self._gap(version, versions[-1])
         commits = self.read_commit_range(versions)
-        return [commit._replace(modification_time=statuses[commit.version].modification_time) for commit in commits]
+        times = {version: status.modification_time for version, status in statuses.items()}
+        return [commit._replace(modification_time=times.get(commit.version)) for commit in commits]
 
     def _gap(self, missing: int, later: int) -> VersionsNotContiguousException:
         return VersionsNotContiguousException(

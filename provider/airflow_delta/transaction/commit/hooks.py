@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,12 +15,9 @@ from airflow_delta.transaction.policy.events import record_event
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.snapshot import Snapshot
     from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
 
 logger = logging.getLogger(__name__)
-
-_FAILED = "Error when executing post-commit hook %s for commit %s"
 
 
 class PostCommitHook(ABC):
@@ -70,8 +66,7 @@ class ChecksumHook(PostCommitHook):
 class CheckpointHook(PostCommitHook):
     """Writes a checkpoint of every ``delta.checkpointInterval``-th version, then deletes expired log files.
 
-    While another process of this machine writes one, a due checkpoint is left to that process. With the policy ``background``, a
-    thread writes it, which the interpreter waits for at its end.
+    While another process of this machine writes one, a due checkpoint is left to that process.
 
     :param always: write one of every version that it runs for, whoever else writes one.
     """
@@ -82,37 +77,21 @@ class CheckpointHook(PostCommitHook):
         self._always = always
 
     def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
-        """Write a checkpoint if one is due, or start to."""
+        """Write a checkpoint if one is due."""
         if txn.policy.checkpoint == "off" or not (self._always or txn.needs_checkpoint):
             return
-        snapshot = txn.log.snapshot
-        if txn.policy.checkpoint == "inline" or self._always:
-            self._write_due(txn, version, snapshot)
-            return
-        apart = snapshot.advanced((), snapshot.segment)  # has a lock of its own, which the next commits do not wait for
-        threading.Thread(target=self._run_apart, args=(txn, version, apart), name=f"checkpoint {version}").start()
-
-    def _run_apart(self, txn: OptimisticTransaction, version: int, snapshot: Snapshot) -> None:
-        try:
-            self._write_due(txn, version, snapshot)
-        except Exception as error:  # a thread has nobody to raise it to
-            logger.error(_FAILED, self.name, version, exc_info=error)
-            _record_failure(self, txn, version, error)
-
-    def _write_due(self, txn: OptimisticTransaction, version: int, snapshot: Snapshot) -> None:
         with turn(txn.log.store) as free:
             if not free and not self._always:
                 logger.info("Version %s of %s gets no checkpoint now: another process is writing one", version, txn.log.uri)
                 return
-            self._write(txn.log, version, snapshot)
-            latest = txn.log.update()
-            due = latest.version - latest.version % txn.checkpoint_interval
+            self._write(txn.log, version)
+            later = txn.log.update().version
+            due = later - later % txn.checkpoint_interval
             if due > version:
-                self._write(txn.log, due, latest)
+                self._write(txn.log, due)
 
-    def _write(self, log: DeltaLog, version: int, snapshot: Snapshot) -> None:
-        if snapshot.version != version:
-            snapshot = log.snapshot_at(version)
+    def _write(self, log: DeltaLog, version: int) -> None:
+        snapshot = log.snapshot if log.snapshot.version == version else log.snapshot_at(version)
         log.checkpoint(snapshot)
         if snapshot.properties.enable_expired_log_cleanup:
             log.clean_up_expired_logs(snapshot)
@@ -133,16 +112,12 @@ def run_hooks(hooks: Sequence[PostCommitHook], txn: OptimisticTransaction, versi
             try:
                 hook.run(txn, version, actions)
             except Exception as error:
-                logger.error(_FAILED, hook.name, version, exc_info=error)
-                _record_failure(hook, txn, version, error)
+                logger.error("Error when executing post-commit hook %s for commit %s", hook.name, version, exc_info=error)
+                data = {"hook": hook.name, "version": version, "error": type(error).__name__, "message": str(error)}
+                record_event("delta.commit.hook.failure", txn.log.uri, data, level=logging.WARNING)
                 try:
                     hook.handle_error(txn, error, version)
                 except DeltaError as raised:
                     failure = failure or raised
     if failure is not None:
         raise failure
-
-
-def _record_failure(hook: PostCommitHook, txn: OptimisticTransaction, version: int, error: Exception) -> None:
-    data = {"hook": hook.name, "version": version, "error": type(error).__name__, "message": str(error)}
-    record_event("delta.commit.hook.failure", txn.log.uri, data, level=logging.WARNING)

@@ -11,7 +11,6 @@ from airflow_delta.log.actions.actions import CommitInfo
 from airflow_delta.transaction.policy.conflict_options import ConflictOptions
 
 CheckMode = Literal["off", "log", "fatal"]
-CheckpointMode = Literal["inline", "background", "off"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,8 +22,7 @@ class CommitPolicy:
     :param max_wait: seconds; the longest pause.
     :param total_timeout: seconds that the whole loop may take; ``None`` for no limit.
     :param cancelled: called right before every put; if it returns true, the commit stops with nothing written.
-    :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``background`` does so in a thread while the process
-        goes on (its interpreter waits for it at the end, ``os._exit`` does not), ``off`` leaves it to maintenance.
+    :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``off`` leaves it to maintenance.
     :param checksum: write ``<version>.crc`` after the commit.
     :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit stands either way.
     :param conflicts: options of the conflict checker.
@@ -57,7 +55,7 @@ class CommitPolicy:
     max_wait: float = 0.25
     total_timeout: float | None = 600.0
     cancelled: Callable[[], bool] | None = None
-    checkpoint: CheckpointMode = "inline"
+    checkpoint: Literal["inline", "off"] = "inline"
     checksum: bool = True
     fail_on_hook_error: bool = False
     conflicts: ConflictOptions = field(default_factory=ConflictOptions)
@@ -84,8 +82,8 @@ class CommitPolicy:
             )
         if self.total_timeout is not None and self.total_timeout <= 0:
             raise DeltaIllegalArgumentException(f"total_timeout must be positive, got {self.total_timeout}")
-        if self.checkpoint not in get_args(CheckpointMode):
-            raise DeltaIllegalArgumentException(f"checkpoint must be 'inline', 'background' or 'off', got {self.checkpoint!r}")
+        if self.checkpoint not in ("inline", "off"):
+            raise DeltaIllegalArgumentException(f"checkpoint must be 'inline' or 'off', got {self.checkpoint!r}")
         for name in ("consistent_data_change", "partition_column_change"):
             if getattr(self, name) not in get_args(CheckMode):
                 raise DeltaIllegalArgumentException(f"{name} must be 'off', 'log' or 'fatal', got {getattr(self, name)!r}")
