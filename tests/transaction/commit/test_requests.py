@@ -1,10 +1,11 @@
-"""What a commit to an object store asks the store for, counted by a proxy before an S3 server."""
+"""What a commit asks an object store for, counted by a proxy before an S3 server."""
 
 from __future__ import annotations
 
 import os
 import re
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,6 +233,41 @@ def test_who_finds_others_waiting_reads_on_before_the_next_put(log: DeltaLog, ri
     assert transaction.commit([add("a")], WRITE) == 5
     reads = [f"GET {version}.json 200" for version in (2, 3, 4)]
     assert asked(proxy) == ["PUT 2.json 412", *reads, "GET 5.json 404", "PUT 5.json 200", "PUT 5.crc 200"]
+
+
+def test_transactions_that_share_a_log_see_each_other_without_asking(log: DeltaLog, proxy: FaultProxy) -> None:
+    """Several ready transactions of one process: a log entry and a checksum each, one look at the log for all of them."""
+    policy = CommitPolicy(commit_lock=True)
+    snapshot = log.update()
+    ready = [log.start_transaction(snapshot, policy=policy) for _ in range(4)]
+    proxy.set()
+    assert [transaction.commit([add(f"a{number}")], WRITE) for number, transaction in enumerate(ready)] == [2, 3, 4, 5]
+    assert asked(proxy) == [f"PUT {version}.{kind} 200" for version in (2, 3, 4, 5) for kind in ("json", "crc")]
+    assert [transaction.outcome.versions_checked for transaction in ready if transaction.outcome is not None] == [0, 1, 2, 3]
+
+
+def test_transactions_that_share_a_log_conflict_as_all_do(log: DeltaLog, proxy: FaultProxy) -> None:
+    first, second = log.start_transaction(), log.start_transaction()
+    first.update_metadata(metadata(configuration={"delta.appendOnly": "true"}))
+    first.commit([], Operation.manual_update())
+    proxy.set()
+    with pytest.raises(MetadataChangedException):
+        second.commit([add("a")], WRITE)
+    assert asked(proxy) == []
+
+
+def test_threads_that_share_a_log_queue_for_it_before_they_look(log: DeltaLog, proxy: FaultProxy) -> None:
+    policy = CommitPolicy(commit_lock=True)
+    snapshot = log.update()
+    ready = [log.start_transaction(snapshot, policy=policy) for _ in range(4)]
+    proxy.set()
+    threads = [threading.Thread(target=ready[number].commit, args=([add(f"a{number}")], WRITE)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    puts = [request for request in asked(proxy) if ".json" in request]
+    assert puts == [f"PUT {version}.json 200" for version in (2, 3, 4, 5)], "nobody lost a race"
 
 
 def test_one_process_at_a_time_writes_checkpoints_of_a_table_on_s3(log: DeltaLog, rival: DeltaLog, proxy: FaultProxy) -> None:

@@ -125,15 +125,28 @@ class CommitFiles:
             self._end = (version, self._end[1])
         return CommitFile(version, data)
 
-    def ended_recently_at(self, version: int, *, within: float = _RECENT) -> bool:
-        """Tell whether a version is the newest known one, and was the latest a moment ago or has followed since.
+    def known_commits(self, start: int, *, within: float) -> list[CommitFile] | None:
+        """Return all commits from a version on without asking the store, or ``None`` if that is not possible.
 
-        Neither it nor what comes after it has been cleaned up then. Local files are just looked at.
+        It is if the end of the log was seen a moment ago, and all commits before it are at hand: those of other transactions of
+        this process, for example.
 
-        :param within: seconds.
+        :param within: seconds since the end was seen.
         """
         end, since = self._end
-        return version == end and not self.store.probes and now() - since < within
+        if self.store.probes or start > end + 1 or now() - since >= within:
+            return None
+        kept = dict(self._kept)
+        versions = range(start, end + 1)
+        return [CommitFile(version, kept[version]) for version in versions] if all(v in kept for v in versions) else None
+
+    def ended_recently_at(self, version: int) -> bool:
+        """Tell whether a version is the newest known one, and was the latest within the last minute or has followed since.
+
+        Neither it nor what comes after it has been cleaned up then. Local files are just looked at.
+        """
+        end, since = self._end
+        return version == end and not self.store.probes and now() - since < _RECENT
 
     def _ends_at(self, version: int, since: float) -> None:
         """Remember the latest version.

@@ -103,7 +103,7 @@ class CommitLoop:
         self._write_seconds = 0.0
         self._crowd = crowd_of(log)
         self._found_at_first = 0
-        self._fresh = self._is_small and log.ended_recently_at(entry.read_version, within=_JUST_NOW)
+        self._fresh = False
         self._unsettled = False
         self._ambiguous_puts = 0
 
@@ -171,12 +171,16 @@ class CommitLoop:
         """Make the first try, unless others are known to be waiting: after a pause that leaves them time."""
         seconds = self._pause()
         time.sleep(seconds)
-        if not self._fresh:
-            landed = self.next_attempt_version(self.log.read_new_commits if seconds else self.log.read_commits)
-            if landed is not None:
-                return landed
-            self._found_at_first = len(self._winners)
+        landed = self.next_attempt_version(self.log.read_new_commits if seconds else self._look)
+        if landed is not None:
+            return landed
+        self._found_at_first = len(self._winners)
         return self._try()
+
+    def _look(self, version: int) -> list[CommitFile]:
+        """Read new commits, unless this process has just done so: then the put tells sooner whether there are more."""
+        known = self.log.known_commits(version, within=_JUST_NOW) if self._is_small else None
+        return known if known is not None else self.log.read_commits(version)
 
     def _try(self) -> Landed | None:
         """Check new commits and put the entry; after a loss, check the winners. ``None`` is a loss without a logical conflict."""
