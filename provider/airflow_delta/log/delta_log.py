@@ -39,6 +39,9 @@ _ANCHOR_INTERVAL = 100
 class DeltaLog(CommitFiles):
     """The log of one table.
 
+    Threads may share it. On an object store, transactions that do so and take turns (``CommitPolicy(commit_lock=True)``) need not
+    look for each other's commits: each costs its log entry and checksum, two requests.
+
     :param store: storage of the table.
     :param checksum_validation: when a starting transaction verifies the state it reads; by default as in Delta.
     """

@@ -226,6 +226,9 @@ class CommitFiles:
             # A listing is not atomic: it may miss a commit written meanwhile, and yet show a later one.
             if self.store.head(commit_file(version)) is None:
                 raise self._gap(version, versions[-1])
+        for version in versions:
+            if version in statuses and len(self._kept.get(version, b"")) != statuses[version].size:
+                self._kept.pop(version, None)  # of a table that was deleted since
         commits = self.read_commit_range(versions)
         times = {version: status.modification_time for version, status in statuses.items()}
         return [commit._replace(modification_time=times.get(commit.version)) for commit in commits]

@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow_delta.exceptions import DeltaLogCorruptedException
+
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
@@ -80,7 +82,10 @@ class Crowd:
 
 def _age(winner: WinningCommit, landings: Sequence[float]) -> int:
     """Return the number of commits that a winner has let pass since its commit began, as far as is known."""
-    info = winner.commit_info
+    try:
+        info = winner.commit_info
+    except DeltaLogCorruptedException:  # whether that matters, the conflict check has decided
+        return 0
     began, read = info.get("timestamp"), info.get("readVersion")
     if not isinstance(began, int) or not isinstance(read, int):
         return 0
