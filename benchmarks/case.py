@@ -6,6 +6,7 @@ python benchmarks/case.py ENGINE CASE TABLE [ARGUMENT]
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import uuid
@@ -18,6 +19,7 @@ ENGINE, CASE, TABLE = sys.argv[1:4]
 WHOLE, CASE = CASE.startswith("whole-"), CASE.removeprefix("whole-")
 ARGUMENT = sys.argv[4] if len(sys.argv) > 4 else None
 DATE = "2024-01-05"
+OPTIONS: dict[str, str] | None = json.loads(os.environ.get("STORAGE_OPTIONS", "null"))
 
 
 def peak_mb() -> float:
@@ -61,7 +63,7 @@ class Ours:
             import airflow_delta.log.checkpoint_write.writer  # noqa: F401
 
     def open(self) -> Any:
-        log = self.DeltaLog.for_table(TABLE)
+        log = self.DeltaLog.for_table(TABLE, OPTIONS)
         snapshot = log.snapshot
         return log, (snapshot.version, snapshot.protocol, snapshot.metadata)[0]
 
@@ -71,23 +73,27 @@ class Ours:
         return version
 
     def load(self) -> int:
-        snapshot = self.DeltaLog.for_table(TABLE).snapshot
+        snapshot = self.DeltaLog.for_table(TABLE, OPTIONS).snapshot
         return (snapshot.num_files, snapshot.size_in_bytes)[0]
 
     def count(self) -> int:
-        return self.DeltaLog.for_table(TABLE).snapshot.files(columns=["path", "size"]).num_rows
+        return self.DeltaLog.for_table(TABLE, OPTIONS).snapshot.files(columns=["path", "size"]).num_rows
 
     def partition(self) -> int:
-        return self.DeltaLog.for_table(TABLE).snapshot.files(f"date = '{DATE}'", columns=["path", "size"]).num_rows
+        return self.DeltaLog.for_table(TABLE, OPTIONS).snapshot.files(f"date = '{DATE}'", columns=["path", "size"]).num_rows
 
     def statistics(self) -> int:
-        return self.DeltaLog.for_table(TABLE).snapshot.files("id >= 100000 AND id < 199999", columns=["path", "size"]).num_rows
+        return (
+            self.DeltaLog.for_table(TABLE, OPTIONS)
+            .snapshot.files("id >= 100000 AND id < 199999", columns=["path", "size"])
+            .num_rows
+        )
 
     def app_id(self) -> int | None:
-        return self.DeltaLog.for_table(TABLE).snapshot.transaction_version("app-7")
+        return self.DeltaLog.for_table(TABLE, OPTIONS).snapshot.transaction_version("app-7")
 
     def handle(self) -> Any:
-        return self.DeltaLog.for_table(TABLE)
+        return self.DeltaLog.for_table(TABLE, OPTIONS)
 
     def commit(self, log: Any) -> None:
         add = self.AddFile(
@@ -124,7 +130,7 @@ class DeltaRs:
         self.deltalake, self.AddAction = deltalake, AddAction
 
     def open(self) -> Any:
-        table = self.deltalake.DeltaTable(TABLE)
+        table = self.deltalake.DeltaTable(TABLE, storage_options=OPTIONS)
         return table, table.version()
 
     def start(self) -> int:
@@ -133,26 +139,26 @@ class DeltaRs:
         return version
 
     def load(self) -> int:
-        return self.deltalake.DeltaTable(TABLE).get_add_actions().num_rows
+        return self.deltalake.DeltaTable(TABLE, storage_options=OPTIONS).get_add_actions().num_rows
 
     def count(self) -> int:
-        return len(self.deltalake.DeltaTable(TABLE).file_uris())
+        return len(self.deltalake.DeltaTable(TABLE, storage_options=OPTIONS).file_uris())
 
     def partition(self) -> int:
-        return len(self.deltalake.DeltaTable(TABLE).file_uris([("date", "=", DATE)]))
+        return len(self.deltalake.DeltaTable(TABLE, storage_options=OPTIONS).file_uris([("date", "=", DATE)]))
 
     def statistics(self) -> int:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        adds = pa.table(self.deltalake.DeltaTable(TABLE).get_add_actions(flatten=True))
+        adds = pa.table(self.deltalake.DeltaTable(TABLE, storage_options=OPTIONS).get_add_actions(flatten=True))
         return adds.filter((pc.field("max.id") >= 100000) & (pc.field("min.id") < 199999)).num_rows
 
     def app_id(self) -> int | None:
-        return self.deltalake.DeltaTable(TABLE).transaction_version("app-7")
+        return self.deltalake.DeltaTable(TABLE, storage_options=OPTIONS).transaction_version("app-7")
 
     def handle(self) -> Any:
-        return self.deltalake.DeltaTable(TABLE)
+        return self.deltalake.DeltaTable(TABLE, storage_options=OPTIONS)
 
     def _commit(self, table: Any) -> None:
         table.create_write_transaction(
@@ -207,14 +213,14 @@ def main() -> dict[str, Any]:
         handle = engine.handle()
         wait_for_start(float(at))
         seconds, failed = [], 0
-        begin = time.time()
+        begin, cpu = time.time(), time.process_time()
         for _ in range(int(count)):
             try:
                 seconds.append(timed(lambda: engine.commit(handle))[0])
             except Exception:
                 failed += 1
                 handle = engine.handle()
-        return {"seconds": seconds, "failed": failed, "begin": begin, "end": time.time()}
+        return {"seconds": seconds, "failed": failed, "begin": begin, "end": time.time(), "cpu": time.process_time() - cpu}
     if CASE == "checkpoint":  # opening included: ours reads the table only when it writes it down
         return {"seconds": [timed(lambda: engine.checkpoint(engine.handle()))[0]]}
     raise SystemExit(f"unknown case {CASE}")

@@ -18,12 +18,25 @@ import time
 from pathlib import Path
 from typing import Any
 
+import contention_s3
 import stage
 import tables
 
 HERE = Path(__file__).parent
 ENGINES = ("delta-rs", "ours")
-PARTS = ["processes", "loads", "json", "checkpoints", "spark", "commits", "contention", "winners", "stage", "operations"]
+PARTS = [
+    "processes",
+    "loads",
+    "json",
+    "checkpoints",
+    "spark",
+    "commits",
+    "contention",
+    "contention_s3",
+    "winners",
+    "stage",
+    "operations",
+]
 ROWS: list[dict[str, Any]] = []
 
 
@@ -328,7 +341,7 @@ def main() -> None:
     compileall.compile_dir(HERE.parent / "provider" / "airflow_delta", quiet=2)
     work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
     try:
-        if set(wanted) - {"contention", "stage", "operations"}:
+        if set(wanted) - {"contention", "contention_s3", "stage", "operations"}:
             build(work, sizes)
         if "processes" in wanted:
             processes(work, sizes)
@@ -345,6 +358,8 @@ def main() -> None:
         if "contention" in wanted:
             contention(work, [2, 4] if options.quick else [2, 4, 8, 16])
             contention(work, [8], interval=10)
+        if "contention_s3" in wanted:
+            ROWS.extend(contention_s3.main(["--processes", "8"] if options.quick else []))
         if "winners" in wanted:
             winners(work, 100_000, [1, 10, 100] if options.quick else [1, 10, 100, 1000], 10 if options.quick else 100)
         if "stage" in wanted:

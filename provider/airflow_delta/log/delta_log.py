@@ -15,7 +15,7 @@ from airflow_delta.exceptions import (
     VersionsNotContiguousException,
 )
 from airflow_delta.log.actions.decode import CommitFile
-from airflow_delta.log.segment.commit_files import CommitFiles
+from airflow_delta.log.segment.commit_files import CommitFiles, now
 from airflow_delta.log.segment.segment import LogSegment, load_segment
 from airflow_delta.log.snapshot import Snapshot
 from airflow_delta.log.storage.base import UNKNOWN, FileStatus, LogStore
@@ -34,12 +34,13 @@ logger = logging.getLogger(__name__)
 _FORCED_VALIDATION_INTERVAL = 400
 _ANCHOR_INTERVAL = 100
 """Number of new commits after which to look for a newer checkpoint."""
-_RECENT = 60.0
-"""Seconds during which a version listed as the latest cannot have been cleaned up: retention is counted in days."""
 
 
 class DeltaLog(CommitFiles):
     """The log of one table.
+
+    Threads may share it. On an object store, transactions that do so and take turns (``CommitPolicy(commit_lock=True)``) need not
+    look for each other's commits: each costs its log entry and checksum, two requests.
 
     :param store: storage of the table.
     :param checksum_validation: when a starting transaction verifies the state it reads; by default as in Delta.
@@ -53,7 +54,6 @@ class DeltaLog(CommitFiles):
         self._snapshot: Snapshot | None = None
         self._latest_status: FileStatus | None = None
         self._anchored_at = -1
-        self._seen_at = 0.0
 
     @classmethod
     def for_table(
@@ -100,7 +100,6 @@ class DeltaLog(CommitFiles):
             if newer is None:  # our current commit is gone or was replaced: the table was recreated or restored
                 return self._load()
             commits, statuses = newer
-            self._seen_at = time.monotonic()
             if not commits:
                 return current
             version = commits[-1].version
@@ -242,10 +241,11 @@ class DeltaLog(CommitFiles):
         return self.snapshot_at(version_at_timestamp(self, timestamp))
 
     def _load(self) -> Snapshot:
-        self._seen_at = time.monotonic()
-        self._own_commits.clear()  # they may belong to a deleted table
+        begun = now()
+        self._kept.clear()  # they may belong to a deleted table
         segment = load_segment(self.store)
         self._snapshot = Snapshot(self, segment)
+        self._ends_at(self._snapshot.version, begun)
         self._latest_status = None
         self._anchored_at = self._snapshot.version
         if segment is not None:
@@ -258,16 +258,13 @@ class DeltaLog(CommitFiles):
             if self._is_replaced(self.store.head(commit_file(version))):
                 return None
             return list(self._probe(version + 1)), {}
+        begun = now()
         statuses = self._list_commits(version)
         if self._is_replaced(statuses.pop(version, None)):
             return None
-        return self._read_listed(version + 1, statuses), statuses
-
-    def _recently_latest(self, version: int) -> bool:
-        """Tell whether a recent listing of an object store showed the version as the latest; local files are just checked."""
-        if self.store.probes or self._snapshot is None or self._snapshot.version != version:
-            return False
-        return time.monotonic() - self._seen_at < _RECENT
+        commits = self._read_listed(version + 1, statuses)
+        self._ends_at(version + len(commits), begun)
+        return commits, statuses
 
     # -- history --------------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from airflow_delta.commands.begin.location import check_location
 from airflow_delta.exceptions import DeltaIllegalArgumentException, NonEmptyLocationException, VersionsNotContiguousException
 from airflow_delta.log import DeltaLog, Metadata, Protocol
 from airflow_delta.log.actions.actions import encode_actions
-from airflow_delta.log.storage.base import AmbiguousPutError, StoreRefusedError
+from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, StoreRefusedError
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.object import ObjectStore
 from support import tables
@@ -314,3 +314,23 @@ def test_a_gap_on_s3(s3_table: str, s3_options: dict[str, str]) -> None:
         log.read_commits(1)
     with pytest.raises(VersionsNotContiguousException):
         _ = DeltaLog.for_table(s3_table, s3_options).snapshot
+
+
+def test_a_commit_that_a_listing_misses_is_no_gap(
+    s3_table: str, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listings are not atomic everywhere: one may miss a commit written meanwhile, and yet show a later one."""
+    log = DeltaLog.for_table(s3_table, s3_options)
+    log.write_commit(0, encode_actions([tables.info(), tables.protocol(), tables.metadata()]))
+    assert log.update().version == 0
+    for version in (1, 2):
+        DeltaLog.for_table(s3_table, s3_options).write_commit(version, encode_actions([tables.info(), tables.add(f"{version}")]))
+    whole = log.store.list_from
+
+    def list_from(directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:
+        return [status for status in whole(directory, start_name, stat=stat) if status.name != f"{1:020d}.json"]
+
+    monkeypatch.setattr(log.store, "list_from", list_from)
+    assert [commit.version for commit in log.read_commits(1)] == [1, 2]
+    assert log.update().version == 2
+    assert sorted(log.snapshot.files()["path"].to_pylist()) == ["1", "2"]

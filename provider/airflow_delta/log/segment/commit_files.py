@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
+import time
 from collections.abc import Iterator, Mapping
 
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
@@ -11,11 +12,21 @@ from airflow_delta.log.segment.segment import earliest_version, list_log, missin
 from airflow_delta.log.storage.base import FileStatus, LogStore
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
 
-_OWN_COMMITS = 32
-_OWN_COMMIT_BYTES = 1 << 20
+_KEPT_COMMITS = 128
+_KEPT_BYTES = 16 << 20
+_LARGEST_KEPT = 1 << 20
+_RECENT = 60.0
+"""Seconds during which a version that was the latest cannot have been cleaned up: retention is counted in days."""
+_READ_SINGLY = 8
+"""Number of new commits to read one by one before listing what else there is."""
 
 
-class CommitFiles(ABC):
+def now() -> float:
+    """Return the seconds of a clock that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class CommitFiles:
     """The commit files of one table.
 
     :param store: storage of the table.
@@ -23,7 +34,10 @@ class CommitFiles(ABC):
 
     def __init__(self, store: LogStore) -> None:
         self.store = store
-        self._own_commits: dict[int, bytes] = {}
+        # Commits that were written, and those of an object store that were read: the checksum after a commit needs them again.
+        self._kept: dict[int, bytes] = {}
+        # The newest version seen on an object store, and since when the log is known without a gap up to it.
+        self._end: tuple[int, float] = (-1, -math.inf)
 
     @property
     def uri(self) -> str:
@@ -35,16 +49,16 @@ class CommitFiles(ABC):
 
         :raises FileNotFoundError: if it does not exist.
         """
-        own = self._own_commits.get(version)
-        return own if own is not None else self.store.read(commit_file(version))
+        kept = self._kept.get(version)
+        return kept if kept is not None else self.store.read(commit_file(version))
 
     def read_commit_range(self, versions: range) -> list[CommitFile]:
         """Return commits that are known to exist, concurrently on an object store.
 
         :raises VersionsNotContiguousException: if one of them is gone.
         """
-        own = dict(self._own_commits)  # another thread may commit meanwhile, which drops the oldest entry
-        wanted = [version for version in versions if version not in own]
+        kept = dict(self._kept)  # another thread may commit meanwhile, which drops the oldest entry
+        wanted = [version for version in versions if version not in kept]
         try:
             read = dict(zip(wanted, self.store.read_many([commit_file(version) for version in wanted]), strict=True))
         except FileNotFoundError as error:
@@ -54,7 +68,10 @@ class CommitFiles(ABC):
                 table=self.uri,
                 version=versions.stop - 1,
             ) from error
-        return [CommitFile(version, read[version] if version in read else own[version]) for version in versions]
+        if not self.store.probes:
+            for version in wanted[-_KEPT_COMMITS:]:
+                self._keep(version, read[version])
+        return [CommitFile(version, read[version] if version in read else kept[version]) for version in versions]
 
     def read_commits(self, start: int) -> list[CommitFile]:
         """Return all commits from a version on, without gaps; empty if there are none yet.
@@ -67,10 +84,76 @@ class CommitFiles(ABC):
             if not commits:
                 self._refuse_cleaned_up(start)
             return commits
+        begun = now()
         statuses = self._list_commits(max(start - 1, 0))
-        if start > 0 and statuses.pop(start - 1, None) is None:
+        follows = start == 0 or statuses.pop(start - 1, None) is not None
+        if not follows:
             self._refuse_cleaned_up(start)
-        return self._read_listed(start, statuses)
+        commits = self._read_listed(start, statuses)
+        if commits or follows:
+            self._ends_at(start - 1 + len(commits), begun)
+        return commits
+
+    def read_new_commits(self, start: int) -> list[CommitFile]:
+        """Return the same as :meth:`read_commits`, usually without listing the log.
+
+        On an object store, commits right after the end of the log as it was a moment ago are read until one is missing.
+        """
+        if not self.ended_recently_at(start - 1):
+            return self.read_commits(start)
+        found: list[CommitFile] = []
+        while len(found) < _READ_SINGLY:
+            commit = self.read_next_commit(start + len(found))
+            if commit is None:
+                return found
+            found.append(commit)
+        return found + self.read_commits(start + len(found))
+
+    def read_next_commit(self, version: int) -> CommitFile | None:
+        """Return the commit right after the end of the log as it was a moment ago, or ``None`` if there is none yet.
+
+        Ask :meth:`ended_recently_at` before: of an older end, a later commit may be missing because it has been cleaned up.
+        """
+        data = self._kept.get(version)
+        if data is None:
+            try:
+                data = self.store.read(commit_file(version))
+            except FileNotFoundError:
+                return None
+            self._keep(version, data)
+        if self._end[0] == version - 1:
+            self._end = (version, self._end[1])
+        return CommitFile(version, data)
+
+    def known_commits(self, start: int, *, within: float) -> list[CommitFile] | None:
+        """Return all commits from a version on without asking the store, or ``None`` if that is not possible.
+
+        It is if the end of the log was seen a moment ago, and all commits before it are at hand: those of other transactions of
+        this process, for example.
+
+        :param within: seconds since the end was seen.
+        """
+        end, since = self._end
+        if self.store.probes or start > end + 1 or now() - since >= within:
+            return None
+        kept = dict(self._kept)
+        versions = range(start, end + 1)
+        return [CommitFile(version, kept[version]) for version in versions] if all(v in kept for v in versions) else None
+
+    def ended_recently_at(self, version: int) -> bool:
+        """Tell whether a version is the newest known one, and was the latest within the last minute or has followed since.
+
+        Neither it nor what comes after it has been cleaned up then. Local files are just looked at.
+        """
+        end, since = self._end
+        return version == end and not self.store.probes and now() - since < _RECENT
+
+    def _ends_at(self, version: int, since: float) -> None:
+        """Remember the latest version.
+
+        :param since: :func:`now` before the log was listed or the version was put.
+        """
+        self._end = (version, since)
 
     def write_commit(self, version: int, data: bytes) -> None:
         """Write a commit, unless its version is taken.
@@ -80,11 +163,17 @@ class CommitFiles(ABC):
         :raises AmbiguousPutError: if the store did not say whether it was written.
         """
         self._check_predecessor(version)
+        begun = now()
         self.store.put_if_absent(commit_file(version), data)
-        if len(data) <= _OWN_COMMIT_BYTES:
-            self._own_commits[version] = data
-            while len(self._own_commits) > _OWN_COMMITS:
-                del self._own_commits[next(iter(self._own_commits))]
+        self._ends_at(version, begun)
+        self._keep(version, data)
+
+    def _keep(self, version: int, data: bytes) -> None:
+        if len(data) > _LARGEST_KEPT:
+            return
+        self._kept[version] = data
+        while len(self._kept) > _KEPT_COMMITS or sum(map(len, list(self._kept.values()))) > _KEPT_BYTES:
+            self._kept.pop(min(self._kept, default=version), None)
 
     def _check_predecessor(self, version: int) -> None:
         """Refuse a commit that would not follow the latest one: its version may be free only because the log was cleaned up.
@@ -92,7 +181,7 @@ class CommitFiles(ABC):
         A transaction may be open for days. If its version has expired and been deleted since, it could be written a second
         time, and nobody would ever read it. A commit must not bring back the log of a deleted table either.
         """
-        if version == 0 or self._recently_latest(version - 1) or self.store.head(commit_file(version - 1)) is not None:
+        if version == 0 or self.ended_recently_at(version - 1) or self.store.head(commit_file(version - 1)) is not None:
             return
         listing = list_log(self.store, version - 1)
         if listing.latest() == version - 1:  # only the checkpoint of that version is left
@@ -105,10 +194,6 @@ class CommitFiles(ABC):
             table=self.uri,
             version=version - 1,
         )
-
-    @abstractmethod
-    def _recently_latest(self, version: int) -> bool:
-        """Tell whether a recent listing showed the version as the latest, so that it need not be checked again."""
 
     def _probe(self, start: int) -> Iterator[CommitFile]:
         version = start
@@ -137,10 +222,16 @@ class CommitFiles(ABC):
     def _read_listed(self, start: int, statuses: Mapping[int, FileStatus]) -> list[CommitFile]:
         versions = range(start, max(statuses, default=start - 1) + 1)
         missing = missing_versions(statuses, start, versions.stop - 1)
-        if missing:
-            raise self._gap(missing[0], versions[-1])
+        for version in missing:
+            # A listing is not atomic: it may miss a commit written meanwhile, and yet show a later one.
+            if self.store.head(commit_file(version)) is None:
+                raise self._gap(version, versions[-1])
+        for version in versions:
+            if version in statuses and len(self._kept.get(version, b"")) != statuses[version].size:
+                self._kept.pop(version, None)  # of a table that was deleted since
         commits = self.read_commit_range(versions)
-        return [commit._replace(modification_time=statuses[commit.version].modification_time) for commit in commits]
+        times = {version: status.modification_time for version, status in statuses.items()}
+        return [commit._replace(modification_time=times.get(commit.version)) for commit in commits]
 
     def _gap(self, missing: int, later: int) -> VersionsNotContiguousException:
         return VersionsNotContiguousException(

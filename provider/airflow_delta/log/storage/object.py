@@ -18,7 +18,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore, StoreRefusedError
 from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import CLIENT_OPTIONS, GCS, S3, STORES, canonical_options
-from airflow_delta.log.storage.refusals import Refusal, access_refused
+from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain
 from airflow_delta.masking import masked, secret_values
 
 logger = logging.getLogger(__name__)
@@ -309,8 +309,8 @@ class ObjectStore(LogStore):
             try:
                 obstore.put(client, path, data, mode="create", use_multipart=False)
             except errors.AlreadyExistsError as error:
-                # A store may also reply 409 while another put of the key is in progress, which may still fail.
-                if self.head(path) is not None:
+                # S3 also replies 409 while another put of the key is in progress, which may still fail.
+                if exists_for_certain(error) or self.head(path) is not None:
                     raise FileExistsError(f"{self.root}/{path}") from error
                 if attempt == _CONFLICT_RETRIES:
                     raise OSError(

@@ -95,6 +95,12 @@ def access_refused(refusal: Refusal) -> type[StoreRefusedError]:
     return StoreAccessError if refusal.tokenless or refusal.status in (401, 403) else StoreRefusedError
 
 
+def exists_for_certain(error: BaseException) -> bool:
+    """Return whether a store that did not create an object says that it exists, not just that others are about to create it."""
+    text = str(error).split("\n\nDebug source", 1)[0]
+    return _STATUS.findall(text)[-1:] == ["412"] or _found(_TAG["Code"], text) == "BlobAlreadyExists"
+
+
 def _is_other_request(text: str, put: str) -> bool:
     """Return whether the request that failed is not the put: one for credentials, so the put was never sent."""
     requests = _REQUEST.findall(text)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -24,29 +26,41 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def turn(store: LogStore) -> Iterator[bool]:
     """Hold the table's turn inside a ``with`` block; yields ``False`` while another process or thread of this machine has it.
 
-    The kernel gives it back when its holder dies. Where the storage has no locks, it is always free.
+    The kernel gives it back when its holder dies. Where the file system has no locks, it is always free.
     """
-    if store.local_root is None:
-        yield True
-        return
     try:
-        directory = os.open(f"{store.local_root}/{LOG_DIRECTORY}", _FLAGS)
+        descriptor = _open(store)
     except OSError:
         yield True
         return
-    locked = _locked(directory)
+    locked = _locked(descriptor)
     try:
         yield locked
     finally:
         if locked:  # a child that was forked meanwhile has the descriptor, too
             with contextlib.suppress(OSError):
-                fcntl.flock(directory, fcntl.LOCK_UN)
-        os.close(directory)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
-def _locked(directory: int) -> bool:
+def _open(store: LogStore) -> int:
+    """Open what is locked: the log itself, or for an object store an empty file of this user in the temporary directory."""
+    if store.local_root is not None:
+        return os.open(f"{store.local_root}/{LOG_DIRECTORY}", _FLAGS)
+    import tempfile
+
+    directory = os.path.join(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(f"{directory} is not a directory of this user")
+    name = hashlib.sha256(store.root.encode()).hexdigest()[:32]
+    return os.open(f"{directory}/{name}.turn", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _locked(descriptor: int) -> bool:
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # a network file system without locks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.storage.base import AmbiguousPutError, StoreRefusedError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file
-from airflow_delta.transaction.commit.backoff import pause
+from airflow_delta.transaction.commit.backoff import crowd_of
 from airflow_delta.transaction.commit.observer import TransactionObserver
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.errors import conflict
@@ -42,6 +42,10 @@ _SETTLING_PAUSES = (0.0, 0.1, 0.3, 1.0)
 """Seconds before each attempt to read back a version after an ambiguous put."""
 
 _MAX_AMBIGUOUS_PUTS = 10
+_JUST_NOW = 1.0
+"""Seconds since the log was read in which few commits come in, so that a put tells sooner than another look."""
+_SMALL = 1 << 18
+"""Bytes of a log entry that may be sent in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ class CommitLoop:
         self._winners: list[CommitFile] = []
         self._started = time.monotonic()
         self._write_seconds = 0.0
+        self._crowd = crowd_of(log)
+        self._found_at_first = 0
         self._fresh = False
         self._unsettled = False
         self._ambiguous_puts = 0
@@ -110,7 +116,7 @@ class CommitLoop:
         :raises CommitStateUnknownException: if the entry may or may not be in the log.
         """
         try:
-            landed = self._try()
+            landed = self._first_try()
             return landed if landed is not None else self._contend()
         except CommitStateUnknownException:
             raise
@@ -152,7 +158,8 @@ class CommitLoop:
         return self._pause()
 
     def _pause(self) -> float:
-        seconds = pause(self.attempts, self.elapsed, self._policy.min_wait, self._policy.max_wait)
+        age = len(self._winners) - self._found_at_first
+        seconds = self._crowd.pause(age, self.attempts, self._policy.min_wait, self._policy.max_wait)
         if self._ambiguous_puts:  # a store that gives ambiguous answers needs time, not speed
             seconds = max(seconds, min(self._policy.max_wait, 0.01 * 2**self._ambiguous_puts))
         self._fresh = self._fresh and seconds == 0
@@ -160,21 +167,37 @@ class CommitLoop:
 
     # -- one try ---------------------------------------------------------------------------------------------------------------
 
+    def _first_try(self) -> Landed | None:
+        """Make the first try, unless others are known to be waiting: after a pause that leaves them time."""
+        seconds = self._pause()
+        time.sleep(seconds)
+        landed = self.next_attempt_version(self.log.read_new_commits if seconds else self._look)
+        if landed is not None:
+            return landed
+        self._found_at_first = len(self._winners)
+        return self._try()
+
+    def _look(self, version: int) -> list[CommitFile]:
+        """Read new commits, unless this process has just done so: then the put tells sooner whether there are more."""
+        known = self.log.known_commits(version, within=_JUST_NOW) if self._is_small else None
+        return known if known is not None else self.log.read_commits(version)
+
     def _try(self) -> Landed | None:
         """Check new commits and put the entry; after a loss, check the winners. ``None`` is a loss without a logical conflict."""
         if not self._fresh:
-            landed = self.next_attempt_version()
+            landed = self.next_attempt_version(self.log.read_new_commits)
             if landed is not None:
                 return landed
         landed = self._put()
-        return landed if landed is not None else self.next_attempt_version()
+        return landed if landed is not None else self.next_attempt_version(self._read_winners)
 
-    def next_attempt_version(self) -> Landed | None:
+    def next_attempt_version(self, read: Callable[[int], list[CommitFile]]) -> Landed | None:
         """Read and check new commits, and move on to the version after them (Delta's ``getNextAttemptVersion``).
 
+        :param read: returns the commits from a version on.
         :returns: where the entry landed, if one of them turns out to be it.
         """
-        found = self.log.read_commits(self.version)
+        found = read(self.version)
         self._fresh = True
         if not found:
             return None
@@ -186,9 +209,23 @@ class CommitLoop:
                 return self._landed(winner.version, [*self._winners, *found[: index + 1]], recognised=True)
         self._unsettled = False  # another writer has the version, so an entry still under way cannot land
         self.check_for_conflicts(winners)
+        if self.attempts:
+            self._crowd.lost_to(winners)
         self._winners += found
         self.version += len(found)
         return None
+
+    def _read_winners(self, version: int) -> list[CommitFile]:
+        """Read the commit that made a put fail; whether there are more, the next put tells sooner than another look."""
+        if self._is_small and self.log.ended_recently_at(version - 1):
+            winner = self.log.read_next_commit(version)
+            if winner is not None:
+                return [winner]
+        return self.log.read_commits(version)
+
+    @property
+    def _is_small(self) -> bool:
+        return len(self.entry.data) <= _SMALL
 
     def check_for_conflicts(self, winners: Sequence[WinningCommit]) -> None:
         """Check winning commits one by one, and rebuild the log entry if they require it (Delta's ``checkForConflicts``).
@@ -290,6 +327,7 @@ class CommitLoop:
             landed = True
             self._unsettled = False
         self._write_seconds = time.monotonic() - started
+        self._crowd.put_took(self._write_seconds)
         self._observer.after_put(version, landed)
         if not landed:
             return None
@@ -340,6 +378,7 @@ class CommitLoop:
     # -- the end ---------------------------------------------------------------------------------------------------------------
 
     def _landed(self, version: int, commits: list[CommitFile], *, recognised: bool) -> Landed:
+        self._crowd.won(len(self._winners) - self._found_at_first)
         logger.info("Committed delta #%s to %s/%s", version, self.log.uri, LOG_DIRECTORY)
         return Landed(version, self.attempts, len(self._winners), recognised, commits, self._write_seconds)
 
