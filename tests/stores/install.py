@@ -1,4 +1,4 @@
-"""Install the servers of tests/stores into .cache/stores, each in a pinned version: ``python tests/stores/install.py``.
+"""Install the servers of tests/stores into .cache/stores, each in a pinned version: ``python tests/stores/install.py [PART...]``.
 
 What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
 Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy
@@ -7,6 +7,7 @@ is the one in PySpark, and needs Java (JAVA_HOME or the PATH).
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -36,7 +37,6 @@ PROGRAMS = {
     "fake-gcs-server": BIN / "fake-gcs-server",
     "azurite": NPM / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js",
     "node": PYTHON / "bin" / "node",
-    "gcp-storage-emulator": PYTHON / "bin" / "gcp-storage-emulator",
 }
 
 
@@ -91,20 +91,27 @@ def _run(*command: str, **environment: str) -> None:
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env={**os.environ, **environment})
 
 
-def main() -> None:
+def main(*parts: str) -> None:
+    """Install these parts, by default all of them."""
     PLACE.mkdir(parents=True, exist_ok=True)
-    for name, (step, wanted) in STEPS.items():
-        stamp = PLACE / f"{name}.installed"
-        digest = hashlib.sha256(wanted.encode()).hexdigest()
-        if stamp.exists() and stamp.read_text() == digest:
-            continue
-        stamp.unlink(missing_ok=True)
-        begun = time.monotonic()
-        print(f"Installing {name} for the tests with object stores", flush=True)
-        step()
-        stamp.write_text(digest)  # last: an interrupted installation is done again
-        print(f"    took {time.monotonic() - begun:.0f} s", flush=True)
+    with (PLACE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two suites may begin at once
+        for name in parts or STEPS:
+            _install(name, *STEPS[name])
+
+
+def _install(name: str, step: Callable[[], None], wanted: str) -> None:
+    stamp = PLACE / f"{name}.installed"
+    digest = hashlib.sha256(wanted.encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    stamp.unlink(missing_ok=True)
+    begun = time.monotonic()
+    print(f"Installing {name} for the tests with object stores", flush=True)
+    step()
+    stamp.write_text(digest)  # last: an interrupted installation is done again
+    print(f"    took {time.monotonic() - begun:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

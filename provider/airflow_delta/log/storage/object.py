@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore, StoreRefusedError
+from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore, StoreRefusedError, StoreUnavailableError
 from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import CLIENT_OPTIONS, GCS, S3, STORES, canonical_options
 from airflow_delta.log.storage.refusals import Refusal, access_refused
@@ -161,7 +161,9 @@ class ObjectStore(LogStore):
         except errors.BaseError as error:
             if (refused := self._refused(error, operation, path)) is not None:
                 raise refused from error
-            raise OSError(f"{operation} {self.root}/{path} failed: {self._told(error)}. Check {self._whose}.") from error
+            raise StoreUnavailableError(
+                f"{operation} {self.root}/{path} failed: {self._told(error)}. Check {self._whose}."
+            ) from error
 
     # -- reading --------------------------------------------------------------------------------------------------------------
 
