@@ -36,9 +36,11 @@ from airflow_delta.commands.publish.abort import abort
 from airflow_delta.commands.publish.publish import publish
 from airflow_delta.commands.stage.stage_view import open_stage
 from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
-from airflow_delta.commands.write.collect_write import collect_files
+from airflow_delta.commands.write.collect_write import collect_files, collect_stage
+from airflow_delta.commands.write.plan_write import plan_stage, read_report
 from airflow_delta.log import DeltaLog
-from airflow_delta.staging.paths import new_attempt
+from airflow_delta.staging.paths import REPORT_DIRECTORY, new_attempt
+from airflow_delta.staging.report import StageReport
 from stores.proxy import FaultProxy, Rule
 from stores.servers import STORES, FakeGcs
 from stores.tables import client
@@ -64,6 +66,7 @@ def faults(store: str) -> dict[str, Rule]:
 
 
 FAULTS = tuple(faults("s3"))
+SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})
 
 
 @dataclass
@@ -76,6 +79,7 @@ class Table:
     bucket: str
     name: str
     ids: list[int] = field(default_factory=list)
+    is_stale: bool = False
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
@@ -104,7 +108,7 @@ class Table:
     def staged(self, ids: Iterable[int], *, manifest: bool = False) -> tuple[Any, Any]:
         """Begin, and stage two finished files."""
         handle = begin(self.direct, transaction_key=f"key-{next(self.numbers)}")
-        put_rows(self, handle, ids)
+        put_rows(self, rows_of(self, handle), ids)
         with mock.patch("airflow_delta.commands.stage.stage_view.INLINE_LIMIT", 10 if manifest else 1 << 20):
             return handle, collect_files(view(self.direct, handle), path="rows")
 
@@ -124,13 +128,19 @@ class Table:
         assert self.rows() == sorted(self.ids), f"{self.uri} has other rows than were committed"
 
 
-def put_rows(table: Table, handle: Any, ids: Iterable[int]) -> None:
-    ids = list(ids)
-    prefix = handle.staging_path.removeprefix(f"{table.server.root(table.bucket)}/")
+def put_rows(table: Table, directory: str, ids: Iterable[int]) -> list[int]:
+    """Put two files with rows; return their sizes."""
+    ids, sizes = list(ids), []
     for number, part in enumerate((ids[::2], ids[1::2])):
         body = io.BytesIO()
         pq.write_table(pa.table({"id": pa.array(part, pa.int64())}), body)
-        obstore.put(table.objects, f"{prefix}/rows/part-{number}.parquet", body.getvalue())
+        obstore.put(table.objects, f"{directory}/part-{number}.parquet", body.getvalue())
+        sizes.append(len(body.getvalue()))
+    return sizes
+
+
+def rows_of(table: Table, handle: Any) -> str:
+    return f"{handle.staging_path.removeprefix(f'{table.server.root(table.bucket)}/')}/rows"
 
 
 def view(log: DeltaLog, handle: Any) -> Any:
@@ -144,11 +154,11 @@ Check = Callable[[Any], None]
 
 
 def start(table: Table) -> tuple[Act, Check]:
-    """Begin a transaction; a stale listing may show the version before, which is a right one to begin on."""
+    """Begin a transaction; a stale listing shows the version before, which is a right one to begin on."""
     key, latest = f"key-{next(table.numbers)}", table.direct.update().version
 
     def check(version: int) -> None:
-        assert version in (latest - 1, latest)
+        assert version == latest or (table.is_stale and version == latest - 1)
 
     return lambda: begin(table.through, transaction_key=key).read_version, check
 
@@ -163,6 +173,7 @@ def read(table: Table) -> tuple[Act, Check]:
 
     def check(answer: tuple[int, list[str]]) -> None:
         assert files[answer[0]] == answer[1]
+        assert answer[0] == 3 or table.is_stale
 
     return act, check
 
@@ -172,14 +183,30 @@ def names(snapshot: Any) -> list[str]:
 
 
 def stage(table: Table) -> tuple[Act, Check]:
-    """Turn finished files into staged actions, from their footers."""
+    """Read the report of a Spark job, and turn what it wrote into staged actions, from the footers."""
     handle = begin(table.direct, transaction_key=f"key-{next(table.numbers)}")
-    put_rows(table, handle, range(6))
+    request = plan_stage(view(table.direct, handle))
+    sizes = put_rows(table, f"{table.name}/{request.directory}/run", range(6))
+    report = StageReport(
+        transaction_id=request.transaction_id,
+        stage=request.stage,
+        attempt=request.attempt,
+        directories=("run",),
+        written={"run": {"numFiles": 2, "numRows": 6, "numBytes": sum(sizes)}},
+        schema_string=SCHEMA,
+    )
+    path = f"{table.name}/{request.directory}/{REPORT_DIRECTORY}/part-00000.txt"
+    obstore.put(table.objects, path, json.dumps(report.to_dict()).encode())
+
+    def act() -> Any:
+        log = table.through
+        stage = open_stage(log, handle, task_id="stage", attempt=request.attempt)
+        return collect_stage(stage, request, read_report(log, request))
 
     def check(staged: Any) -> None:
         assert (staged.num_files, staged.num_records) == (2, 6)
 
-    return lambda: collect_files(view(table.through, handle), path="rows"), check
+    return act, check
 
 
 def commit(table: Table, *, manifest: bool = False) -> tuple[Act, Check]:
@@ -202,7 +229,7 @@ def commit_with_manifest(table: Table) -> tuple[Act, Check]:
 
 
 def create(table: Table) -> tuple[Act, Check]:
-    """Begin and publish the first version of a table."""
+    """Begin and publish the first version of a table. Its files are staged without faults."""
     new = replace(table, name=f"new-{next(table.numbers)}", ids=list(range(4)))
     key = f"key-{next(table.numbers)}"
 
@@ -210,8 +237,8 @@ def create(table: Table) -> tuple[Act, Check]:
         handle = begin(new.through, transaction_key=key)
         if handle.committed is not None:
             return int(publish(new.through, handle, [], attempt=new_attempt()).version)
-        put_rows(new, handle, new.ids)
-        staged = collect_files(view(new.through, handle), path="rows")
+        put_rows(new, rows_of(new, handle), new.ids)
+        staged = collect_files(view(new.direct, handle), path="rows")
         return int(publish(new.through, handle, [staged], attempt=new_attempt()).version)
 
     def check(version: int) -> None:
@@ -234,15 +261,15 @@ def checkpoint(table: Table) -> tuple[Act, Check]:
 
 def clean(table: Table) -> tuple[Act, Check]:
     """VACUUM: what it deletes is in no version, and what is in one stays."""
-    orphan = f"{table.name}/orphan-{next(table.numbers)}.parquet"
-    obstore.put(table.objects, orphan, b"x")
+    orphan = f"orphan-{next(table.numbers)}.parquet"
+    obstore.put(table.objects, f"{table.name}/{orphan}", b"x")
 
     def act() -> Any:
         return vacuum(table.through, retention_hours=0, retention_check=False, clock=lambda: int(time.time() * 1000) + HOUR)
 
-    def check(result: Any) -> None:
+    def check(_: Any) -> None:
         table.check()
-        assert result.num_files <= 2
+        assert table.is_stale or table.direct.store.head(orphan) is None
 
     return act, check
 
@@ -292,6 +319,7 @@ def cases(table: Table, operation: str, fault: str) -> Iterator[Outcome]:
     """
     rule = faults(table.store)[fault]
     table.proxy.set()
+    table.is_stale = rule.fault == "stale"
     act, check = OPERATIONS[operation](table)
     check(act())
     count = sum(replace(rule, times=None).takes(request["method"], request["target"]) for request in table.proxy.requests)
@@ -364,8 +392,10 @@ def main() -> None:
             (directory := place / store).mkdir()
             server = stack.enter_context(kind(directory))
             proxy = stack.enter_context(FaultProxy(server.url, directory))
-            for operation, fault in itertools.product(OPERATIONS, FAULTS):
-                outcomes += cases(table_on(store, server, proxy), operation, fault)
+            for operation in OPERATIONS:
+                table = table_on(store, server, proxy)
+                for fault in FAULTS:
+                    outcomes += cases(table, operation, fault)
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text(json.dumps([vars(outcome) for outcome in outcomes], indent=1))
     print(report(outcomes))

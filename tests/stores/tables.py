@@ -41,6 +41,8 @@ def copy_to(directory: Path, container: Any, prefix: str) -> Path:
     """Copy the objects below a prefix to local files."""
     for page in obstore.list(container, f"{prefix}/"):
         for meta in page:
+            if not meta["size"]:  # the marker of a directory
+                continue
             target = directory / meta["path"]
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(bytes(obstore.get(container, meta["path"]).bytes()))

