@@ -32,9 +32,9 @@ def check_runtime(table: str) -> None:
     global _used_by
     if _inherited_from is not None:
         raise ForkedProcessException(
-            f"Table {table} is on an object store, and this process ({os.getpid()}) was forked from one ({_inherited_from}) that "
-            "had already used object stores. Their client does not survive a fork and would hang. Open tables only in the child, "
-            "start the child with multiprocessing's 'spawn' or 'forkserver' method, or run a new interpreter.",
+            f"Table {table} is not local, and this process ({os.getpid()}) was forked from one ({_inherited_from}) that had "
+            "already used an object store or HDFS. Their clients do not survive a fork and would hang. Open tables only in the "
+            "child, start the child with multiprocessing's 'spawn' or 'forkserver' method, or run a new interpreter.",
             table=table,
         )
     if _used_by is None:
