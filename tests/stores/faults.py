@@ -1,4 +1,4 @@
-"""What becomes of an operation when one of its requests fails: ``python tests/stores/faults.py`` prints the table.
+"""What becomes of an operation when one of its requests fails: ``python tests/stores/faults.py [s3|azure|gcs ...]`` prints it.
 
 The requests of an operation are counted in a run without faults. Then it runs once for each request and each fault that can
 happen to it (a listing can be stale, a body can break off). It must give the right answer or an error of this provider; after an
@@ -8,6 +8,7 @@ doubled.
 
 from __future__ import annotations
 
+import argparse
 import io
 import itertools
 import json
@@ -385,19 +386,23 @@ def report(outcomes: Iterable[Outcome]) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Print what becomes of operations when requests of a store fail.")
+    parser.add_argument("stores", nargs="*", default=["s3"], choices=STORES, help="default: s3")
+    parser.add_argument("--json", type=Path, help="also write the cases to this file")
+    arguments = parser.parse_args()
     outcomes: list[Outcome] = []
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for store, kind in STORES.items():
+        for store in arguments.stores:
             (directory := place / store).mkdir()
-            server = stack.enter_context(kind(directory))
+            server = stack.enter_context(STORES[store](directory))
             proxy = stack.enter_context(FaultProxy(server.url, directory))
             for operation in OPERATIONS:
                 table = table_on(store, server, proxy)
                 for fault in FAULTS:
                     outcomes += cases(table, operation, fault)
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(json.dumps([vars(outcome) for outcome in outcomes], indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([vars(outcome) for outcome in outcomes], indent=1))
     print(report(outcomes))
 
 
