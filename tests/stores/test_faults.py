@@ -16,6 +16,9 @@ from stores.proxy import FaultProxy, Rule
 ELSEWHERE = ("503 SlowDown", "500 after it took effect", "response lost", "expired token from here on")
 """Faults that other stores than S3 answer in ways of their own; what the client does with the others is the same for all."""
 
+PASSING = ("503 SlowDown", "429 TooManyRequests", "500 after it took effect", "response lost", "connection reset")
+"""Faults of one request that a task survives without a retry."""
+
 CASES = [("s3", operation, fault) for operation in OPERATIONS for fault in FAULTS]
 CASES += [(store, operation, fault) for store in ("azure", "gcs") for operation in ("start", "commit") for fault in ELSEWHERE]
 
@@ -41,7 +44,8 @@ def table_of(stores: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_a_request_that_fails(store: str, operation: str, fault: str, table_of: Any) -> None:
     found = list(cases(table_of(store, operation), operation, fault))
     print(f"{len(found)} cases, {sum(case.result != 'right' for case in found)} errors")
-    assert all(case.operation == operation for case in found)
+    if fault in PASSING and operation in ("start", "commit", "start and commit of a new table"):
+        assert {case.result for case in found} == {"right"}, [case for case in found if case.result != "right"]
 
 
 @pytest.mark.parametrize(
