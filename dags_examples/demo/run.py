@@ -1,7 +1,8 @@
 """``make demo``: backfill a year of flights through a real Airflow, kill two tasks on the way, and prove what the table holds.
 
-The table stays in ``.demo/table``: a second run finds every month's transaction in its log and adds nothing. Everything else of
-the run (AIRFLOW_HOME, its database and logs) is thrown away at the end; after a failure it is kept, and its path is printed.
+The table stays in ``.demo/table``, or with ``STORE=s3`` on an S3 gateway whose objects are in ``.demo/s3``. A second run finds
+every month's transaction in its log and adds nothing. Everything else of the run (AIRFLOW_HOME, its database and logs) is thrown
+away at the end; after a failure it is kept, and its path is printed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import place
 import report
 import verdict
+from place import Place
 from progress import Months, follow
 from report import Clock
 from services import Airflow, DemoError
@@ -66,7 +69,11 @@ def _interrupted(number: int) -> int:
 
 
 def _demo(clock: Clock, lock: IO[str]) -> int:
-    table = ROOT / "table"
+    with place.opened(os.environ.get("STORE") or "local", ROOT, clock.say) as table:
+        return _backfilled(table, clock, lock)
+
+
+def _backfilled(table: Place, clock: Clock, lock: IO[str]) -> int:
     before = verdict.look(table)
     planned = {task: month for task, month in KILLED.items() if month not in before.months}
     months = _backfill(table, before, planned, clock, lock)
@@ -88,13 +95,13 @@ def _demo(clock: Clock, lock: IO[str]) -> int:
     return 0 if passed else 1
 
 
-def _backfill(table: Path, before: verdict.State, planned: dict[str, int], clock: Clock, lock: IO[str]) -> Months:
+def _backfill(table: Place, before: verdict.State, planned: dict[str, int], clock: Clock, lock: IO[str]) -> Months:
     home = ROOT / f"airflow-{os.getpid()}"
     for left in ROOT.glob("airflow-*"):
         shutil.rmtree(left, ignore_errors=True)
     report.section(f"Starting Airflow in {home}")
     killed = {(_name(month), task) for task, month in planned.items()}
-    variables = {"FLIGHTS_DEMO": str(ROOT)} | {VARIABLES[task]: month for month, task in killed}
+    variables = {"FLIGHTS_DEMO": str(ROOT), **table.variables} | {VARIABLES[task]: month for month, task in killed}
     airflow = Airflow(home, variables, lock.fileno())
     try:
         write_months(ROOT / "source")
@@ -105,7 +112,7 @@ def _backfill(table: Path, before: verdict.State, planned: dict[str, int], clock
         airflow.run("backfill", "backfill", "create", "--dag-id", DAG, *span, "--max-active-runs", str(MONTHS_AT_ONCE))
         clock.say("database: ready, backfill: created")
         airflow.start(DAG, clock.say)
-        report.section(f"Backfilling {len(MONTHS)} months into {table}, {MONTHS_AT_ONCE} at a time")
+        report.section(f"Backfilling {len(MONTHS)} months into {table.uri}, {MONTHS_AT_ONCE} at a time")
         for month, task in sorted(killed):
             print(f"  planned: {task} of {month} is killed in its first try, {WHEN[task]}")
         if before.complete:
@@ -124,7 +131,7 @@ def _backfill(table: Path, before: verdict.State, planned: dict[str, int], clock
     return months
 
 
-def _checks(table: Path, months: Months, planned: dict[str, int], before: verdict.State) -> Iterator[tuple[bool, str]]:
+def _checks(table: Place, months: Months, planned: dict[str, int], before: verdict.State) -> Iterator[tuple[bool, str]]:
     after = verdict.look(table)
     if month := planned.get(STAGE):
         tries, left = months.tries(_name(month), STAGE), len(after.unlisted - before.on_disk)

@@ -6,11 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from place import Place
 from source import MONTHS, YEAR, Content, contents, contents_of_source
-
-from airflow_delta.log import DeltaLog
 
 
 @dataclass(frozen=True)
@@ -32,25 +30,25 @@ class State:
         return self.on_disk - self.live
 
 
-def look(table: Path) -> State:
+def look(table: Place) -> State:
     """Return the table's state as delta-rs sees it."""
-    from deltalake import DeltaTable
-
-    if not any((table / "_delta_log").glob("*.json")):
+    log = table.log
+    if not log.table_exists():
         return State(-1, frozenset(), frozenset(), frozenset())
-    delta = DeltaTable(str(table))
-    live = frozenset(str(Path(uri.removeprefix("file://")).relative_to(table)) for uri in delta.file_uris())
-    on_disk = frozenset(str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts)
+    delta = table.delta_rs()
+    live = frozenset(uri.removeprefix("file://").removeprefix(f"{table.uri}/") for uri in delta.file_uris())
+    files = (status.path for status in log.store.list_recursive(""))
+    on_disk = frozenset(path for path in files if path.endswith(".parquet") and not path.startswith("_delta_log/"))
     return State(delta.version(), live, on_disk, frozenset(int(values["month"]) for values in delta.partitions()))
 
 
-def history(table: Path, tries: dict[str, str]) -> list[tuple[str, ...]]:
+def history(table: Place, tries: dict[str, str]) -> list[tuple[str, ...]]:
     """Return the table's history, oldest first, as our own ``DeltaLog.history()`` tells it.
 
     :param tries: month to the tries that its tasks took in this run of the demo.
     """
     rows = [("version", "operation", "month", "Dag run", "attempts", "logged by", "files", "rows")]
-    for record in reversed(DeltaLog.for_table(str(table)).history()):
+    for record in reversed(table.log.history()):
         replaced = re.search(r"month = (\d+)", record.operation_parameters.get("predicate") or "")
         month = f"{YEAR}-{int(replaced[1]):02}" if replaced else "-"
         metrics = record.operation_metrics
@@ -69,32 +67,32 @@ def history(table: Path, tries: dict[str, str]) -> list[tuple[str, ...]]:
     return rows
 
 
-def logged_by(table: Path, run_id: str) -> str | None:
+def logged_by(table: Place, run_id: str) -> str | None:
     """Return the try of the commit task that wrote the log entry of a Dag run."""
-    for record in DeltaLog.for_table(str(table)).history():
+    for record in table.log.history():
         if record.tags.get("airflow.runId") == run_id:
             return record.tags["airflow.tryNumber"]
     return None
 
 
-def versions_by_month(table: Path) -> dict[int, list[int]]:
+def versions_by_month(table: Place) -> dict[int, list[int]]:
     """Return which versions added rows of each month, straight from the JSON of the log."""
     versions: dict[int, list[int]] = {}
-    for path in sorted((table / "_delta_log").glob("*.json")):
-        if not path.stem.isdigit():
+    store = table.log.store
+    for status in store.list_from("_delta_log", ""):
+        stem, _, kind = status.name.partition(".")
+        if kind != "json" or not stem.isdigit():
             continue
-        actions = [json.loads(line) for line in path.read_text().splitlines() if line]
+        actions = [json.loads(line) for line in store.read(status.path).splitlines() if line]
         for month in {int(action["add"]["partitionValues"]["month"]) for action in actions if "add" in action}:
-            versions.setdefault(month, []).append(int(path.stem))
+            versions.setdefault(month, []).append(int(stem))
     return versions
 
 
-def compare(table: Path) -> Iterator[tuple[bool, tuple[str, ...]]]:
+def compare(table: Place) -> Iterator[tuple[bool, tuple[str, ...]]]:
     """Yield for each month whether it is right, and the figures: rows and checksum of both sides, versions that wrote it."""
-    from deltalake import DeltaTable
-
     expected = contents_of_source()
-    found = contents(DeltaTable(str(table)).to_pyarrow_table())
+    found = contents(table.delta_rs().to_pyarrow_table())
     versions = versions_by_month(table)
     nothing = Content(0, "-")
     for month in MONTHS:

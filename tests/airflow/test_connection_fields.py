@@ -32,7 +32,9 @@ def connection(monkeypatch):
 REFUSED = [
     ({"host": "data/lake"}, r"host \(base path\) 'data/lake' .* is relative. Use a URI \(s3://data/lake\) or an absolute path"),
     ({"host": "~/lake"}, "begins with ~"),
-    ({"host": "hdfs://name-node/lake"}, "has the scheme hdfs://, which is not supported"),
+    ({"host": "dbfs://lake/tables"}, "has the scheme dbfs://, which is not supported"),
+    ({"host": "hdfs://name-node/lake", "password": "very-secret"}, "password .* has no meaning for hdfs://name-node/lake"),
+    ({"host": "hdfs://name-node/lake", "extra": {"storage_options": {"dfs": "x"}}}, "'dfs', which no store knows"),
     ({"host": "hdfs:/lake"}, "one slash after hdfs:"),
     ({"host": "s3:/lake"}, "Write s3://bucket/path"),
     ({"host": "s3://"}, "names no bucket"),

@@ -16,13 +16,13 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    """A real HTTP server that speaks S3."""
-    from moto.server import ThreadedMotoServer
+    """A real HTTP server that speaks S3. Of two conditional puts of one key, one fails."""
+    from stores.locked_moto import LockedMotoServer
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server = LockedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
     server.start()
     yield f"http://127.0.0.1:{port}"
     server.stop()

@@ -21,6 +21,7 @@ import pytest
 import source
 import verdict
 from deltalake import DeltaTable, write_deltalake
+from place import Place
 
 ROOT = Path(__file__).parents[2]
 GUARD = ROOT / "dags_examples" / "demo" / "guard.py"
@@ -155,13 +156,13 @@ def year(tmp_path_factory) -> Path:
 
 
 def wrong_months(table: Path) -> list[str]:
-    return [row[0] for good, row in verdict.compare(table) if not good]
+    return [row[0] for good, row in verdict.compare(Place(str(table))) if not good]
 
 
 def test_the_verdict_accepts_the_year(year):
     assert wrong_months(year) == []
-    assert verdict.look(year).complete
-    assert verdict.look(year).unlisted == set()
+    assert verdict.look(Place(str(year))).complete
+    assert verdict.look(Place(str(year))).unlisted == set()
 
 
 @pytest.mark.parametrize("month", [1, 12])
@@ -177,8 +178,8 @@ def test_the_verdict_finds_a_changed_value_and_a_missing_month(year, tmp_path):
     DeltaTable(table).update({"dep_delay": "dep_delay + 1"}, predicate="month = 4 AND flight = 1545")
     DeltaTable(table).delete("month = 7")
     assert wrong_months(table) == ["2013-04", "2013-07"]
-    assert not verdict.look(table).complete
-    assert verdict.look(table) != verdict.look(year)
+    assert not verdict.look(Place(str(table))).complete
+    assert verdict.look(Place(str(table))) != verdict.look(Place(str(year)))
 
 
 # -- Java ---------------------------------------------------------------------------------------------------------------------

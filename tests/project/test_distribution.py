@@ -79,7 +79,7 @@ def test_the_metadata_name_what_is_needed(wheel):
     assert metadata["Description-Content-Type"] == "text/markdown"
     declared = {Requirement(line) for line in PROJECT["dependencies"]}
     assert {found for line in metadata.get_all("Requires-Dist") if (found := Requirement(line)).marker is None} == declared
-    assert set(metadata.get_all("Provides-Extra")) == {"spark", "connect", "openlineage"}
+    assert set(metadata.get_all("Provides-Extra")) == {"spark", "connect", "hdfs", "openlineage"}
 
 
 def test_pyspark_and_its_client_are_held_together():

@@ -105,7 +105,7 @@ def proxy(_proxy: FaultProxy) -> FaultProxy:
 
 @pytest.fixture(scope="session")
 def spark(stores: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A small local Spark that reaches all stores."""
+    """A small local Spark with the JARs of all stores, and no credentials: those come from Airflow's connections."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -127,7 +127,7 @@ def spark(stores: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     for name in ("spark.jars.packages", "spark.jars"):
         configuration[name] = ",".join(store.spark[name] for store in stores.values() if name in store.spark)
     for store in stores.values():
-        configuration |= {f"spark.hadoop.{key}": value for key, value in store.hadoop.items()}
+        configuration |= {f"spark.hadoop.{key}": value for key, value in store.emulator.items()}
     builder = SparkSession.builder.master("local[2]").appName("airflow-delta-stores")
     for key, value in configuration.items():
         builder = builder.config(key, value)

@@ -1,7 +1,8 @@
 """The object stores of the tests, each with what obstore and Spark need to reach it.
 
 Every store has the same members: ``container()`` makes an empty bucket, ``root()`` and ``spark_root()`` are its URI for either
-side, ``options`` are storage options, ``hadoop`` are Hadoop's settings, and ``spark`` names the JAR that Spark loads.
+side, ``options`` are storage options, ``connection()`` is the same as a user writes it into Airflow, ``hadoop`` are Hadoop's
+settings, of which ``emulator`` are those that a connection has no word for, and ``spark`` names the JAR that Spark loads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from stores.install import GCS_CONNECTOR, PROGRAMS
 from stores.process import LOOPBACK, Service, answers, free_port
@@ -48,6 +49,7 @@ class Versitygw(Service):
 
     ACCESS_KEY, SECRET_KEY = "lake-writer", "lake-writer-secret"
     spark = {"spark.jars.packages": S3_PACKAGE}
+    emulator: ClassVar[dict[str, str]] = {}
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
@@ -77,6 +79,11 @@ class Versitygw(Service):
         """Storage options."""
         return s3_options(self.url, self.ACCESS_KEY, self.SECRET_KEY)
 
+    def connection(self, root: str, url: str | None = None) -> dict[str, Any]:
+        """Return a connection of Airflow to a bucket."""
+        options = {"endpoint": url or self.url, "REGION": REGION}
+        return {"host": root, "login": self.ACCESS_KEY, "password": self.SECRET_KEY, "extra": {"storage_options": options}}
+
     @property
     def hadoop(self) -> dict[str, str]:
         """Hadoop's settings."""
@@ -96,6 +103,8 @@ class Azurite(Service):
     KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
     """The emulator's own, known to everybody."""
     spark = {"spark.jars.packages": AZURE_PACKAGE}
+    # Renaming a directory that another task has made already finds its marker twice.
+    emulator: ClassVar[dict[str, str]] = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
@@ -147,9 +156,13 @@ class Azurite(Service):
             "fs.azure.abfs.endpoint": f"{LOOPBACK}:{self.port}",
             "fs.azure.always.use.https": "false",
             "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",  # the other one cannot do without TLS
-            # Renaming a directory that another task has made already finds its marker twice.
-            "mapreduce.fileoutputcommitter.algorithm.version": "2",
+            **self.emulator,
         }
+
+    def connection(self, root: str, url: str | None = None) -> dict[str, Any]:
+        """Return a connection of Airflow to a container."""
+        options = {"AZURE_STORAGE_ENDPOINT": url or self.url}
+        return {"host": root, "login": self.ACCOUNT, "password": self.KEY, "extra": {"storage_options": options}}
 
     @property
     def connection_string(self) -> str:
@@ -162,6 +175,11 @@ class FakeGcs(Service):
 
     PROJECT = "lake"
     spark = {"spark.jars": str(GCS_CONNECTOR)}
+    emulator: ClassVar[dict[str, str]] = {
+        **GCS_CONNECTOR_ON_HADOOP_3_5,
+        "fs.gs.project.id": PROJECT,
+        "fs.gs.operation.move.enable": "false",  # the emulator does not know that request
+    }
 
     def __init__(self, directory: Path) -> None:
         port, self.port = free_port(), free_port()
@@ -213,18 +231,26 @@ class FakeGcs(Service):
     @property
     def options(self) -> dict[str, str]:
         """Storage options. obstore takes a GCS endpoint, and that it needs no token, only from a service account's key."""
-        key = {"gcs_base_url": self.url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
-        return {"google_service_account_key": json.dumps(key), "allow_http": "true"}
+        return {"google_service_account_key": self._key(self.url), "allow_http": "true"}
+
+    def connection(self, root: str, url: str | None = None) -> dict[str, Any]:
+        """Return a connection of Airflow to a bucket."""
+        options = {"GOOGLE_SERVICE_ACCOUNT_KEY": self._key(url or self.url), "allow_http": True}
+        return {"host": root, "extra": {"storage_options": options}}
+
+    @staticmethod
+    def _key(url: str) -> str:
+        return json.dumps(
+            {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        )
 
     @property
     def hadoop(self) -> dict[str, str]:
         """Hadoop's settings."""
         return {
-            **GCS_CONNECTOR_ON_HADOOP_3_5,
+            **self.emulator,
             "fs.gs.storage.root.url": self.url,
             "fs.gs.auth.type": "UNAUTHENTICATED",
-            "fs.gs.project.id": self.PROJECT,
-            "fs.gs.operation.move.enable": "false",  # the emulator does not know that request
         }
 
 

@@ -11,7 +11,8 @@ from obstore.exceptions import AlreadyExistsError
 from stores.locked_moto import LockedMotoServer
 from stores.process import LOOPBACK, free_port
 from stores.servers import make_bucket, s3_options
-from stores.test_stores import ROUNDS, WRITERS, client
+from stores.tables import client
+from stores.test_stores import ROUNDS, WRITERS
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from obstore.exceptions import BaseError, PermissionDeniedError
 
 from stores.proxy import Rule
-from stores.test_stores import client
+from stores.tables import client
 
 PUTS = {
     "refused with 503": (Rule("status", "PUT"), False),

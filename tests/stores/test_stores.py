@@ -1,4 +1,4 @@
-"""Each emulator keeps the promises that a log store needs, and Spark reads and writes there."""
+"""Each emulator keeps the promises that a log store needs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ from typing import Any
 import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError
-from obstore.store import AzureStore, GCSStore, S3Store
+
+from stores.tables import client
 
 ROUNDS = int(os.environ.get("STORE_ROUNDS", "100"))
 WRITERS = 8
-
-
-def client(options: dict[str, str], root: str, **settings: Any) -> Any:
-    """Return obstore's client of a container, without retries."""
-    config = {key: value for key, value in options.items() if not key.endswith("allow_http")}
-    scheme, _, container = root.partition("://")
-    kind = {"s3": S3Store, "az": AzureStore, "gs": GCSStore}[scheme]
-    return kind(container, config=config, client_options={"allow_http": True, **settings}, retry_config={"max_retries": 0})
 
 
 @pytest.fixture
@@ -69,13 +62,3 @@ def test_takes_an_upload_in_parts(container):
     content = os.urandom(12 << 20)
     obstore.put(container, "large", content, chunk_size=5 << 20)
     assert bytes(obstore.get(container, "large").bytes()) == content
-
-
-def test_spark_writes_and_reads(store, spark):
-    name = store.container()
-    table = f"{store.spark_root(name)}/t/flights 2013"
-    rows = spark.range(1000).selectExpr("id", "concat('a b ', id % 3) AS p")
-    rows.repartition(2).write.partitionBy("p").parquet(table)
-    assert spark.read.parquet(table).count() == 1000
-    listed = [meta["path"] for page in obstore.list(client(store.options, store.root(name)), "t/") for meta in page]
-    assert len([path for path in listed if path.endswith(".parquet")]) == 6

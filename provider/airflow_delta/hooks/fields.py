@@ -13,7 +13,7 @@ from airflow.sdk.log import mask_secret
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.cloud import CONN_TYPES, cloud_options
 from airflow_delta.hooks.location import check_base_path
-from airflow_delta.log.storage.options import AZURE, GCS, S3, canonical_options, kind_of
+from airflow_delta.log.storage.options import AZURE, GCS, HDFS, HDFS_USER, S3, canonical_options, kind_of
 from airflow_delta.masking import has_user_info, masked, secret_values, user_info_of
 
 if TYPE_CHECKING:
@@ -35,10 +35,14 @@ _NAMES = """
 IDENTITY = frozenset(_NAMES.split())
 """Storage options that say who asks; without any, the worker's environment does."""
 
-_INSTEAD = {GCS: "Set GOOGLE_SERVICE_ACCOUNT or GOOGLE_SERVICE_ACCOUNT_KEY in storage_options, or gcp_conn_id."}
+_INSTEAD = {
+    GCS: "Set GOOGLE_SERVICE_ACCOUNT or GOOGLE_SERVICE_ACCOUNT_KEY in storage_options, or gcp_conn_id.",
+    HDFS: "HDFS knows the user (login) or a Kerberos ticket of the worker.",
+}
 _CREDENTIALS = {
     S3: ("aws_access_key_id", "aws_secret_access_key"),
     AZURE: ("azure_storage_account_name", "azure_storage_account_key"),
+    HDFS: (HDFS_USER,),
 }
 _FIELDS = ("base_path", "storage_options", "spark_credentials", "spark_packages", *CONN_TYPES.values())
 
@@ -190,7 +194,7 @@ class ConnectionFields:
         if kind == S3 and not has_identity and bool(login) != bool(password):
             missing = "password (secret key)" if login else "login (access key)"
             raise DeltaIllegalArgumentException(f"The connection {self.conn_id!r} has no {missing}; a key pair has both.")
-        pairs = dict(zip(names, (login, password), strict=True))
+        pairs = dict(zip(names, (login, password), strict=False))
         if has_identity:  # the login may still be the account's name
             pairs = {name: value for name, value in pairs.items() if name not in IDENTITY}
         return {**{name: str(value) for name, value in pairs.items() if value}, **options}
@@ -209,8 +213,8 @@ class ConnectionFields:
             )
         _ = self.spark_credentials, self.spark_packages, self._cloud_conn_id, self.given_options
         kind = _kind_of_base(self.base_path)
-        for field in ("login", "password"):
-            if kind is not None and kind not in _CREDENTIALS and getattr(self.connection, field):
+        for index, field in enumerate(("login", "password")):
+            if kind is not None and len(_CREDENTIALS.get(kind, ())) <= index and getattr(self.connection, field):
                 instead = _INSTEAD.get(kind, "A local base path needs no credentials.")
                 raise DeltaIllegalArgumentException(
                     f"The {field} of {self._whose} has no meaning for {self.base_path}. {instead} Remove it."

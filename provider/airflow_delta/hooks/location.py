@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "azure": "az"}
-_SCHEMES = ("s3", "s3a", "s3n", "gs", "gcs", "az", "azure", "abfs", "abfss", "file")
+_SCHEMES = ("s3", "s3a", "s3n", "gs", "gcs", "az", "azure", "abfs", "abfss", "hdfs", "file")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _DFS = "dfs.core.windows.net"
 
@@ -33,7 +33,8 @@ def check_base_path(path: str, conn_id: str) -> str:
         return path.rstrip("/") or "/"
     if scheme.lower() not in _SCHEMES:
         raise DeltaIllegalArgumentException(
-            f"{field} has the scheme {scheme}://, which is not supported. Use s3://, gs://, az://, abfss:// or a local path."
+            f"{field} has the scheme {scheme}://, which is not supported. Use s3://, gs://, az://, abfss://, hdfs:// or a local "
+            "path."
         )
     if not rest.strip("/") and scheme.lower() != "file":
         raise DeltaIllegalArgumentException(f"{field} names no bucket. Write {scheme}://bucket/path.")

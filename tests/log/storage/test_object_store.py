@@ -109,6 +109,14 @@ def test_many_objects(store: ObjectStore) -> None:
     assert list(store.list_recursive("d")) == []
 
 
+def test_an_empty_object_with_the_name_of_a_directory_is_no_file(store: ObjectStore) -> None:
+    """Hadoop puts such a marker through Azure's Blob API; the staging directory of another transaction is no foreign file."""
+    store.put("staged/a", b"")
+    store.put("staged/a/part", b"x")
+    store.put("staged/empty", b"")
+    assert store.list_children("staged") == (["empty"], ["a"])
+
+
 def test_objects_that_stand_for_directories_are_no_files(
     store: ObjectStore, s3_client, s3_bucket: str, s3_table: str, s3_options: dict[str, str]
 ) -> None:

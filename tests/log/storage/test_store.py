@@ -42,7 +42,7 @@ def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     assert (store.root, store.local_root) == ("here/table", f"{tmp_path}/here/table")
 
 
-@pytest.mark.parametrize("uri", ["", " ", "hdfs://x/y", "file://host/x", "s3://"])
+@pytest.mark.parametrize("uri", ["", " ", "dbfs://x/y", "hdfs://x", "hdfs:///y", "file://host/x", "s3://"])
 def test_locations_that_are_refused(uri: str) -> None:
     with pytest.raises(DeltaIllegalArgumentException):
         store_for(uri)

@@ -23,9 +23,14 @@ def spark_uri(uri: str, options: Mapping[str, str]) -> str:
         return uri
     scheme = _SCHEMES.get(scheme.lower(), scheme.lower())
     authority, slash, path = rest.partition("/")
-    if scheme not in _AZURE or "@" in authority:
-        return f"{'abfss' if scheme == 'az' else scheme}://{rest}"
+    if scheme not in _AZURE:
+        return f"{scheme}://{rest}"
     given = canonical_options(options, uri)
+    # Without TLS, as an emulator is: Hadoop's abfss:// would try again for minutes.
+    plain = scheme == "abfs" or given.get("azure_storage_endpoint", "").lower().startswith("http://")
+    secure = "abfs" if plain else "abfss"
+    if "@" in authority:
+        return f"{secure}://{rest}"
     account = given.get("azure_storage_account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if not account:
         raise DeltaIllegalArgumentException(
@@ -33,5 +38,4 @@ def spark_uri(uri: str, options: Mapping[str, str]) -> str:
             f"abfss://{authority}@<account>.dfs.core.windows.net{slash}{path}.",
             table=uri,
         )
-    plain = given.get("azure_storage_endpoint", "").lower().startswith("http://")
-    return f"{'abfs' if plain else 'abfss'}://{authority}@{account}.dfs.core.windows.net{slash}{path}"
+    return f"{secure}://{authority}@{account}.dfs.core.windows.net{slash}{path}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import StagedFileException
 from airflow_delta.log.schema.partition_values import EPOCH
+from airflow_delta.log.storage.base import StoreRefusedError, StoreUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,6 +133,8 @@ def _read_footer(store: LogStore, status: FileStatus) -> pq.FileMetaData:
         return pq.read_metadata(io.BytesIO(_MAGIC + tail[-needed:]))
     except FileNotFoundError as error:
         raise _broken(store, status, "it is gone") from error
+    except (StoreUnavailableError, StoreRefusedError):  # of the store, which says nothing about the file
+        raise
     except (pa.ArrowException, OSError) as error:
         raise _broken(store, status, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
 

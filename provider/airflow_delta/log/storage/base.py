@@ -1,7 +1,8 @@
 """The interface of log stores: the few operations that the log needs of a storage system (Delta's LogStore).
 
-Paths are storage keys relative to the table root, ``/``-separated and not URL-encoded. Two stores exist: local files
-through ``os`` (:mod:`airflow_delta.log.storage.local`) and object stores (:mod:`airflow_delta.log.storage.object`).
+Paths are storage keys relative to the table root, ``/``-separated and not URL-encoded. Three stores exist: local files through
+``os`` (:mod:`airflow_delta.log.storage.local`), object stores (:mod:`airflow_delta.log.storage.object`) and HDFS
+(:mod:`airflow_delta.log.storage.hdfs`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ class AmbiguousPutError(OSError):
     """The store did not say whether a put was written (timeout, lost connection, server error).
 
     Only reading the file can tell. A definite refusal is a :class:`FileExistsError` or another :class:`OSError`.
+    """
+
+
+class StoreUnavailableError(OSError):
+    """A request failed and may succeed later: the store is overloaded or cannot be reached, and the client gave up repeating it.
+
+    It says nothing about the file.
     """
 
 
@@ -66,7 +74,8 @@ class LogStore(ABC):
     :ivar local_root: absolute path if the table is on a local file system, else ``None``.
     :ivar options: settings for stores of other locations that the log refers to.
     :ivar connection: name of the connection that they come from, for errors.
-    :ivar probes: whether the next version is found by trying to read it (local) rather than by listing (object stores).
+    :ivar probes: whether the next version is found by trying to read it (local, HDFS) rather than by listing (object
+        stores).
     """
 
     probes: ClassVar[bool]

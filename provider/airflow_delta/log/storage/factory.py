@@ -14,7 +14,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None, *, connection: str | None = None) -> LogStore:
     """Return the store of a table.
 
-    :param table_uri: local path, ``file://``, ``s3://`` (``s3a://``), ``gs://``, ``az://`` or ``abfss://`` URI.
+    :param table_uri: local path, ``file://``, ``s3://`` (``s3a://``), ``gs://``, ``az://``, ``abfss://`` or ``hdfs://`` URI.
     :param storage_options: credentials and settings in any spelling of ``object_store`` (``AWS_ENDPOINT_URL``, any case).
         For local tables: ``durable`` (``"false"`` skips fsync).
     :param connection: name of the connection that the options come from, for errors.
@@ -35,12 +35,16 @@ def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None, 
         from airflow_delta.log.storage.local import LocalStore
 
         return LocalStore(table_uri, options)
+    if scheme == "hdfs":
+        from airflow_delta.log.storage.hdfs import HdfsStore
+
+        return HdfsStore(table_uri, options, connection)
     from airflow_delta.log.storage.object import SCHEMES, ObjectStore
 
     if scheme not in SCHEMES:
         raise DeltaIllegalArgumentException(
             f"Storage scheme '{scheme}://' of table {table_uri} is not supported. "
-            f"Supported: local paths, file://, {', '.join(f'{known}://' for known in SCHEMES)}.",
+            f"Supported: local paths, file://, {', '.join(f'{known}://' for known in (*SCHEMES, 'hdfs'))}.",
             table=table_uri,
         )
     return ObjectStore(table_uri, options, connection)

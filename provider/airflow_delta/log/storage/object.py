@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore, StoreRefusedError
+from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore, StoreRefusedError, StoreUnavailableError
 from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import CLIENT_OPTIONS, GCS, S3, STORES, canonical_options
 from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain
@@ -161,7 +161,9 @@ class ObjectStore(LogStore):
         except errors.BaseError as error:
             if (refused := self._refused(error, operation, path)) is not None:
                 raise refused from error
-            raise OSError(f"{operation} {self.root}/{path} failed: {self._told(error)}. Check {self._whose}.") from error
+            raise StoreUnavailableError(
+                f"{operation} {self.root}/{path} failed: {self._told(error)}. Check {self._whose}."
+            ) from error
 
     # -- reading --------------------------------------------------------------------------------------------------------------
 
@@ -234,9 +236,11 @@ class ObjectStore(LogStore):
             )
         except FileNotFoundError:
             return [], []
-        objects = [status for status in map(self._status, listed["objects"]) if status.size or not _is_marker(status, directory)]
-        files = sorted(status.name for status in objects)
-        return files, sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
+        directories = {prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]}
+        objects = (status for status in map(self._status, listed["objects"]) if status.size or not _is_marker(status, directory))
+        # Hadoop on Azure's Blob API marks a directory with an empty object of exactly its name.
+        files = [status.name for status in objects if status.size or status.name not in directories]
+        return sorted(files), sorted(directories)
 
     def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
         """Yield the objects of the table, except those below skipped names, whose pages are not fetched."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
-S3, AZURE, GCS = "S3", "Azure", "GCS"
+S3, AZURE, GCS, HDFS = "S3", "Azure", "GCS", "HDFS"
+HDFS_USER = "hadoop_user_name"
+"""Option of HDFS: the user, if it does not use Kerberos."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -16,7 +18,7 @@ def _words(text: str) -> frozenset[str]:
 STORES = {
     "s3": S3, "s3a": S3, "s3n": S3, "gs": GCS, "gcs": GCS, "az": AZURE, "azure": AZURE, "abfs": AZURE, "abfss": AZURE,
 }  # fmt: skip
-"""The kind of store behind a scheme."""
+"""The kind of object store behind a scheme."""
 
 # The name of an option, then its other spellings (object_store's AmazonS3ConfigKey, AzureConfigKey and GoogleConfigKey).
 _SPELLINGS = {
@@ -104,6 +106,8 @@ _BUCKETS = _words("""
     aws_bucket aws_bucket_name bucket bucket_name google_bucket google_bucket_name azure_container_name container_name
 """)
 _PREFIXES = ("aws_", "azure_storage_", "azure_", "google_")
+_HADOOP = ("dfs.", "fs.", "ha.", "hadoop.", "ipc.")
+"""Beginnings of the names of Hadoop's own settings, which HDFS takes."""
 
 _NAMES: dict[str, dict[str, str]] = {}
 for _store, _lines in _SPELLINGS.items():
@@ -114,7 +118,9 @@ _ANY = frozenset(spelling for names in _NAMES.values() for spelling in names)
 def kind_of(uri: str) -> str | None:
     """Return the kind of store that holds a URI; ``None`` for local files and unknown schemes."""
     scheme, separator, _ = uri.partition("://")
-    return STORES.get(scheme.lower()) if separator else None
+    if not separator:
+        return None
+    return HDFS if scheme.lower() == "hdfs" else STORES.get(scheme.lower())
 
 
 def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") -> dict[str, str]:
@@ -148,9 +154,15 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
 def canonical_name(spelling: str, store: str) -> str | None:
     """Return the name of an option; ``None`` if it is not one of this kind of store."""
     name = spelling.lower()
+    if store == HDFS:
+        return spelling if _is_hadoops(name) else HDFS_USER if name == HDFS_USER else None
     if (known := _NAMES[store].get(name)) is not None:
         return known
     return bare if (bare := _bare(name)) in CLIENT_OPTIONS else None
+
+
+def _is_hadoops(name: str) -> bool:
+    return name.startswith(_HADOOP)
 
 
 def _bare(name: str) -> str:
@@ -165,7 +177,7 @@ def _check_known(spelling: str, whose: str) -> None:
         raise DeltaIllegalArgumentException(
             f"The storage options of {whose} set {spelling!r}, but the bucket is part of the table's location. Remove it."
         )
-    if name in _ANY or name in _TOLERATED or _bare(name) in CLIENT_OPTIONS:
+    if name in _ANY or name in _TOLERATED or _bare(name) in CLIENT_OPTIONS or name == HDFS_USER or _is_hadoops(name):
         return
     raise DeltaIllegalArgumentException(
         f"The storage options of {whose} set {spelling!r}, which no store knows. Use the names of object_store, such as "

@@ -1,0 +1,410 @@
+"""What becomes of an operation when one of its requests fails: ``python tests/stores/faults.py [s3|azure|gcs ...]`` prints it.
+
+The requests of an operation are counted in a run without faults. Then it runs once for each request and each fault that can
+happen to it (a listing can be stale, a body can break off). It must give the right answer or an error of this provider; after an
+error it runs again, as a retried task does, and must give the right answer. Then delta-rs reads the table: nothing is lost or
+doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[2] / "provider"), str(Path(__file__).parents[1])]
+
+import deltalake
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_delta.commands.begin.begin import begin
+from airflow_delta.commands.publish.abort import abort
+from airflow_delta.commands.publish.publish import publish
+from airflow_delta.commands.stage.stage_view import open_stage
+from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
+from airflow_delta.commands.write.collect_write import collect_files, collect_stage
+from airflow_delta.commands.write.plan_write import plan_stage, read_report
+from airflow_delta.log import DeltaLog
+from airflow_delta.staging.paths import REPORT_DIRECTORY, new_attempt
+from airflow_delta.staging.report import StageReport
+from stores.proxy import FaultProxy, Rule
+from stores.servers import STORES, FakeGcs
+from stores.tables import client
+
+LISTING = r"list-type=2|comp=list"
+EXPIRED = {"s3": (400, "ExpiredToken"), "azure": (403, "AuthenticationFailed"), "gcs": (401, "AuthenticationRequired")}
+
+
+def faults(store: str) -> dict[str, Rule]:
+    """Return what can happen to a request."""
+    status, code = EXPIRED[store]
+    return {
+        "503 SlowDown": Rule("status"),
+        "429 TooManyRequests": Rule("status", status=429, code="TooManyRequests"),
+        "500 after it took effect": Rule("status_after", status=500, code="InternalError"),
+        "response lost": Rule("lost"),
+        "connection reset": Rule("reset"),
+        "slow body": Rule("slow", "GET", seconds=0.01),
+        "truncated body": Rule("truncated", "GET"),
+        "expired token from here on": Rule("status", times=None, status=status, code=code),
+        "listing misses the newest object": Rule("stale", "GET", target=LISTING),
+    }
+
+
+FAULTS = tuple(faults("s3"))
+SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})
+
+
+@dataclass
+class Table:
+    """A table on a store, with a direct way to it and one through the proxy."""
+
+    store: str
+    server: Any
+    proxy: FaultProxy
+    bucket: str
+    name: str
+    ids: list[int] = field(default_factory=list)
+    is_stale: bool = False
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def uri(self) -> str:
+        return f"{self.server.root(self.bucket)}/{self.name}"
+
+    @property
+    def objects(self) -> Any:
+        return client(self.server.options, self.server.root(self.bucket))
+
+    @property
+    def direct(self) -> DeltaLog:
+        return DeltaLog.for_table(self.uri, self.server.options)
+
+    @property
+    def through(self) -> DeltaLog:
+        """A log that nobody has opened yet, as every task has it."""
+        url = self.proxy.url
+        options = {
+            "s3": {"aws_endpoint_url": url},
+            "azure": {"azure_storage_endpoint": f"{url}/{getattr(self.server, 'ACCOUNT', '')}"},
+            "gcs": {"google_service_account_key": FakeGcs._key(url)},
+        }[self.store]
+        return DeltaLog.for_table(self.uri, {**self.server.options, **options})
+
+    def staged(self, ids: Iterable[int], *, manifest: bool = False) -> tuple[Any, Any]:
+        """Begin, and stage two finished files."""
+        handle = begin(self.direct, transaction_key=f"key-{next(self.numbers)}")
+        put_rows(self, rows_of(self, handle), ids)
+        with mock.patch("airflow_delta.commands.stage.stage_view.INLINE_LIMIT", 10 if manifest else 1 << 20):
+            return handle, collect_files(view(self.direct, handle), path="rows")
+
+    def committed(self, ids: Iterable[int]) -> Table:
+        """Commit rows without faults."""
+        handle, staged = self.staged(ids)
+        publish(self.direct, handle, [staged], attempt=new_attempt())
+        self.ids += ids
+        return self
+
+    def rows(self) -> list[int]:
+        """Return the rows that delta-rs reads."""
+        table = deltalake.DeltaTable(self.uri, storage_options={**self.server.options, "allow_http": "true"})
+        return sorted(table.to_pyarrow_table().column("id").to_pylist())
+
+    def check(self) -> None:
+        assert self.rows() == sorted(self.ids), f"{self.uri} has other rows than were committed"
+
+
+def put_rows(table: Table, directory: str, ids: Iterable[int]) -> list[int]:
+    """Put two files with rows; return their sizes."""
+    ids, sizes = list(ids), []
+    for number, part in enumerate((ids[::2], ids[1::2])):
+        body = io.BytesIO()
+        pq.write_table(pa.table({"id": pa.array(part, pa.int64())}), body)
+        obstore.put(table.objects, f"{directory}/part-{number}.parquet", body.getvalue())
+        sizes.append(len(body.getvalue()))
+    return sizes
+
+
+def rows_of(table: Table, handle: Any) -> str:
+    return f"{handle.staging_path.removeprefix(f'{table.server.root(table.bucket)}/')}/rows"
+
+
+def view(log: DeltaLog, handle: Any) -> Any:
+    return open_stage(log, handle, task_id="stage", attempt=new_attempt())
+
+
+# -- operations: what is prepared without faults, what runs with them, and what must hold then ----------------------------------
+
+Act = Callable[[], Any]
+Check = Callable[[Any], None]
+
+
+def start(table: Table) -> tuple[Act, Check]:
+    """Begin a transaction; a stale listing shows the version before, which is a right one to begin on."""
+    key, latest = f"key-{next(table.numbers)}", table.direct.update().version
+
+    def check(version: int) -> None:
+        assert version == latest or (table.is_stale and version == latest - 1)
+
+    return lambda: begin(table.through, transaction_key=key).read_version, check
+
+
+def read(table: Table) -> tuple[Act, Check]:
+    """Read the list of files, from checkpoint and commits; a stale listing may show the version before."""
+    files = {version: names(table.direct.snapshot_at(version)) for version in (2, 3)}
+
+    def act() -> tuple[int, list[str]]:
+        snapshot = table.through.update()
+        return snapshot.version, names(snapshot)
+
+    def check(answer: tuple[int, list[str]]) -> None:
+        assert files[answer[0]] == answer[1]
+        assert answer[0] == 3 or table.is_stale
+
+    return act, check
+
+
+def names(snapshot: Any) -> list[str]:
+    return sorted(snapshot.files().column("path").to_pylist())
+
+
+def stage(table: Table) -> tuple[Act, Check]:
+    """Read the report of a Spark job, and turn what it wrote into staged actions, from the footers."""
+    handle = begin(table.direct, transaction_key=f"key-{next(table.numbers)}")
+    request = plan_stage(view(table.direct, handle))
+    sizes = put_rows(table, f"{table.name}/{request.directory}/run", range(6))
+    report = StageReport(
+        transaction_id=request.transaction_id,
+        stage=request.stage,
+        attempt=request.attempt,
+        directories=("run",),
+        written={"run": {"numFiles": 2, "numRows": 6, "numBytes": sum(sizes)}},
+        schema_string=SCHEMA,
+    )
+    path = f"{table.name}/{request.directory}/{REPORT_DIRECTORY}/part-00000.txt"
+    obstore.put(table.objects, path, json.dumps(report.to_dict()).encode())
+
+    def act() -> Any:
+        log = table.through
+        stage = open_stage(log, handle, task_id="stage", attempt=request.attempt)
+        return collect_stage(stage, request, read_report(log, request))
+
+    def check(staged: Any) -> None:
+        assert (staged.num_files, staged.num_records) == (2, 6)
+
+    return act, check
+
+
+def commit(table: Table, *, manifest: bool = False) -> tuple[Act, Check]:
+    """Publish a staged write; its retry has the same handle."""
+    ids = list(range(1000 * (next(table.numbers) + 1), 1000 * (next(table.numbers) + 1) + 4))
+    handle, staged = table.staged(ids, manifest=manifest)
+    expected = table.direct.update().version + 1
+    table.ids += ids
+
+    def check(version: int) -> None:
+        assert version == expected
+        table.check()
+
+    return lambda: publish(table.through, handle, [staged], attempt=new_attempt()).version, check
+
+
+def commit_with_manifest(table: Table) -> tuple[Act, Check]:
+    """Publish a staged write whose actions are in a manifest."""
+    return commit(table, manifest=True)
+
+
+def create(table: Table) -> tuple[Act, Check]:
+    """Begin and publish the first version of a table. Its files are staged without faults."""
+    new = replace(table, name=f"new-{next(table.numbers)}", ids=list(range(4)))
+    key = f"key-{next(table.numbers)}"
+
+    def act() -> int:
+        handle = begin(new.through, transaction_key=key)
+        if handle.committed is not None:
+            return int(publish(new.through, handle, [], attempt=new_attempt()).version)
+        put_rows(new, rows_of(new, handle), new.ids)
+        staged = collect_files(view(new.direct, handle), path="rows")
+        return int(publish(new.through, handle, [staged], attempt=new_attempt()).version)
+
+    def check(version: int) -> None:
+        assert version == 0
+        new.check()
+
+    return act, check
+
+
+def checkpoint(table: Table) -> tuple[Act, Check]:
+    """Write a checkpoint, from which everybody reads afterwards."""
+    table.committed([10_000 * (next(table.numbers) + 1)])
+
+    def check(_: None) -> None:
+        table.check()
+        assert table.direct.update().files().num_rows > 0
+
+    return lambda: table.through.checkpoint(), check
+
+
+def clean(table: Table) -> tuple[Act, Check]:
+    """VACUUM: what it deletes is in no version, and what is in one stays."""
+    orphan = f"orphan-{next(table.numbers)}.parquet"
+    obstore.put(table.objects, f"{table.name}/{orphan}", b"x")
+
+    def act() -> Any:
+        return vacuum(table.through, retention_hours=0, retention_check=False, clock=lambda: int(time.time() * 1000) + HOUR)
+
+    def check(_: Any) -> None:
+        table.check()
+        assert table.is_stale or table.direct.store.head(orphan) is None
+
+    return act, check
+
+
+def give_up(table: Table) -> tuple[Act, Check]:
+    """Abort: the staged files go, and the table stays as it is."""
+    handle, _ = table.staged(range(4))
+
+    def check(outcome: str) -> None:
+        assert outcome in ("deleted", "marked")
+        table.check()
+
+    return lambda: abort(table.through, handle).outcome, check
+
+
+OPERATIONS: dict[str, Callable[[Table], tuple[Act, Check]]] = {
+    "start": start,
+    "read the log": read,
+    "read staged files": stage,
+    "commit": commit,
+    "commit with a manifest": commit_with_manifest,
+    "start and commit of a new table": create,
+    "checkpoint": checkpoint,
+    "VACUUM": clean,
+    "abort": give_up,
+}
+
+
+# -- cases ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one fault at one request led to: ``right``, or the class of the error; then the retry was right."""
+
+    store: str
+    operation: str
+    fault: str
+    request: str
+    result: str
+
+
+def cases(table: Table, operation: str, fault: str) -> Iterator[Outcome]:
+    """Run an operation once for each of its requests to which the fault can happen.
+
+    :raises AssertionError: if an answer is wrong, an error is not of this provider, or rows are lost or doubled.
+    """
+    rule = faults(table.store)[fault]
+    table.proxy.set()
+    table.is_stale = rule.fault == "stale"
+    act, check = OPERATIONS[operation](table)
+    check(act())
+    count = sum(replace(rule, times=None).takes(request["method"], request["target"]) for request in table.proxy.requests)
+    for number in range(count):
+        act, check = OPERATIONS[operation](table)
+        table.proxy.set(replace(rule, skip=number))
+        try:
+            answer, error = act(), None
+        except Exception as raised:
+            answer, error = None, raised
+        fired = [request for request in table.proxy.requests if request["fault"]]
+        table.proxy.set()
+        where = f"{fault} at request {number}" + (f", {short(fired[0])}" if fired else "")
+        try:
+            if error is None:
+                check(answer)
+            else:
+                is_ours(error, where)
+                check(act())
+        except AssertionError as wrong:
+            raise AssertionError(f"{operation}: {where}: {wrong or 'the answer is wrong'}") from wrong
+        except Exception as again:
+            raise AssertionError(f"{operation}: {where}: {error!r}; then again: {again!r}") from again
+        if fired:
+            yield Outcome(table.store, operation, fault, short(fired[0]), "right" if error is None else type(error).__name__)
+
+
+def is_ours(error: Exception, where: str) -> None:
+    """Refuse an error that is not typed by this provider, or says nothing."""
+    assert type(error).__module__.startswith("airflow_delta."), f"{where} led to {error!r}"
+    assert str(error), where
+
+
+def short(request: dict[str, Any]) -> str:
+    """Return a request without what differs from run to run."""
+    path, _, query = request["target"].partition("?")
+    kind = "list" if re.search(LISTING, query) else ("delete" if "delete" in query else path.rpartition("/")[2])
+    return f"{request['method']} {re.sub(r'[0-9a-f]{8,}|[0-9]+', '*', kind)}"
+
+
+def table_on(store: str, server: Any, proxy: FaultProxy) -> Table:
+    """Return a table of four versions, with a checkpoint at version 1."""
+    table = Table(store, server, proxy, server.container(), "t")
+    for number in range(4):
+        table.committed([number])
+        if number == 1:
+            table.direct.checkpoint()
+    return table
+
+
+def report(outcomes: Iterable[Outcome]) -> str:
+    """Return the cases as a table in Markdown."""
+    found: dict[tuple[str, str, str], Counter[str]] = {}
+    for outcome in outcomes:
+        found.setdefault((outcome.store, outcome.operation, outcome.fault), Counter())[outcome.result] += 1
+    lines = ["| store | operation | fault | cases | right answer | typed error, then right |", "|---|---|---|---|---|---|"]
+    for (store, operation, fault), results in found.items():
+        errors = ", ".join(f"{count} {name}" for name, count in sorted(results.items()) if name != "right")
+        lines.append(f"| {store} | {operation} | {fault} | {results.total()} | {results['right']} | {errors or 0} |")
+    total = sum((results for results in found.values()), Counter())
+    lines.append(f"\n{total.total()} cases: {total['right']} right, {total.total() - total['right']} errors, 0 lost or doubled.")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Print what becomes of operations when requests of a store fail.")
+    parser.add_argument("stores", nargs="*", default=["s3"], choices=STORES, help="default: s3")
+    parser.add_argument("--json", type=Path, help="also write the cases to this file")
+    arguments = parser.parse_args()
+    outcomes: list[Outcome] = []
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for store in arguments.stores:
+            (directory := place / store).mkdir()
+            server = stack.enter_context(STORES[store](directory))
+            proxy = stack.enter_context(FaultProxy(server.url, directory))
+            for operation in OPERATIONS:
+                table = table_on(store, server, proxy)
+                for fault in FAULTS:
+                    outcomes += cases(table, operation, fault)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([vars(outcome) for outcome in outcomes], indent=1))
+    print(report(outcomes))
+
+
+if __name__ == "__main__":
+    main()
