@@ -64,7 +64,15 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.request is None or self.request["down"]:
             method, target, _ = data[:4096].split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
-            self.request = {"method": method, "target": target, "status": 0, "up": 0, "down": 0, "begun": time.time(), "ended": 0.0}
+            self.request = {
+                "method": method,
+                "target": target,
+                "status": 0,
+                "up": 0,
+                "down": 0,
+                "begun": time.time(),
+                "ended": 0.0,
+            }
             self.state.requests.append(self.request)
             self.held = True
             asyncio.get_running_loop().call_later(self.state.latency, self.release)

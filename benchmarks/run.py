@@ -23,7 +23,7 @@ import tables
 
 HERE = Path(__file__).parent
 ENGINES = ("delta-rs", "ours")
-PARTS = ["processes", "loads", "json", "checkpoints", "spark", "commits", "contention", "winners", "stage", "operations"]
+PARTS = ["processes", "loads", "json", "checkpoints", "spark", "commits", "contention", "winners", "stage", "operations", "scale"]
 ROWS: list[dict[str, Any]] = []
 
 
@@ -328,7 +328,7 @@ def main() -> None:
     compileall.compile_dir(HERE.parent / "provider" / "airflow_delta", quiet=2)
     work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
     try:
-        if set(wanted) - {"contention", "stage", "operations"}:
+        if set(wanted) - {"contention", "stage", "operations", "scale"}:
             build(work, sizes)
         if "processes" in wanted:
             processes(work, sizes)
@@ -351,6 +351,10 @@ def main() -> None:
             stage.main(work)
         if "operations" in wanted:
             operations(work, quick=options.quick)
+        if "scale" in wanted:
+            import scale
+
+            ROWS.extend(scale.main(["--sizes", "1000", "100000"] if options.quick else []))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     if options.json:

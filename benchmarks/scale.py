@@ -9,12 +9,12 @@ import argparse
 import datetime
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 import tables
 
 HERE = Path(__file__).parent
@@ -143,11 +144,9 @@ class Links:
         self._source, self._number = source, 0
 
     def make(self, path: Path) -> None:
-        if self._number % 60_000 == 0 and self._number:
-            shutil.copy2(self._source, self._source.with_suffix(f".{self._number}"))
-            self._current = self._source.with_suffix(f".{self._number}")
-        elif not self._number:
-            self._current = self._source
+        if self._number % 60_000 == 0:
+            self._current = self._source.with_suffix(f".{uuid.uuid4()}")
+            shutil.copy2(self._source, self._current)
         os.link(self._current, path)
         self._number += 1
 
@@ -268,7 +267,7 @@ def delta_rs(case: str, files: int) -> Iterator[Any]:
         table.create_checkpoint()
         yield 0
     elif case in ("vacuum-dry", "vacuum"):
-        yield len(table.vacuum(dry_run=case == "vacuum-dry"))
+        yield len(table.vacuum(dry_run=case == "vacuum-dry", full=True))
 
 
 def peak_mb() -> float:
@@ -326,9 +325,7 @@ class Bench:
                 rows += self.size(bucket, files, cases, engines, verbose=verbose)
         return rows
 
-    def size(
-        self, bucket: str, files: int, cases: list[str], engines: tuple[str, ...], *, verbose: bool
-    ) -> list[dict[str, Any]]:
+    def size(self, bucket: str, files: int, cases: list[str], engines: tuple[str, ...], *, verbose: bool) -> list[dict[str, Any]]:
         root = self.work / "objects" / bucket
         plain, v2 = f"table-{files}", f"v2-{files}"
         build_log(root / plain, files)
@@ -361,7 +358,10 @@ class Bench:
         """Put Parquet files of a megabyte below the staging path, as another job would."""
         random = os.urandom
         numbers = pa.array(int.from_bytes(random(8), "little", signed=True) for _ in range(12_000))
-        columns = [numbers.take(pa.array(range(k, 12_000 + k), pa.int64()) if not k else pa.array([*range(k, 12_000), *range(k)])) for k in range(10)]
+        columns = [
+            numbers.take(pa.array(range(k, 12_000 + k), pa.int64()) if not k else pa.array([*range(k, 12_000), *range(k)]))
+            for k in range(10)
+        ]
         source = self.work / f"staged-{count}.parquet"
         pq.write_table(pa.table(columns, names=tables.DATA_COLUMNS), source)
         links = Links(source)
@@ -387,16 +387,19 @@ class Bench:
         else:
             row |= json.loads(done.stdout.strip().splitlines()[-1])
             begun, ended = row.pop("begun"), row.pop("ended")
+            row |= {"seconds": round(row["seconds"], 3), "cpu": round(row["cpu"], 3)}
             asked = [r for r in self.relay.requests if begun <= r["begun"] <= ended]
             row["kinds"] = dict(sorted(Counter(map(kind, asked)).items()))
             row["requests"] = len(asked)
             row["mb"] = round(sum(r["up"] + r["down"] for r in asked) / 1e6, 2)
-            row["relay_cpu"] = self.relay.cpu - relay_cpu
-            row["store_cpu"] = sum(self.store.process.cpu_times()[:2]) - store_cpu
+            row["relay_cpu"] = round(self.relay.cpu - relay_cpu, 2)
+            row["store_cpu"] = round(sum(self.store.process.cpu_times()[:2]) - store_cpu, 2)
             row["waves"] = waves(asked)
             if verbose:
                 for r in asked[:60]:
-                    print(f"    {r['begun'] - begun:7.3f} {r['ended'] - r['begun']:.3f} {r['method']} {r['target'][-150:]} {r['status']} {r['up']} {r['down']}")
+                    print(
+                        f"    {r['begun'] - begun:7.3f} {r['ended'] - r['begun']:.3f} {r['method']} {r['target'][-150:]} {r['status']} {r['up']} {r['down']}"
+                    )
         for path in sorted(log.rglob("*"), reverse=True):
             if path not in before:
                 path.unlink() if path.is_file() else path.rmdir()
@@ -433,6 +436,15 @@ def line(row: dict[str, Any]) -> str:
 HEAD = "| files | measure | engine | requests | by kind | MB | seconds | CPU s | peak MB above imports |\n|---|---|---|---|---|---|---|---|---|"
 
 
+def record(rows: list[dict[str, Any]], latency: float) -> None:
+    """Replace the points that were taken, and keep the others."""
+    known = json.loads(RECORDED.read_text())["rows"] if RECORDED.exists() else []
+    points = {(row["files"], row["case"], row["engine"]): row for row in (*known, *rows)}
+    order = sorted(points, key=lambda key: (key[0], list(CASES).index(key[1]), key[2]))
+    text = ",\n  ".join(json.dumps(points[key]) for key in order)
+    RECORDED.write_text(f'{{"latency": {latency}, "rows": [\n  {text}\n]}}\n')
+
+
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Print the curve and return its rows."""
     parser = argparse.ArgumentParser()
@@ -456,7 +468,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     if options.record:
-        RECORDED.write_text(json.dumps({"latency": options.latency, "rows": rows}, indent=1) + "\n")
+        record(rows, options.latency)
     return rows
 
 
