@@ -43,12 +43,18 @@ class Store:
 
     :param listing: of a page of keys, beside the round trip.
     :param bandwidth: megabytes a second of one connection.
+    :param capacity: requests a second that it answers at most.
+    :param pages: pages of listings a second that it answers at most.
+    :param crowd: seconds that a second of CPU takes.
     """
 
     round_trip: float
     put: float
     listing: float
     bandwidth: float
+    capacity: float
+    pages: float
+    crowd: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Machine:
 
     start: float = 0.01
     plan: float = 0.04
+    row_group: float = 0.0003
     footer: float = 0.0008
     file_in_commit: float = 8e-6
     file_in_checkpoint: float = 8e-6
@@ -65,15 +72,15 @@ class Machine:
     """Of a file in the columns that a predicate on unordered statistics reads."""
     checkpoint_bytes: float = 243.0
     """Of a file in a checkpoint, with statistics of ten columns."""
-    footer_bytes: float = 7_000.0
+    footer_bytes: float = 8_000.0
     """Of a row group in the footer of a checkpoint."""
     key_bytes: float = 340.0
     """Of a key in a listing."""
 
 
-GATEWAY = Store(round_trip=0.024, put=0.03, listing=0.02, bandwidth=250.0)
-"""versitygw on loopback, with 20 ms added."""
-S3 = Store(round_trip=0.02, put=0.04, listing=0.08, bandwidth=80.0)
+GATEWAY = Store(round_trip=0.025, put=0.03, listing=0.02, bandwidth=100.0, capacity=400.0, pages=20.0, crowd=2.5)
+"""versitygw on loopback with 20 ms added, on the two cores that it shares with the client, the relay and other work."""
+S3 = Store(round_trip=0.02, put=0.04, listing=0.08, bandwidth=80.0, capacity=5_500.0, pages=1_000.0)
 """Amazon S3 in the same region: what its documents and common measurements say, not measured here."""
 
 
@@ -108,13 +115,14 @@ class Step:
 
 
 def seconds(steps: list[Step], store: Store) -> float:
-    """Return how long the steps take: rounds of requests, bytes over the connections in use, CPU."""
+    """Return how long the steps take: rounds of requests and bytes over the connections in use, or CPU, or the store's limit."""
     total = 0.0
     for step in steps:
         each = {"PUT": store.put, "PART": store.put, "LIST": store.round_trip + store.listing}.get(step.kind, store.round_trip)
         rounds = math.ceil(step.number / step.at_once)
         transfer = step.megabytes / (store.bandwidth * min(step.at_once, max(step.number, 1), 4))
-        total += max(rounds * each + transfer, step.cpu)
+        limit = step.number / (store.pages if step.kind == "LIST" else store.capacity)
+        total += max(rounds * each + transfer, step.cpu * store.crowd, limit)
     return total
 
 
@@ -137,7 +145,8 @@ def footers(work: Work, machine: Machine, *, v2: bool = False) -> list[Step]:
     groups = math.ceil(work.files / parts / ROW_GROUP)
     each = 1 if groups * machine.footer_bytes <= 65_536 else 2
     size = parts * max(groups * machine.footer_bytes, 65_536) / 1e6
-    return [*([Step("GET")] if v2 else []), Step("GET", parts * each, 8 if v2 else 1, size, machine.plan)]
+    cpu = machine.plan + parts * groups * machine.row_group
+    return [*([Step("GET")] if v2 else []), Step("GET", parts * each, 8 if v2 else 1, size, cpu)]
 
 
 def start(work: Work, machine: Machine) -> list[Step]:
@@ -251,32 +260,41 @@ class Contention:
 def contend(writers: int, commits: int, constants: Contention, seed: int = 1) -> dict[str, float]:
     """Let writers commit to one table: the first put of a version wins, each loser reads the winner and puts again.
 
-    A loss costs a put and a read; nobody waits on purpose.
+    A loss costs a put and a read of each winner; nobody waits on purpose.
     """
     chance = random.Random(seed)
-    version, asked, done = 0, 0, [0] * writers
-    durations: list[float] = []
-    # (time at which the store decides, writer, version that it puts, when its commit began)
-    jitter = lambda mean: mean * (0.8 + 0.4 * chance.random())  # noqa: E731
+
+    def jitter(mean: float) -> float:
+        return mean * (0.8 + 0.4 * chance.random())
+
     load = max(1.0, writers / constants.cores) * constants.cpu
-    events = [(jitter(constants.put) + load * chance.random(), writer, 1, 0.0) for writer in range(writers)]
+    version, asked, left = 0, 0, [commits] * writers
+    durations: list[float] = []
+    # (time, writer, version that the store is asked to create, or 0 for a look at the log, when the commit began)
+    begins = [constants.think * chance.random() for _ in range(writers)]
+    events = [(begin, writer, 0, begin) for writer, begin in enumerate(begins)]
     heapq.heapify(events)
     now = 0.0
     while events:
         now, writer, wanted, begun = heapq.heappop(events)
-        asked += 1
-        if wanted == version + 1:
-            version += 1
-            durations.append(now + constants.put / 2 - begun)
-            done[writer] += 1
-            if done[writer] < commits:
-                again = now + jitter(constants.think) + load
-                heapq.heappush(events, (again + jitter(constants.put), writer, version + 1, again))
-        else:  # the put failed: read what won since, then put after it
-            lost = version - wanted + 1
-            asked += lost
-            again = now + jitter(constants.read) + load
-            heapq.heappush(events, (again + jitter(constants.put) / 2, writer, version + 1, begun))
+        ready = now + load
+        if not wanted:
+            if constants.think:  # otherwise the writer's own last commit is the newest that it knows
+                asked += 1
+                ready += jitter(constants.read)
+        else:
+            asked += 1
+            if wanted == version + 1:
+                version += 1
+                durations.append(now - begun)
+                left[writer] -= 1
+                if left[writer]:
+                    again = now + jitter(constants.think)
+                    heapq.heappush(events, (again, writer, 0, again))
+                continue
+            asked += version - wanted + 1  # the winners
+            ready += jitter(constants.read)
+        heapq.heappush(events, (ready + jitter(constants.put), writer, version + 1, begun))
     durations.sort()
     return {
         "rate": version / now,
