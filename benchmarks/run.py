@@ -36,6 +36,7 @@ PARTS = [
     "winners",
     "stage",
     "operations",
+    "scale",
 ]
 ROWS: list[dict[str, Any]] = []
 
@@ -341,7 +342,7 @@ def main() -> None:
     compileall.compile_dir(HERE.parent / "provider" / "airflow_delta", quiet=2)
     work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
     try:
-        if set(wanted) - {"contention", "contention_s3", "stage", "operations"}:
+        if set(wanted) - {"contention", "contention_s3", "stage", "operations", "scale"}:
             build(work, sizes)
         if "processes" in wanted:
             processes(work, sizes)
@@ -366,6 +367,10 @@ def main() -> None:
             stage.main(work)
         if "operations" in wanted:
             operations(work, quick=options.quick)
+        if "scale" in wanted:
+            import scale
+
+            ROWS.extend(scale.main(["--sizes", "1000", "100000"] if options.quick else []))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     if options.json:

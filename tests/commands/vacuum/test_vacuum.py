@@ -349,8 +349,8 @@ def test_committed_between_listing_and_snapshot(table, monkeypatch):
     staged = stage(table, handle, 10)
     listed = module.list_table
 
-    def commit_then(*args):
-        found = listed(*args)
+    def commit_then(*args, **options):
+        found = listed(*args, **options)
         table.publish(handle, staged)
         return found
 
@@ -601,8 +601,8 @@ def test_a_commit_that_has_begun_keeps_its_files_from_the_deletion(table, monkey
         if lost == "listing":
             listed = module.list_table
 
-            def without_markers(*args):
-                found = listed(*args)
+            def without_markers(*args, **options):
+                found = listed(*args, **options)
                 found.files = [status for status in found.files if not status.name.startswith("_commit")]
                 return found
 

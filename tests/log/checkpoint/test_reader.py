@@ -180,7 +180,7 @@ def test_storage_errors_are_not_corruption(our_table: Path) -> None:
     class Broken:
         local_root = None
 
-        def open_input(self, path: str):
+        def open_input(self, path: str, size=None, ranges=None):
             raise ConnectionError("reset")
 
     reader = CheckpointReader(Broken(), [FileStatus("x", 10, 0)], version=0, table="t")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructField
     from airflow_delta.log.storage.base import FileStatus
 
-_CONCURRENCY = 16
+CONCURRENCY = 32
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Footers:
         from airflow_delta.log.statistics.statistics import read_footers, stats_from_footer
 
         schema = self._schema.without(self._partition_columns)
-        footers = read_footers(self._log.store, statuses, _CONCURRENCY) if footers is None else footers
+        footers = read_footers(self._log.store, statuses, CONCURRENCY) if footers is None else footers
         for status, footer in zip(statuses, footers, strict=True):
             if footer.num_rows == 0:
                 continue

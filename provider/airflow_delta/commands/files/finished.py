@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.files.adds import is_unfinished, unfinished
+from airflow_delta.commands.files.adds import CONCURRENCY, is_unfinished, unfinished
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagedFileException, StagingException
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.staging.contract import TransactionHandle
@@ -79,7 +79,7 @@ def find_finished_files(
         )
     statuses.sort(key=lambda status: status.path)
     footers, broken = [], []
-    for status, footer in zip(statuses, try_footers(log.store, statuses, 16), strict=True):
+    for status, footer in zip(statuses, try_footers(log.store, statuses, CONCURRENCY), strict=True):
         if isinstance(footer, str):
             broken.append(f"{status.path.removeprefix(f'{directory}/')} ({footer})")
         else:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 _LISTED = 20
+_LISTED_SINGLY = 4
+"""Number of directories to list one by one, which spares what failed attempts left beside them; of more, all in one listing."""
 
 
 class _Line(msgspec.Struct):
@@ -177,8 +179,8 @@ def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]
 def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
     """Check that every listed file exists with the listed size.
 
-    Its location was checked by :func:`airflow_delta.commands.stage.staged_paths.check_paths`. Lists the directories of the
-    attempts: one call per stage, however large the table is.
+    Its location was checked by :func:`airflow_delta.commands.stage.staged_paths.check_paths`. Lists what the transaction staged,
+    however many directories that is in and however large the table is.
 
     :raises StagedFileException: if a file is gone or has another size.
     """
@@ -192,9 +194,11 @@ def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[Sta
             if add.path not in marked:  # otherwise a known file with more rows deleted
                 sizes[unquote(add.path)] = add.size, stage.write
     sizes |= {unquote(change.path): (change.size, stage.write) for stage in stages for change in stage.changes}
-    # staged/<transaction>/<stage>/<attempt>
-    for directory, paths in common_directory(list(sizes), 4).items():
-        found = {status.path: status for status in store.list_recursive(directory)}
+    directories = common_directory(list(sizes), 4)  # staged/<transaction>/<stage>/<attempt>, or any of finished files
+    if len(directories) > _LISTED_SINGLY:
+        directories = common_directory(list(sizes), 2)
+    for directory, paths in directories.items():
+        found = {status.path: status for status in store.list_recursive(directory) if status.path in sizes}
         for path in paths:
             size, write = sizes[path]
             status = found.get(path)

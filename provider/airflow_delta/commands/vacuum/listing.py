@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
+from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
@@ -25,6 +27,9 @@ _COLLECTED = ("_delta_index", "_change_data")
 
 _STAGED = f"{STAGING_DIRECTORY}/"
 _THREADS = 8
+_PIECES = 32
+_PIECE = 5_000
+"""Files of a table for which another piece of its listing pays."""
 
 
 @dataclass
@@ -58,14 +63,34 @@ def hidden_names(snapshot: Snapshot) -> Callable[[str], bool]:
     return hidden
 
 
-def list_table(store: LogStore, hidden: Callable[[str], bool]) -> Listing:
+def list_table(store: LogStore, hidden: Callable[[str], bool], *, cuts: Sequence[str] = ()) -> Listing:
     """List a table's directory: everything that is not hidden, and everything below ``staged/``.
 
     Links to directories are neither followed nor listed, nor is a table inside this one.
+
+    :param cuts: paths that split it evenly (:func:`even_cuts`).
     """
     listing = Listing()
-    _list_below(store, "", hidden, listing)
+    _list_below(store, "", hidden, listing, cuts)
     return listing
+
+
+def even_cuts(snapshot: Snapshot) -> list[str]:
+    """Return paths that split the table's files about evenly, from a sample; none of a small table, or on a disk."""
+    from airflow_delta.commands.files.table_paths import relative_key
+
+    store = snapshot.log.store
+    reader = snapshot.checkpoint_reader() if store.local_root is None else None
+    if reader is None:
+        return []
+    try:
+        pieces = min(_PIECES, reader.num_rows // _PIECE)
+        if pieces < 2:
+            return []
+        sample = [key for path in reader.sample_paths(_PIECES) if (key := relative_key(store, unquote(path))) is not None]
+    except DeltaLogCorruptedException:  # whoever needs the content finds out
+        return []
+    return sorted({sorted(sample)[len(sample) * i // pieces] for i in range(1, pieces)}) if sample else []
 
 
 def select_listed(store: LogStore, hidden: Callable[[str], bool], named: Iterable[FileStatus]) -> Listing:
@@ -87,13 +112,13 @@ def _visible(hidden: Callable[[str], bool], path: str) -> bool:
     return path.startswith(_STAGED) or not any(map(hidden, path.split("/")))
 
 
-def _list_below(store: LogStore, start: str, hidden: Callable[[str], bool], listing: Listing) -> None:
+def _list_below(store: LogStore, start: str, hidden: Callable[[str], bool], listing: Listing, cuts: Sequence[str] = ()) -> None:
     if store.local_root is not None:
         _walk(store.local_root, start, hidden, listing)
         return
     tables = set()
     files = []
-    for status in store.list_recursive(start):
+    for status in store.list_recursive(start, cuts=cuts):
         directory, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
         if inner:
             tables.add(directory)

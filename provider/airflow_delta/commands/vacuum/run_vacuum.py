@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.files.table_paths import forget_links
 from airflow_delta.commands.vacuum.delete import Found, delete, with_markers_last
 from airflow_delta.commands.vacuum.last_look import LastLook
-from airflow_delta.commands.vacuum.listing import Listing, all_parents, hidden_names, list_table, select_listed
+from airflow_delta.commands.vacuum.listing import Listing, all_parents, even_cuts, hidden_names, list_table, select_listed
 from airflow_delta.commands.vacuum.staged_transactions import staged_transactions
 from airflow_delta.commands.vacuum.valid_files import (
     committed_within,
@@ -127,7 +127,7 @@ def vacuum(
     if lite:
         listing = select_listed(log.store, hidden, removed_files(log, last, deleted_before=now - retention))
     else:
-        listing = list_table(log.store, hidden)
+        listing = list_table(log.store, hidden, cuts=even_cuts(log.snapshot))
     snapshot = log.update()
     _check_protocol(snapshot)
     found = _find(log, snapshot, listing, deleted_before=now - retention, dead_before=dead_before)

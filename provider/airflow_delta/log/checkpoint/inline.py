@@ -14,20 +14,28 @@ from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA, TOMBSTONE_SCH
 from airflow_delta.log.checkpoint.part import CheckpointPart
 from airflow_delta.log.checkpoint.rows import add_rows, tombstone_rows
 from airflow_delta.log.checkpoint.schema import REMOVE, CheckpointSchema
-from airflow_delta.log.storage.base import FileStatus
+from airflow_delta.log.storage.base import FileStatus, Ranges
 
 
 class _InMemory:
     """A store with one file."""
 
+    local_root = ""  # nothing to wait for
+
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def open_input(self, path: str) -> Any:  # noqa: ARG002 - there is only one
+    def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:  # noqa: ARG002 - only one
         return io.BytesIO(self._data)
 
     def read(self, path: str) -> bytes:  # noqa: ARG002 - there is only one
         return self._data
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:  # noqa: ARG002 - there is only one
+        return [self._data[start : start + length] for start, length in ranges]
+
+    def head(self, path: str) -> FileStatus | None:
+        return FileStatus(path, len(self._data), 0)
 
 
 def inline_part(path: str, adds: Sequence[AddFile], removes: Sequence[RemoveFile], *, table: str, version: int) -> CheckpointPart:

@@ -12,8 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.checkpoint.prefetch import prefetched
+from airflow_delta.log.checkpoint.ranges import windows
 from airflow_delta.log.schema.walk import Path
 from airflow_delta.log.statistics.footers import instant_of, leaf_paths
+from airflow_delta.log.storage.base import FileStatus, Ranges, StoreRefusedError
 
 BATCH_ROWS = 32_768
 
@@ -43,9 +46,16 @@ class PartStatus(TypingProtocol):
 class InputStore(TypingProtocol):
     """The part of a log store that the reader needs."""
 
-    def open_input(self, path: str) -> Any: ...
+    @property
+    def local_root(self) -> str | None: ...
+
+    def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any: ...
 
     def read(self, path: str) -> bytes: ...
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
+
+    def head(self, path: str) -> FileStatus | None: ...
 
 
 class RowGroup:
@@ -136,13 +146,16 @@ class CheckpointPart:
         """Return the whole file, whatever its format."""
         return self._store.read(self.path)
 
-    def _open(self, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
-        source = self._store.open_input(self.path)
-        local = getattr(self._store, "local_root", None) is not None
+    @property
+    def _local(self) -> bool:
+        return self._store.local_root is not None
+
+    def _open(self, metadata: pq.FileMetaData | None = None, ranges: Ranges | None = None) -> pq.ParquetFile:
+        source = self._store.open_input(self.path, None if self._local else self._size, ranges)
         return pq.ParquetFile(
             source,
             metadata=metadata,
-            pre_buffer=not local,
+            pre_buffer=False,  # what is worth it has been read
             page_checksum_verification=True,
             coerce_int96_timestamp_unit="us",  # the year 9999 overflows in nanoseconds
         )
@@ -152,8 +165,24 @@ class CheckpointPart:
         """Return the footer."""
         if self._size == 0:
             raise self.corrupted("is empty")
+        try:
+            return self._footer()
+        except (DeltaLogCorruptedException, StoreRefusedError):
+            if not self._has_another_size():
+                raise
+            return self._footer()
+
+    def _footer(self) -> pq.FileMetaData:
         with self._readable(), self._open() as file:
             return file.metadata
+
+    def _has_another_size(self) -> bool:
+        """Adopt the size of a file on an object store if it is not the listed one: another writer may have replaced the file."""
+        status = None if self._local else self._store.head(self.path)
+        if status is None or status.size == self._size:
+            return False
+        self._size = status.size
+        return True
 
     @cached_property
     def leaves(self) -> dict[Path, int]:
@@ -188,9 +217,29 @@ class CheckpointPart:
         present = [name for name in columns if self.has_text(name)]
         if not row_groups or not present:
             return
-        with self._readable(), self._open(self.metadata) as file:
-            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group.index for group in row_groups], columns=present):
-                yield batch.cast(self._with_moments(batch.schema)) if self._int96 else batch
+        with self._readable():
+            for together, ranges in self._fetched([group.index for group in row_groups], present):
+                with self._open(self.metadata, ranges) as file:
+                    for batch in file.iter_batches(BATCH_ROWS, row_groups=together, columns=present):
+                        yield batch.cast(self._with_moments(batch.schema)) if self._int96 else batch
+
+    def _fetched(self, groups: list[int], columns: Sequence[str]) -> Iterator[tuple[list[int], Ranges | None]]:
+        """Yield row groups with their columns: a window of a file on an object store while the one before it is in use."""
+        if self._local:
+            yield groups, None
+            return
+        found = list(windows(self.metadata, groups, columns))
+        read = ((together, self._read_ranges(ranges)) for together, ranges in found)
+        yield from read if len(found) < 2 else prefetched(read)
+
+    def _read_ranges(self, ranges: Sequence[tuple[int, int]]) -> Ranges:
+        try:
+            read = self._store.read_ranges(self.path, ranges)
+        except StoreRefusedError as error:
+            if not self._has_another_size():
+                raise
+            raise self.corrupted("was replaced while it was read") from error
+        return {start: content for (start, _), content in zip(ranges, read, strict=True)}
 
     def has(self, path: Path) -> bool:
         """Return whether the file has the column, or columns below it."""

@@ -98,7 +98,7 @@ class CheckpointReader:
             path = self._top[0].path
             parts.append(inline_part(path, manifest.adds, manifest.removes, table=self.table, version=self.version))
         parts += [CheckpointPart(self._store, s.status, table=self.table, version=self.version) for s in self.sidecars]
-        if len(parts) > 1 and getattr(self._store, "local_root", None) is None:
+        if len(parts) > 1 and self._store.local_root is None:
             # Each footer costs a round trip.
             with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="delta-checkpoint") as pool:
                 list(pool.map(lambda part: part.metadata, parts))
@@ -211,6 +211,22 @@ class CheckpointReader:
     def file_parts(self) -> list[CheckpointPart]:
         """Return the parts that may have live files."""
         return [part for part in self.parts if any(group.may_hold("add") for group in part.row_groups)]
+
+    def sample_paths(self, row_groups: int) -> list[str]:
+        """Return some of the paths of live files: of about as many row groups, spread evenly, every hundredth."""
+        found: list[str] = []
+        step = max(sum(len(part.row_groups) for part in self.parts) // row_groups, 1)
+        number = 0
+        for part in self.parts:
+            chosen = []
+            for group in part.row_groups:
+                if number % step == 0 and group.may_hold("add"):
+                    chosen.append(group)
+                number += 1
+            for batch in part.batches(chosen, ["add.path"]):
+                paths = flatten(batch, "add").column("path").drop_null()
+                found += paths.take(pa.array(range(0, len(paths), 100), pa.int64())).to_pylist()
+        return found
 
     def has_column(self, path: Sequence[str]) -> bool:
         """Return whether every part with files has that column below ``add``."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
@@ -26,7 +28,14 @@ from airflow_delta.log.checkpoint_write.v2 import SIDECAR_ACTIONS, uses_v2, writ
 from airflow_delta.log.checksum.totals import Totals
 from airflow_delta.log.features.protocol import check_can_write
 from airflow_delta.log.replay.live_files import count_files
-from airflow_delta.log.storage.file_names import LAST_CHECKPOINT, checkpoint_file, checkpoint_parts, sidecar_file
+from airflow_delta.log.storage.file_names import (
+    LAST_CHECKPOINT,
+    SIDECAR_DIRECTORY,
+    checkpoint_file,
+    checkpoint_parts,
+    sidecar_file,
+    version_prefix,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +45,8 @@ if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
+
+_PUTS_AT_ONCE = 4
 
 
 def write_checkpoint(snapshot: Snapshot, *, part_size: int | None = None, parquet_manifest: bool = False) -> LastCheckpointInfo:
@@ -88,7 +99,7 @@ class _Writing:
             files = parts.finish()
             several = len(files) > 1
             names = checkpoint_parts(version, len(files)) if several else [checkpoint_file(version)]
-            size = sum(self._put(name, file) for name, file in zip(names, files, strict=True))
+            size = sum(self._put_all(names, files))
         return LastCheckpointInfo(
             version=version,
             size=parts.rows,
@@ -103,12 +114,11 @@ class _Writing:
         with contextlib.closing(self._part_files(self._schema.files, part_size)) as parts:
             adds = self._write_files(parts)
             files = parts.finish()
-            for number, file in enumerate(files, start=1):
-                path = sidecar_file(snapshot.version, number, len(files), str(uuid.uuid4()))
-                size = self._put(path, file)
-                status = snapshot.log.store.head(path)
-                time = status.modification_time if status is not None else 0
-                sidecars.append(SidecarFile(path=path.rpartition("/")[2], size_in_bytes=size, modification_time=time))
+            names = [sidecar_file(snapshot.version, n, len(files), str(uuid.uuid4())) for n in range(1, len(files) + 1)]
+            sizes = self._put_all(names, files)
+            times = self._times(names)
+            for path, size in zip(names, sizes, strict=True):
+                sidecars.append(SidecarFile(path=path.rpartition("/")[2], size_in_bytes=size, modification_time=times[path]))
         manifest = write_manifest(
             snapshot, sidecars, schema=self._schema, actions=parts.rows, adds=adds, as_parquet=parquet_manifest
         )
@@ -130,6 +140,20 @@ class _Writing:
         for rows in self._source.removes():
             parts.write("remove", rows)
         return adds
+
+    def _put_all(self, names: Sequence[str], files: Sequence[BinaryIO]) -> list[int]:
+        """Put files, some at a time on an object store, and return their sizes."""
+        if len(names) == 1 or self._snapshot.log.store.local_root is not None:
+            return list(map(self._put, names, files))
+        with ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="delta-checkpoint") as pool:
+            return list(pool.map(self._put, names, files))
+
+    def _times(self, names: Sequence[str]) -> dict[str, int]:
+        """Return the modification times of sidecars that were just written."""
+        prefix = version_prefix(self._snapshot.version)
+        listed = self._snapshot.log.store.list_from(SIDECAR_DIRECTORY, prefix)
+        times = {status.path: status.modification_time for status in listed}
+        return {name: times.get(name, 0) for name in names}
 
     def _put(self, path: str, file: BinaryIO) -> int:
         size = file.seek(0, 2)

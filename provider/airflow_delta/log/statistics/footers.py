@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_delta.exceptions import StagedFileException
 from airflow_delta.log.schema.partition_values import EPOCH
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.storage.base import FileStatus, LogStore
 
+T = TypeVar("T")
+
 _TAIL = 64 * 1024
+_LEAST_TAIL = 4 * 1024
 _MAGIC = b"PAR1"
 PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 _FIXED = 8  # bytes of the footer length and the magic number
@@ -31,10 +34,20 @@ def read_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: i
     :param concurrency: number of ranges read at a time.
     :raises StagedFileException: if a file is gone, shorter than listed, or not a Parquet file; names the file.
     """
+    return _each(lambda status, tail: _read_footer(store, status, tail), statuses, concurrency)
+
+
+def _each(look: Callable[[FileStatus, int], T], statuses: Sequence[FileStatus], concurrency: int) -> list[T]:
+    """Call ``look`` for each file and the number of bytes to begin with: of many files, twice what the largest one needs."""
+    tail = _TAIL
+    if len(statuses) > concurrency:
+        first = look(max(statuses, key=lambda status: status.size), tail)
+        if (size := getattr(first, "serialized_size", None)) is not None:
+            tail = min(max(2 * size, _LEAST_TAIL), _TAIL)
     if len(statuses) <= 1 or concurrency <= 1:
-        return [_read_footer(store, status) for status in statuses]
+        return [look(status, tail) for status in statuses]
     with ThreadPoolExecutor(min(concurrency, len(statuses)), thread_name_prefix="footers") as pool:
-        return list(pool.map(lambda status: _read_footer(store, status), statuses))
+        return list(pool.map(lambda status: look(status, tail), statuses))
 
 
 def leaf_paths(footer: pq.FileMetaData) -> list[tuple[str, ...]]:
@@ -92,38 +105,34 @@ def timestamps(per_second: int, *, zoned: bool) -> Callable[[int], dt.datetime]:
 
 
 def try_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8) -> list[pq.FileMetaData | str]:
-    """Return the footer of each file in order, or why it is not a Parquet file: both ends must have the magic number."""
+    """Return the footer of each file in order, or why it is not a Parquet file."""
 
-    def look(status: FileStatus) -> pq.FileMetaData | str:
+    def look(status: FileStatus, tail: int) -> pq.FileMetaData | str:
         try:
-            footer = _read_footer(store, status)
-            if store.read_range(status.path, 0, len(_MAGIC)) != _MAGIC:
-                return "it does not start with the Parquet magic number"
+            return _read_footer(store, status, tail)
         except _Broken as error:
             return error.why
-        return footer
 
-    if len(statuses) <= 1:
-        return [look(status) for status in statuses]
-    with ThreadPoolExecutor(min(concurrency, len(statuses)), thread_name_prefix="footers") as pool:
-        return list(pool.map(look, statuses))
+    return _each(look, statuses, concurrency)
 
 
 class _Broken(StagedFileException):
     why: str
 
 
-def _read_footer(store: LogStore, status: FileStatus) -> pq.FileMetaData:
+def _read_footer(store: LogStore, status: FileStatus, at_first: int) -> pq.FileMetaData:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        length = min(status.size, _TAIL)
+        length = min(status.size, at_first)
         tail = store.read_range(status.path, status.size - length, length) if length else b""
         if len(tail) != length:
             raise _broken(store, status, "it is shorter than listed")
         if len(tail) < _FIXED or tail[-4:] != _MAGIC:
             raise _broken(store, status, f"it has {len(tail)} bytes at its end and no Parquet mark")
+        if length == status.size and tail[:4] != _MAGIC:  # of a larger file, readers do not look at the front either
+            raise _broken(store, status, "it does not start with the Parquet magic number")
         needed = int.from_bytes(tail[-_FIXED:-4], "little") + _FIXED
         if needed > status.size:
             raise _broken(store, status, f"its footer claims {needed} bytes, but the file has {status.size}")

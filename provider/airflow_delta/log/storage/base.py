@@ -16,6 +16,9 @@ from typing import Any, BinaryIO, ClassVar
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.masking import has_user_info, masked
 
+Ranges = Mapping[int, bytes]
+"""Parts of a file by position; they do not overlap."""
+
 UNKNOWN = -1
 """A size or time that a listing did not ask the store for."""
 
@@ -99,6 +102,10 @@ class LogStore(ABC):
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``; fewer where the file ends."""
 
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return several ranges of a file, each given as start and length; an object store reads them concurrently."""
+        return [self.read_range(path, start, length) for start, length in ranges]
+
     @abstractmethod
     def head(self, path: str) -> FileStatus | None:
         """Return a file's status, or ``None`` if it does not exist."""
@@ -112,8 +119,11 @@ class LogStore(ABC):
         """
 
     @abstractmethod
-    def list_recursive(self, directory: str) -> Iterator[FileStatus]:
-        """Yield all files below a directory, in no particular order; none if it does not exist. Links are not followed."""
+    def list_recursive(self, directory: str, *, cuts: Sequence[str] = ()) -> Iterator[FileStatus]:
+        """Yield all files below a directory, in no particular order; none if it does not exist. Links are not followed.
+
+        :param cuts: paths that split it evenly, between which an object store lists concurrently.
+        """
 
     @abstractmethod
     def list_directories(self, directory: str) -> list[str]:
@@ -163,9 +173,11 @@ class LogStore(ABC):
         """Delete a directory with everything below it, and return the number of files deleted."""
 
     @abstractmethod
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:
         """Open a file for random access, for ``pyarrow.parquet``.
 
+        :param size: its size, if known; an object store then need not be asked for it.
+        :param ranges: content that is already in memory, by position.
         :raises FileNotFoundError: if it does not exist.
         """
 

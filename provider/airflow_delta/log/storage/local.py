@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Self
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException, PathOutsideTableException
-from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, FileStatus, LogStore
+from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, FileStatus, LogStore, Ranges
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES}
@@ -190,7 +190,7 @@ class LocalStore(LogStore):
         found = (self.head(f"{directory}/{name}") for name in names)
         return [status for status in found if status is not None]
 
-    def list_recursive(self, directory: str) -> Iterator[FileStatus]:
+    def list_recursive(self, directory: str, *, cuts: Sequence[str] = ()) -> Iterator[FileStatus]:  # noqa: ARG002 - disks are fast
         """Yield all files below a directory; a link is marked, with the size and time of its target."""
         try:
             os.close(self._open_folder(directory))
@@ -237,7 +237,7 @@ class LocalStore(LogStore):
             if not skip(name):
                 yield from self.list_recursive(name)
 
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:  # noqa: ARG002 - all there
         """Open a file for random access."""
         import pyarrow as pa
 

@@ -11,13 +11,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore, StoreRefusedError, StoreUnavailableError
+from airflow_delta.log.storage.base import (
+    AmbiguousPutError,
+    FileStatus,
+    LogStore,
+    Ranges,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from airflow_delta.log.storage.fork import check_runtime
-from airflow_delta.log.storage.options import CLIENT_OPTIONS, GCS, S3, STORES, canonical_options
+from airflow_delta.log.storage.options import AZURE, CLIENT_OPTIONS, GCS, S3, STORES, canonical_options
 from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain
 from airflow_delta.masking import masked, secret_values
 
@@ -27,6 +34,11 @@ SCHEMES = tuple(STORES)
 
 _THREADS = 16
 _DELETE_BATCH = 1_000
+_PAGE = 1_000
+_SINGLE_PUT = 32 << 20
+"""Bytes up to which a file is put in one request."""
+_PART = 16 << 20
+_PARTS_AT_ONCE = 4
 _CONFLICT_RETRIES = 5
 _CONFLICT_WAIT = 0.05
 _CAUSES = 10
@@ -190,6 +202,17 @@ class ObjectStore(LogStore):
         options: Any = {"range": (start, start + length)}
         return self._call(path, lambda: bytes(obstore.get(client, path, options=options).bytes()))
 
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return several ranges of an object, read concurrently."""
+        if len(ranges) < 2:
+            return [self.read_range(path, *found) for found in ranges]
+        import obstore
+
+        client = self._client()
+        starts, lengths = [start for start, _ in ranges], [length for _, length in ranges]
+        found = self._call(path, lambda: obstore.get_ranges(client, path, starts=starts, lengths=lengths, coalesce=0))
+        return [bytes(part) for part in found]
+
     def head(self, path: str) -> FileStatus | None:
         """Return an object's status, or ``None``."""
         import obstore
@@ -204,15 +227,26 @@ class ObjectStore(LogStore):
         """Return the direct children of a directory from ``start_name`` on; the store skips earlier ones."""
         # The offset is exclusive: the name without its last character sorts before all requested names.
         found = []
-        for status in self._list(f"{directory}/", offset=f"{directory}/{start_name[:-1]}" if start_name else None):
+        offset = f"{directory}/{start_name[:-1]}" if start_name else None
+        for status in self._list(f"{directory}/", offset, children=True):
             name = status.path[len(directory) + 1 :]
             if "/" not in name and name >= start_name:
                 found.append(status)
         return sorted(found, key=lambda status: status.path)
 
-    def list_recursive(self, directory: str) -> Iterator[FileStatus]:
+    def list_recursive(self, directory: str, *, cuts: Sequence[str] = ()) -> Iterator[FileStatus]:
         """Yield all objects below a directory."""
-        yield from self._list(f"{directory}/" if directory else None)
+        prefix = f"{directory}/" if directory else None
+        # Not every version of Azure's API knows offsets: each piece would be a whole listing.
+        ends = sorted(set(cuts)) if STORES[self._scheme] != AZURE else []
+        if not ends:
+            yield from self._list(prefix)
+            return
+        self._client()
+        pieces = list(zip([None, *ends], [*ends, None], strict=True))
+        with ThreadPoolExecutor(min(_THREADS, len(pieces))) as pool:
+            for found in pool.map(lambda piece: list(self._list(prefix, *piece)), pieces):
+                yield from found
 
     def list_directories(self, directory: str) -> list[str]:
         """Return the names between a directory and the next slash."""
@@ -256,10 +290,18 @@ class ObjectStore(LogStore):
             else:
                 return
 
-    def _list(self, prefix: str | None, offset: str | None = None) -> Iterator[FileStatus]:
-        """Yield objects in order, except directory markers (``p=1/``), which the client lists without their trailing slash."""
+    def _list(
+        self, prefix: str | None, offset: str | None = None, end: str | None = None, *, children: bool = False
+    ) -> Iterator[FileStatus]:
+        """Yield objects in order, except directory markers (``p=1/``), which the client lists without their trailing slash.
+
+        :param end: last name.
+        :param children: may leave out objects in subdirectories.
+        """
         own, empty = (prefix or "").rstrip("/"), None
-        for status in self._objects(prefix, offset):
+        for status in self._objects(prefix, offset, children=children):
+            if end is not None and status.path > end:
+                break
             if empty is not None and not status.path.startswith(f"{empty.path}/") and self.head(empty.path) is not None:
                 yield empty
             empty = None
@@ -270,36 +312,44 @@ class ObjectStore(LogStore):
         if empty is not None and self.head(empty.path) is not None:
             yield empty
 
-    def _objects(self, prefix: str | None, offset: str | None) -> Iterator[FileStatus]:
+    def _objects(self, prefix: str | None, offset: str | None, *, children: bool = False) -> Iterator[FileStatus]:
         import obstore
 
-        client = self._client()
-        pages = iter(obstore.list(client, prefix, offset=offset, chunk_size=1000))
+        client, own = self._client(), prefix or ""
+        pages = iter(obstore.list(client, prefix, offset=offset, chunk_size=_PAGE))
         while True:
             try:
-                page = self._call(prefix or "", lambda: next(pages, None), "Listing")
+                page = self._call(prefix or "", lambda pages=pages: next(pages, None), "Listing")  # type: ignore[misc]
             except FileNotFoundError:
                 return
             if page is None:
                 return
             for meta in page:
                 yield self._status(meta)
+            if not children or len(page) < _PAGE:
+                continue
+            inner, slash, _ = page[-1]["path"].removeprefix(own).partition("/")
+            if slash and offset != (beyond := f"{own}{inner}/~"):
+                offset = beyond  # the next page would go on in that subdirectory
+                pages = iter(obstore.list(client, prefix, offset=offset, chunk_size=_PAGE))
 
     @staticmethod
     def _status(meta: Any) -> FileStatus:
         modified: datetime = meta["last_modified"]
         return FileStatus(meta["path"], int(meta["size"]), int(modified.timestamp() * 1000))
 
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:
         """Open an object for random access, read in ranges."""
         import pyarrow as pa
 
-        status = self.head(path)
-        if status is None:
-            raise FileNotFoundError(f"{self.root}/{path}")
+        if size is None:
+            status = self.head(path)
+            if status is None:
+                raise FileNotFoundError(f"{self.root}/{path}")
+            size = status.size
         from airflow_delta.log.storage.object_input import ObjectInput
 
-        return pa.PythonFile(ObjectInput(self, path, status.size), mode="r")
+        return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
 
     # -- writing --------------------------------------------------------------------------------------------------------------
 
@@ -338,6 +388,20 @@ class ObjectStore(LogStore):
 
         client = self._client()
         self._call(path, lambda: obstore.put(client, path, data, use_multipart=False), "Writing")
+
+    def put_file(self, path: str, file: BinaryIO) -> None:
+        """Create or replace an object; a large one is sent in parts and never in memory as a whole."""
+        import obstore
+
+        start = file.tell()
+        size = file.seek(0, 2) - start
+        file.seek(start)
+        if size <= _SINGLE_PUT:
+            self.put(path, file.read())
+            return
+        client = self._client()
+        parts: dict[str, Any] = {"use_multipart": True, "chunk_size": _PART, "max_concurrency": _PARTS_AT_ONCE}
+        self._call(path, lambda: obstore.put(client, path, file, **parts), "Writing")
 
     # -- deleting -------------------------------------------------------------------------------------------------------------
 

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_delta.log.storage.base import LogStore
+    from airflow_delta.log.storage.base import LogStore, Ranges
 
 _TAIL = 64 * 1024
 """Bytes read when the end is first requested: enough for most footers."""
 
 
 class ObjectInput(io.RawIOBase):
-    """A read-only file over a store's ranged reads; caches the last range and the tail of the object.
+    """A read-only file over a store's ranged reads; keeps the tail of the object.
 
     :param size: bytes of the object.
+    :param ranges: content that has been read already.
     """
 
-    def __init__(self, store: LogStore, path: str, size: int) -> None:
+    def __init__(self, store: LogStore, path: str, size: int, ranges: Ranges | None = None) -> None:
         self._store = store
         self._path = path
         self._size = size
         self._position = 0
         self._tail: bytes | None = None
+        self._ranges = ranges or {}
+        self._starts = sorted(self._ranges)
 
     def readable(self) -> bool:
         """Return ``True``."""
@@ -55,7 +59,9 @@ class ObjectInput(io.RawIOBase):
             return b""
         start = self._position
         tail_start = max(self._size - _TAIL, 0)
-        if start >= tail_start:
+        if (known := self._known(start, length)) is not None:
+            data = known
+        elif start >= tail_start:
             if self._tail is None:
                 self._tail = self._store.read_range(self._path, tail_start, self._size - tail_start)
             data = self._tail[start - tail_start : start - tail_start + length]
@@ -63,6 +69,14 @@ class ObjectInput(io.RawIOBase):
             data = self._store.read_range(self._path, start, length)
         self._position += len(data)
         return data
+
+    def _known(self, start: int, length: int) -> bytes | None:
+        at = bisect_right(self._starts, start) - 1
+        if at < 0:
+            return None
+        first = self._starts[at]
+        content = self._ranges[first]
+        return content[start - first : start - first + length] if start - first + length <= len(content) else None
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer."""
