@@ -13,7 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, NoReturn
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
-from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore, StoreAccessError, StoreUnavailableError
+from airflow_delta.log.storage.base import (
+    AmbiguousPutError,
+    FileStatus,
+    LogStore,
+    Ranges,
+    StoreAccessError,
+    StoreUnavailableError,
+)
 from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import HDFS_USER
 
@@ -153,7 +160,7 @@ class HdfsStore(LogStore):
         found = (self._status(entry) for entry in self._list(directory) if not entry.isdir)
         return sorted((status for status in found if status.name >= start_name), key=lambda status: status.path)
 
-    def list_recursive(self, directory: str) -> Iterator[FileStatus]:
+    def list_recursive(self, directory: str, *, cuts: Sequence[str] = ()) -> Iterator[FileStatus]:  # noqa: ARG002 - one request
         """Yield all files below a directory."""
         for entry in self._list(directory, recursive=True):
             if not entry.isdir:
@@ -194,16 +201,18 @@ class HdfsStore(LogStore):
         path = str(entry.path).removeprefix(f"{SCHEME}://{self._authority}")
         return FileStatus(path[len(self._directory) + 1 :], entry.length, entry.modification_time)
 
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:
         """Open a file for random access, read in ranges."""
         import pyarrow as pa
 
-        status = self.head(path)
-        if status is None:
-            raise FileNotFoundError(f"{self.root}/{path}")
+        if size is None:
+            status = self.head(path)
+            if status is None:
+                raise FileNotFoundError(f"{self.root}/{path}")
+            size = status.size
         from airflow_delta.log.storage.object_input import ObjectInput
 
-        return pa.PythonFile(ObjectInput(self, path, status.size), mode="r")
+        return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
 
     # -- writing --------------------------------------------------------------------------------------------------------------
 
