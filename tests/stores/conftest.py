@@ -119,6 +119,8 @@ def spark(stores: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
+        # Code that runs a few times is not worth a second compiler.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

@@ -313,8 +313,10 @@ class Outcome:
     result: str
 
 
-def cases(table: Table, operation: str, fault: str) -> Iterator[Outcome]:
+def cases(table: Table, operation: str, fault: str, at_most: int | None = None) -> Iterator[Outcome]:
     """Run an operation once for each of its requests to which the fault can happen.
+
+    :param at_most: only so many of the requests, spread evenly, others for each fault.
 
     :raises AssertionError: if an answer is wrong, an error is not of this provider, or rows are lost or doubled.
     """
@@ -324,7 +326,7 @@ def cases(table: Table, operation: str, fault: str) -> Iterator[Outcome]:
     act, check = OPERATIONS[operation](table)
     check(act())
     count = sum(replace(rule, times=None).takes(request["method"], request["target"]) for request in table.proxy.requests)
-    for number in range(count):
+    for number in _chosen(count, at_most, FAULTS.index(fault)):
         act, check = OPERATIONS[operation](table)
         table.proxy.set(replace(rule, skip=number))
         try:
@@ -346,6 +348,12 @@ def cases(table: Table, operation: str, fault: str) -> Iterator[Outcome]:
             raise AssertionError(f"{operation}: {where}: {error!r}; then again: {again!r}") from again
         if fired:
             yield Outcome(table.store, operation, fault, short(fired[0]), "right" if error is None else type(error).__name__)
+
+
+def _chosen(count: int, at_most: int | None, shift: int) -> list[int]:
+    if at_most is None or count <= at_most:
+        return list(range(count))
+    return sorted({(shift + number * count // at_most) % count for number in range(at_most)})
 
 
 def is_ours(error: Exception, where: str) -> None:
