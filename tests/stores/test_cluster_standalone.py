@@ -35,9 +35,8 @@ def test_every_operation(airflow: AirflowHome, cluster: StandaloneCluster, lake:
 
     No operation needs a Python on the executors, of whatever version.
     """
-    extra = {**PROPERTIES, "spark.pyspark.python": "/nonexistent/python"}
     if submit is None:
-        airflow.connect("cluster", {"conn_type": "spark", "host": cluster.url, "extra": extra})
+        airflow.variables["PYSPARK_PYTHON"] = "/nonexistent/python"  # of a session's executors
     before = cluster.applications
     run = airflow.run("every_operation", submit=submit)
     assert run.state == "success", run.tasks
@@ -107,8 +106,7 @@ def test_python_code_that_executors_cannot_run(
     program = tmp_path / "python"
     program.write_text(OTHER_PYTHON.format(python=CLUSTER_PYTHON))
     program.chmod(0o755)
-    extra = {**PROPERTIES, "spark.pyspark.python": str(program)}
-    airflow.connect("cluster", {"conn_type": "spark", "host": cluster.url, "extra": extra})
+    airflow.variables["PYSPARK_PYTHON"] = str(program)
     run = airflow.run("python_code")
     assert run.state == "failed"
     assert "[DELTA_SPARK_VERSION_MISMATCH] Python code cannot run on Spark's executors" in run.log, run.log[-9000:]
