@@ -26,7 +26,7 @@ def version_error(error: BaseException | str, uri: str = "") -> SparkVersionExce
         return SparkVersionException(
             f"Python code cannot run on Spark's executors: {found[0][:_LONGEST]}. Their Python has to be of the driver's minor "
             f"version ({sys.version_info.major}.{sys.version_info.minor} here): install it there and name it with "
-            "spark.pyspark.python. See docs/how-to/cluster.md.",
+            "PYSPARK_PYTHON or spark.pyspark.python. See docs/how-to/cluster.md.",
             table=uri or None,
         )
     if found := _SPARK.search(text):

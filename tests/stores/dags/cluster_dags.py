@@ -104,6 +104,20 @@ def one_stage():
 
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def python_code():
+    """A stage whose rows are computed by a function in Python."""
+    with delta_transaction("load", **TABLE):
+
+        @task.delta_stage(**SPARK)
+        def rows(spark):
+            from pyspark.sql.functions import udf
+
+            return spark.range(40).select("id", udf(lambda number: number * 10, "long")("id").alias("v"))
+
+        rows()
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
 def one_operation():
     """A DELETE whose application waits for the same file."""
     submit = {**(SUBMIT or {}), "application_args": ["operation", GATE]}
@@ -113,4 +127,5 @@ def one_operation():
 every_operation()
 stage_and_merge()
 one_stage()
+python_code()
 one_operation()
