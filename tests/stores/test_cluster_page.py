@@ -40,7 +40,7 @@ def test_the_walk_through_as_written(installed: None, tmp_path: Path) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, output[-6000:]
     rows = readers.rows(tmp_path / "lake" / "cluster_orders")
-    assert len(rows) == 1099
+    assert len(rows) == 1098  # of each batch, the order that costs nothing is gone
     assert len(list((tmp_path / "lake" / "cluster_orders" / "_delta_log").glob("0*.json"))) == 3
     assert {path.name for path in tmp_path.glob("work-*") if any(path.iterdir())} == {"work-1", "work-2"}
     assert "DELETE" in output

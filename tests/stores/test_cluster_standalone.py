@@ -31,12 +31,7 @@ def lake(airflow: AirflowHome, cluster: StandaloneCluster, versitygw: Versitygw)
 
 @pytest.mark.parametrize("submit", [None, {}], ids=["session", "submit"])
 def test_every_operation(airflow: AirflowHome, cluster: StandaloneCluster, lake: Lake, submit: dict[str, str] | None) -> None:
-    """One connection, whichever way Spark is used; the JARs come from the ``spark.*`` properties in its extra.
-
-    No operation needs a Python on the executors, of whatever version.
-    """
-    if submit is None:
-        airflow.variables["PYSPARK_PYTHON"] = "/nonexistent/python"  # of a session's executors
+    """One connection, whichever way Spark is used; the JARs come from the ``spark.*`` properties in its extra."""
     before = cluster.applications
     run = airflow.run("every_operation", submit=submit)
     assert run.state == "success", run.tasks
