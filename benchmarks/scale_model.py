@@ -63,8 +63,10 @@ class Machine:
 
     start: float = 0.01
     plan: float = 0.04
+    part: float = 0.004
     row_group: float = 0.0003
     footer: float = 0.0008
+    file_by_statistics: float = 4e-7
     file_in_commit: float = 8e-6
     file_in_checkpoint: float = 8e-6
     file_in_vacuum: float = 14e-6
@@ -145,7 +147,7 @@ def footers(work: Work, machine: Machine, *, v2: bool = False) -> list[Step]:
     groups = math.ceil(work.files / parts / ROW_GROUP)
     each = 1 if groups * machine.footer_bytes <= 65_536 else 2
     size = parts * max(groups * machine.footer_bytes, 65_536) / 1e6
-    cpu = machine.plan + parts * groups * machine.row_group
+    cpu = machine.plan + parts * (machine.part + groups * machine.row_group)
     return [*([Step("GET")] if v2 else []), Step("GET", parts * each, 8 if v2 else 1, size, cpu)]
 
 
@@ -163,11 +165,11 @@ def statistics(work: Work, machine: Machine) -> list[Step]:
 
 
 def scattered(work: Work, machine: Machine) -> list[Step]:
-    """Two columns of every row group, then the paths of every row group with a hit."""
+    """The columns of every row group, which are in three places, then the paths of every row group with a hit."""
     groups = math.ceil(work.files / ROW_GROUP)
     columns = work.files * machine.column_bytes / 1e6
     hits = min(groups, 100)
-    read = [Step("GET", 2 * groups, 10, columns, work.files * 4e-7), Step("GET", hits, 10, hits * 0.11)]
+    read = [Step("GET", 3 * groups, 10, columns, work.files * machine.file_by_statistics), Step("GET", hits, 10, hits * 0.11)]
     return [*opened(work, machine), *tail(work), *footers(work, machine), *read]
 
 
