@@ -100,9 +100,8 @@ def test_sql_in_the_session_of_the_task(run_dag, tables, spark):
     assert not spark.catalog.tableExists("staged")
 
 
-# Airflow's SparkSubmitHook leaves the pipe of spark-submit to the garbage collector, which is why that runs here.
+# The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
 @pytest.mark.spark
-@pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper:ResourceWarning")
 def test_a_submitted_audit_leaves_no_request_behind(run_dag, tables):
     run = run_dag("audited_submitted")
     gc.collect()

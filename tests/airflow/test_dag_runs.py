@@ -294,8 +294,7 @@ class TestExamples:
         assert run_dag("delta_write_audit_publish", NEXT_DAY, reject_above=100).state == "success"
         assert len(values(tables, "measurements", "sensor")) == 100
 
-    # Airflow's SparkSubmitHook leaves the pipe of spark-submit to the garbage collector, which is why that runs here.
-    @pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper:ResourceWarning")
+    # The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
     def test_spark_submit(self, run_dag, tables):
         run = run_dag("delta_spark_submit")
         gc.collect()

@@ -20,8 +20,7 @@ from commands.flow import Table
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 
-# Airflow's SparkSubmitHook leaves the pipe of spark-submit to the garbage collector, which is why that runs here.
-@pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper:ResourceWarning")
+# The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
 def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables, spark, monkeypatch, tmp_path):
     from airflow_delta.commands.write import plan_write as write
     from airflow_delta.operators import spark_properties

@@ -55,8 +55,7 @@ def test_mapped_operations_are_one_version(run_dag, tables, spark):
     assert table.versions() == 2
 
 
-# Airflow's SparkSubmitHook leaves the pipe of spark-submit to the garbage collector, which is why that runs here.
-@pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper:ResourceWarning")
+# The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
 def test_a_task_that_is_a_transaction_of_its_own(run_dag, tables, spark):
     table = made(tables, "delete_alone", spark)
     run = run_dag("delete_alone")

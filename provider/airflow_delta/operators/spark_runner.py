@@ -15,6 +15,7 @@ from airflow_delta.operators.spark_connection import check_submission
 from airflow_delta.operators.spark_properties import check_no_packages, properties_file, submit_defaults, submit_error
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.spark_storage import SparkStorage
+from airflow_delta.operators.submission import close_pipe, follow_driver
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -155,23 +156,16 @@ class SparkRunner(TaskSession):
                     conn_id=self.spark_conn_id, conf=conf, py_files=py_files, properties_file=properties, **options
                 )
                 hook.submit(self.application or application_path())
-                _follow(hook)
+                follow_driver(hook)
         except Exception as failure:
             found = reported_error(log, request) or submit_error(failure, storage.uri, self.spark_conn_id)
             if found is None:
                 raise
             raise found from failure
         finally:
+            close_pipe(self._submitting)
             self._submitting = None
         return read_report(log, request)
-
-
-def _follow(hook: Any) -> None:
-    """Wait for the driver where ``spark-submit`` does not: ``yarn_track_via_rm_api``, ``track_driver_via_k8s_api``."""
-    if hook._should_track_yarn_application_via_rm_api():
-        hook._start_yarn_application_status_tracking(hook._yarn_application_id)
-    elif hook._should_track_driver_via_k8s_api():
-        hook._poll_k8s_driver_via_api()
 
 
 def _state_store() -> Any:

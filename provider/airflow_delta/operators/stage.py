@@ -18,6 +18,7 @@ from airflow_delta.operators.spark_connection import check_submission
 from airflow_delta.operators.spark_properties import properties_file, submit_defaults, submit_error
 from airflow_delta.operators.spark_storage import SparkStorage
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.submission import close_pipe
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
@@ -196,6 +197,7 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
             raise typed from failure
         finally:
             self.properties_file = given
+            close_pipe(self._hook)
         with self._forgotten_if_useless(context):
             if (found := resumed()) is not None:
                 request = read_request(log, found)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_delta.log.arrow.arrays import scalar
+from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, Manifest, SidecarFile, check_manifest, decode_manifest
 from airflow_delta.log.checkpoint.part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
 from airflow_delta.log.schema.walk import Path
@@ -225,7 +225,7 @@ class CheckpointReader:
                 number += 1
             for batch in part.batches(chosen, ["add.path"]):
                 paths = flatten(batch, "add").column("path").drop_null()
-                found += paths.take(pa.array(range(0, len(paths), 100), pa.int64())).to_pylist()
+                found += paths.take(array(range(0, len(paths), 100), pa.int64())).to_pylist()
         return found
 
     def has_column(self, path: Sequence[str]) -> bool:
