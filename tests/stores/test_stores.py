@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -46,6 +47,16 @@ def test_lists_from_an_offset_in_order_and_in_pages(container):
     listed = obstore.list_with_delimiter(container)
     assert listed["common_prefixes"] == ["log"]
     assert not listed["objects"]
+
+
+def test_a_large_object_goes_in_parts(store):
+    from airflow_delta.log.storage.factory import store_for
+
+    log_store = store_for(f"{store.root(store.container())}/t", store.options)
+    data = os.urandom(1 << 20) * 33 + b"the end"
+    log_store.put_file("_delta_log/large", io.BytesIO(data))
+    assert log_store.head("_delta_log/large").size == len(data)
+    assert log_store.read("_delta_log/large") == data
 
 
 def test_reads_ranges_and_deletes(container):
