@@ -58,7 +58,7 @@ def opened(store: str, root: Path, say: Callable[[str], None]) -> Iterator[Place
 
     :param store: ``local`` or ``s3``.
     :param root: the demo's folder.
-    :raises DemoError: if there is no such store.
+    :raises DemoError: if it is neither.
     """
     if store == "local":
         yield Place(str(root / "table"))

@@ -12,8 +12,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from support.dag_runs import run_to_end, scheduler_dag
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -135,41 +138,46 @@ def clear_and_run(dag_bags) -> Callable[..., Run]:
     def again(run: Run, *task_ids: str, **conf) -> Run:
         from airflow.models.dagrun import DagRun
         from airflow.models.taskinstance import clear_task_instances
-        from airflow.sdk.definitions.dag import _run_task
         from airflow.utils.session import create_session
-        from airflow.utils.state import DagRunState, TaskInstanceState
+        from airflow.utils.state import TaskInstanceState
         from sqlalchemy import select
 
         dag = next(found.dags[run.dag_id] for found in dag_bags if run.dag_id in found.dags)
         with create_session() as session:
             dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id))
-            dag_run.dag = _scheduler_dag(dag)
+            dag_run.dag = scheduler_dag(dag)
             dag_run.conf = {**dag_run.conf, **conf}
             cleared = [ti for ti in dag_run.get_task_instances(session=session) if ti.task_id in task_ids]
             clear_task_instances([ti for ti in cleared if ti.state != TaskInstanceState.REMOVED], session)
-            dag_run.state = DagRunState.RUNNING
-            session.commit()
-            while dag_run.state == DagRunState.RUNNING:
-                session.expire_all()
-                for ti in dag_run.update_state(session=session)[0]:
-                    ti.try_number += 1
-                    ti.state = TaskInstanceState.SCHEDULED
-                session.commit()
-                scheduled = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == TaskInstanceState.SCHEDULED]
-                for ti in scheduled:
-                    _run_task(ti=ti, task=dag.task_dict[ti.task_id])
+            run_to_end(dag_run, dag, session)
         return Run(dag_run)
 
     return again
-
-
-def _scheduler_dag(dag):
-    from airflow.serialization.serialized_objects import DagSerialization
-
-    return DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
 
 
 @pytest.fixture(scope="session")
 def tables() -> str:
     """Directory of the tables of the examples and test Dags."""
     return os.environ["DELTA_EXAMPLES"]
+
+
+@pytest.fixture
+def s3_lake(monkeypatch):
+    """A bucket ``lake`` on a real HTTP server, and the connection ``lake`` to it."""
+    import boto3
+
+    from stores.locked_moto import s3_server
+
+    with s3_server() as endpoint:
+        keys = {"aws_access_key_id": "the-key", "aws_secret_access_key": "very-secret", "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=endpoint, **keys)
+        client.create_bucket(Bucket="lake")
+
+        def define(**extra):
+            connection = {"conn_type": "delta", "host": "s3://lake", "login": "the-key", "password": "very-secret"}
+            options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1"}
+            monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({**connection, "extra": {"storage_options": options, **extra}}))
+
+        define()
+        yield SimpleNamespace(endpoint=endpoint, client=client, define=define)
+        client.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -41,6 +40,7 @@ REFUSED = [
     ({"host": LAKE, "extra": {"AWS_REGION": "x"}}, "unknown keys: AWS_REGION. .* go into storage_options"),
     ({"host": LAKE, "extra": {"storage_options": {"AWS_REGON": "x"}}}, "'AWS_REGON', which no store knows"),
     ({"host": LAKE, "extra": {"spark_credentials": "mine"}}, "spark_credentials of the connection 'lake' is 'mine'"),
+    ({"host": LAKE, "extra": {"spark_packages": ["a:b:1"]}}, "spark_packages of the connection 'lake' is .* Maven coordinates"),
     ({"host": LAKE, "login": "key"}, "has no password"),
     ({"host": LAKE, "password": "very-secret"}, "has no login"),
     ({"host": "gs://lake", **KEYS}, "login of the connection 'lake' has no meaning for gs://lake. Set GOOGLE_SERVICE_ACCOUNT"),
@@ -187,15 +187,10 @@ def test_the_azure_connection_of_the_docs(connection, host):
 
 @pytest.fixture
 def sts() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
+    from stores.locked_moto import s3_server
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    server.start()
-    yield f"http://127.0.0.1:{port}"
-    server.stop()
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.mark.s3

@@ -139,6 +139,12 @@ def test_a_server_has_its_own_packages():
         with_packages({"spark.remote": "sc://h"}, "auto", "s3a://lake/t")
 
 
+def test_packages_of_a_tables_connection_are_for_sessions_of_this_process():
+    """The same connection serves Spark Connect, too."""
+    remote = {"spark.remote": "sc://h"}
+    assert with_packages(remote, "auto", "s3a://lake/t", of_connection=True) == remote
+
+
 SCRIPT = """
 import logging
 from pathlib import Path

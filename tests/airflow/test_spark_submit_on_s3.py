@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import boto3
 import pytest
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.stage.stage_view import open_stage
@@ -63,59 +60,29 @@ client.put_object(Bucket="lake", Key=directory + "/_report/part-00000.txt", Body
 """
 
 
-def closing_its_pipe(submit):
-    """The hook leaves it open."""
-
-    def closed(hook, *args, **kwargs):
-        try:
-            return submit(hook, *args, **kwargs)
-        finally:
-            hook._submit_sp.stdout.close()
-
-    return closed
-
-
 @pytest.fixture
-def lake(monkeypatch, tmp_path):
+def lake(s3_lake, monkeypatch, tmp_path):
     """A bucket, connections to it and to Spark, and a program that stands for Spark."""
     from airflow.sdk.bases.operator import ExecutorSafeguard
-    from moto.server import ThreadedMotoServer
 
     monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    server.start()
-    endpoint = f"http://127.0.0.1:{port}"
-    keys = {"aws_access_key_id": "the-key", "aws_secret_access_key": "very-secret", "region_name": "us-east-1"}
-    client = boto3.client("s3", endpoint_url=endpoint, **keys)
-    client.create_bucket(Bucket="lake")
-    client.close()
-    options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1"}
-    connection = {"conn_type": "delta", "host": "s3://lake", "login": "the-key", "password": "very-secret"}
     extra = {"spark.ui.enabled": False, "spark.kafka.password": "hunter2", "deploy-mode": "client"}
     made = SimpleNamespace(
-        endpoint=endpoint,
+        endpoint=s3_lake.endpoint,
         called=tmp_path / "called.json",
         failure=tmp_path / "failure",
         own=tmp_path / "own.conf",
-        define=lambda **more: monkeypatch.setenv(
-            "AIRFLOW_CONN_LAKE", json.dumps({**connection, "extra": {"storage_options": options, **more}})
-        ),
+        define=s3_lake.define,
     )
-    made.define()
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "local[1]", "extra": extra}))
     program = tmp_path / "bin" / "spark-submit"
     program.parent.mkdir()
-    names = {"called": str(made.called), "failure": str(made.failure), "endpoint": endpoint}
+    names = {"called": str(made.called), "failure": str(made.failure), "endpoint": made.endpoint}
     program.write_text(SPARK_SUBMIT.format(python=sys.executable, **names))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    monkeypatch.setattr(SparkSubmitHook, "submit", closing_its_pipe(SparkSubmitHook.submit))
-    yield made
-    server.stop()
+    return made
 
 
 def submit_stage(**kwargs):
@@ -214,6 +181,21 @@ def test_a_missing_connector_is_named(lake, submit):
         submit()
     called = json.loads(lake.called.read_text())
     assert not Path(called["path"]).exists()
+
+
+@SUBMIT
+@pytest.mark.parametrize("own", [None, "a:b:1"])
+def test_the_connections_packages_are_added_to_sparks(lake, submit, monkeypatch, own):
+    from airflow_delta.spark.connectors import coordinate, hadoop_version
+
+    lake.define(spark_packages="auto")
+    if own:
+        spark = {"conn_type": "spark", "host": "local[1]", "extra": {"spark.jars.packages": own}}
+        monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(spark))
+    assert submit() == 3
+    connector = coordinate("s3a", hadoop_version())
+    packages = json.loads(lake.called.read_text())["properties"]["spark.jars.packages"]
+    assert packages == (f"{own},{connector}" if own else connector)
 
 
 def test_packages_of_a_session_are_refused_here(lake):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
-import socket
 from types import SimpleNamespace
 
-import boto3
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,25 +22,9 @@ REGION = "us-east-1"
 
 
 @pytest.fixture
-def lake(monkeypatch):
-    """A bucket of its own on a real HTTP server, and the connection ``lake`` to it."""
-    from moto.server import ThreadedMotoServer
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    server.start()
-    endpoint = f"http://127.0.0.1:{port}"
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, aws_access_key_id="the-key", aws_secret_access_key="very-secret", region_name=REGION
-    )
-    client.create_bucket(Bucket="lake")
-    options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": REGION, "aws_allow_http": "true"}
-    connection = {"conn_type": "delta", "host": "s3://lake", "login": "the-key", "password": "very-secret"}
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({**connection, "extra": {"storage_options": options}}))
-    yield client
-    server.stop()
+def lake(s3_lake):
+    """The client of a bucket of its own, to which there is a connection."""
+    return s3_lake.client
 
 
 def run(operator, **states):
@@ -74,7 +56,8 @@ def test_start_stage_commit_abort(lake, monkeypatch):
     assert (result["version"], result["numRecords"]) == (0, 3)
     assert run(DeltaAbortOperator(task_id="abort", transaction=handle))["outcome"] == "committed"
 
-    table = deltalake.DeltaTable("s3://lake/bronze/t", storage_options=DeltaHook("lake").storage_options("s3://lake/bronze/t"))
+    options = {**DeltaHook("lake").storage_options("s3://lake/bronze/t"), "aws_allow_http": "true"}
+    table = deltalake.DeltaTable("s3://lake/bronze/t", storage_options=options)
     assert sorted(table.to_pyarrow_table().column("id").to_pylist()) == [1, 2, 3]
 
 

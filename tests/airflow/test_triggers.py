@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -378,25 +377,9 @@ class TestDeferral:
 @pytest.mark.s3
 class TestObjectStore:
     @pytest.fixture
-    def lake(self, monkeypatch):
-        """A bucket on a real HTTP server, and the connection ``lake`` to it."""
-        import boto3
-        from moto.server import ThreadedMotoServer
-
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-        server.start()
-        endpoint = f"http://127.0.0.1:{port}"
-        keys = {"aws_access_key_id": "the-key", "aws_secret_access_key": "very-secret", "region_name": "us-east-1"}
-        client = boto3.client("s3", endpoint_url=endpoint, **keys)
-        client.create_bucket(Bucket="lake")
-        options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "aws_allow_http": "true"}
-        connection = {"conn_type": "delta", "host": "s3://lake", "login": "the-key", "password": "very-secret"}
-        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({**connection, "extra": {"storage_options": options}}))
-        yield client
-        server.stop()
+    def lake(self, s3_lake):
+        """The client of a bucket to which there is a connection."""
+        return s3_lake.client
 
     def test_a_watcher(self, lake, path):
         def put(version):

@@ -224,6 +224,8 @@ class Airflow:
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read().decode(errors="replace")[:2000]
+            if error.code >= 500:
+                said = f"{said}\n{self.tail('api-server', 100)}"
             raise urllib.error.HTTPError(error.url, error.code, f"{method} {path}: {said}", error.headers, None) from None
         return json.loads(text) if text else None
 
@@ -298,6 +300,10 @@ def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "2",
         "AIRFLOW__DAG_PROCESSOR__PRINT_STATS_INTERVAL": "0",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
+        # As many connections as the API server has threads. With the default, 15, threads wait for one while the tasks of all
+        # scenarios start, and on a busy machine Airflow answers some of them with its error 500 after 30 seconds.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_POOL_SIZE": "40",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "20",
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(airflow.logs),
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT),

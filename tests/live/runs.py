@@ -191,11 +191,16 @@ class Run:
     def wait_for_task(self, task_id: str, *states: str, map_index: int = -1, tries: int = 0) -> None:
         """Wait until a task instance is in one of some states, in a try of at least this number."""
 
-        def there() -> bool:
-            state, attempt = self.tasks().get((task_id, map_index), (None, 0))
-            return state in states and attempt >= tries
+        what = f"{task_id}[{map_index}] of {self} was {' or '.join(states)}"
 
-        self.live.until(there, f"{task_id}[{map_index}] of {self} was {' or '.join(states)}", explain=self.explain)
+        def there() -> bool:
+            ended = self.state in ENDED  # asked first: what is not there after the end never will be
+            state, attempt = self.tasks().get((task_id, map_index), (None, 0))
+            found = state in states and attempt >= tries
+            assert found or not ended, f"The run ended before {what}.\n{self.explain()}"
+            return found
+
+        self.live.until(there, what, explain=self.explain)
 
     def wait_until_left(self, task_id: str) -> None:
         """Wait until the scheduler knows that a task that waits has left its process.

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +16,10 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """A real HTTP server that speaks S3. Of two conditional puts of one key, one fails."""
-    from stores.locked_moto import LockedMotoServer
+    from stores.locked_moto import s3_server
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = LockedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    server.start()
-    yield f"http://127.0.0.1:{port}"
-    server.stop()
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from moto.server import ThreadedMotoServer
+
+from stores.process import LOOPBACK, free_port
 
 
 class LockedMotoServer(ThreadedMotoServer):
@@ -31,3 +34,15 @@ class LockedMotoServer(ThreadedMotoServer):
         self._server = make_server(self._ip_address, self._port, application, True, request_handler=MotoRequestHandler)
         self._server_ready_event.set()
         self._server.serve_forever()
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Run a server that speaks S3, on loopback, and yield its endpoint."""
+    port = free_port()
+    server = LockedMotoServer(ip_address=LOOPBACK, port=port, verbose=False)
+    server.start()
+    try:
+        yield f"http://{LOOPBACK}:{port}"
+    finally:
+        server.stop()

@@ -13,6 +13,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from support.dag_runs import run_to_end, scheduler_dag
+
 DATE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -26,29 +28,17 @@ def dag_of(name: str) -> Any:
 
 def retry(dag: Any) -> Any:
     from airflow.models.dagrun import DagRun
-    from airflow.sdk.definitions.dag import _run_task
-    from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.session import create_session
-    from airflow.utils.state import DagRunState, TaskInstanceState
+    from airflow.utils.state import TaskInstanceState
     from sqlalchemy import select
 
     with create_session() as session:
         dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == dag.dag_id))
-        dag_run.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        dag_run.dag = scheduler_dag(dag)
         [lost] = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == TaskInstanceState.RUNNING]
         lost.prepare_db_for_next_try(session)
         lost.state = None
-        dag_run.state = DagRunState.RUNNING
-        session.commit()
-        while dag_run.state == DagRunState.RUNNING:
-            session.expire_all()
-            for ti in dag_run.update_state(session=session)[0]:
-                ti.try_number += 1
-                ti.state = TaskInstanceState.SCHEDULED
-            session.commit()
-            scheduled = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == TaskInstanceState.SCHEDULED]
-            for ti in scheduled:
-                _run_task(ti=ti, task=dag.task_dict[ti.task_id])
+        run_to_end(dag_run, dag, session)
     return dag_run
 
 

@@ -155,7 +155,7 @@ class Azurite(Service):
             "fs.azure.fns.account.service.type": "BLOB",
             "fs.azure.abfs.endpoint": f"{LOOPBACK}:{self.port}",
             "fs.azure.always.use.https": "false",
-            "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",  # the other one cannot do without TLS
+            "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",  # Hadoop's default insists on TLS
             **self.emulator,
         }
 

@@ -21,6 +21,7 @@ from airflow_delta.commands.write.collect_write import collect_files
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint import ranges
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
+from airflow_delta.log.statistics.footers import read_footers
 from airflow_delta.log.storage import object as object_store
 from stores.proxy import FaultProxy
 from stores.servers import Versitygw
@@ -111,7 +112,7 @@ def test_a_missing_file_of_many_directories_is_still_missed(place: Place) -> Non
         publish(place.log, handle, [staged], attempt="1-b")
 
 
-def test_a_footer_costs_one_request(place: Place) -> None:
+def test_a_footer_costs_one_request_and_the_front_of_a_file_of_another_job_one_more(place: Place) -> None:
     create(place, 100)
     handle = begin(place.log, transaction_key="run", transaction_id=TRANSACTION)
     job = place.path / "staged" / TRANSACTION / "job" / "part=p1"
@@ -123,12 +124,14 @@ def test_a_footer_costs_one_request(place: Place) -> None:
     place.requests()
     staged = collect_files(open_stage(place.log, handle, task_id="job", attempt="1-a"), path="job")
     assert staged.num_files == 5
-    assert place.requests("staged") == {"LIST": 1, "GET": 5}
+    assert place.requests("staged") == {"LIST": 1, "GET": 10}
+    statuses = list(place.log.store.list_recursive("staged"))
+    place.requests()
+    assert len(read_footers(place.log.store, statuses)) == 5
+    assert place.requests("staged") == {"GET": 5}
 
 
 def test_of_many_files_no_more_is_read_than_footers_need(place: Place) -> None:
-    from airflow_delta.log.statistics.footers import read_footers
-
     job = place.path / "many"
     job.mkdir()
     pq.write_table(pa.table({"id": [int.from_bytes(os.urandom(7), "little") for _ in range(20_000)]}), job / "0.parquet")

@@ -120,7 +120,7 @@ def _abfs(authority: str, options: Mapping[str, str]) -> dict[str, str]:
             "fs.azure.fns.account.service.type": "BLOB",
             "fs.azure.abfs.endpoint": urlsplit(endpoint).netloc,
             "fs.azure.always.use.https": "false",
-            "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",  # the other one cannot do without TLS
+            "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",  # Hadoop's default insists on TLS
         }
     return settings
 

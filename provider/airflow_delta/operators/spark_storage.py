@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import mask_secret
@@ -83,7 +84,11 @@ class SparkStorage:
     @property
     def packages(self) -> str | None:
         """What the table's connection has Spark load: Maven coordinates, or ``auto``."""
-        return DeltaHook(self.conn_id).fields.spark_packages if self.conn_id is not None else None
+        return self._hook.fields.spark_packages if self._hook is not None else None
+
+    @cached_property
+    def _hook(self) -> DeltaHook | None:
+        return DeltaHook(self.conn_id) if self.conn_id is not None else None
 
     def settings(self, key_file: Callable[[str], str] | None = None) -> dict[str, str]:
         """Return Hadoop's settings, and mask their values in task logs from here on.
@@ -91,9 +96,9 @@ class SparkStorage:
         :param key_file: writes a service account's key to a file that Spark can read, and returns its path.
         :raises SparkCredentialsException: if Hadoop cannot use the connection's credentials.
         """
-        if self.own or self.conn_id is None or not _AUTHORITY.match(self.uri):
+        hook = self._hook
+        if self.own or hook is None or not _AUTHORITY.match(self.uri):
             return {}
-        hook = DeltaHook(self.conn_id)
         if hook.fields.spark_credentials == OWN:
             return {}
         settings: dict[str, str] = {}

@@ -73,6 +73,17 @@ def test_everything_else_is_listed(table):
     assert "0.parquet" not in str(caught.value)
 
 
+def test_the_front_of_a_large_file_is_looked_at(table):
+    """More than is read from the end at first."""
+    handle = table.begin()
+    job(handle, Id=pa.array([number * 7919 % 1_000_003 for number in range(30_000)], pa.int64()))
+    [large] = (Path(handle.staging_path) / "out").glob("*.parquet")
+    assert large.stat().st_size > 100_000
+    large.write_bytes(b"XXXX" + large.read_bytes()[4:])
+    with pytest.raises(StagedFileException, match="does not start with the Parquet magic number"):
+        table.stage_files(handle, path="out")
+
+
 def test_a_delta_table_is_more_than_its_files(table):
     """Files that are no longer part of the job's own table hold rows that it has deleted."""
     handle = table.begin()

@@ -415,18 +415,11 @@ def test_vacuum_agrees_on_which_are_over(table):
 
 @pytest.mark.s3
 def test_on_s3_it_is_one_listing(monkeypatch):
-    import socket
-
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    server.start()
-    try:
-        endpoint = f"http://127.0.0.1:{port}"
+    from stores.locked_moto import s3_server
+
+    with s3_server() as endpoint:
         keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
         client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
         client.create_bucket(Bucket="lake-of-transactions")
@@ -449,5 +442,3 @@ def test_on_s3_it_is_one_listing(monkeypatch):
             "t/staged/t1/_aborted",
             "t/staged/t2/_aborted",
         ]
-    finally:
-        server.stop()

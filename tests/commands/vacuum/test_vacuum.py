@@ -496,21 +496,13 @@ def test_a_failed_delete_is_recorded(table, monkeypatch):
 @pytest.mark.s3
 def test_on_s3():
     """Keys in every spelling, another table in the prefix, a live transaction, markers of directories."""
-    import socket
-
     import boto3
-    from moto.server import ThreadedMotoServer
 
     from airflow_delta.log import DeltaLog
+    from stores.locked_moto import s3_server
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    server.start()
-    try:
+    with s3_server() as endpoint:
         secrets = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
-        endpoint = f"http://127.0.0.1:{port}"
         client = boto3.client("s3", endpoint_url=endpoint, **secrets)
         client.create_bucket(Bucket="lake")
         options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "aws_allow_http": "true"}
@@ -544,8 +536,6 @@ def test_on_s3():
         assert done.num_live_transactions == 1
         left = {status.path for status in log.store.list_recursive("")}
         assert {path for path in left if not path.startswith("_delta_log/")} == kept
-    finally:
-        server.stop()
 
 
 # -- what is committed while files are deleted -----------------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from airflow_delta.log.segment import commit_files
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.storage.turn import turn
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, TransactionObserver
-from stores.locked_moto import LockedMotoServer
-from stores.process import free_port
+from stores.locked_moto import s3_server
 from stores.proxy import FaultProxy, Rule
 from stores.servers import make_bucket, s3_options
 from transaction.harness import add, metadata
@@ -32,10 +31,8 @@ LISTING = "GET list 200"
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, str]]:
-    server = LockedMotoServer(ip_address="127.0.0.1", port=free_port(), verbose=False)
-    server.start()
-    yield s3_options(f"http://127.0.0.1:{server._port}", "test", "test")
-    server.stop()
+    with s3_server() as endpoint:
+        yield s3_options(endpoint, "test", "test")
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.outcome.find_commit import commit_of_transaction
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaError, TransactionAbortedException
-from airflow_delta.log.storage.base import AmbiguousPutError
+from airflow_delta.log.storage.create import creates
 from airflow_delta.staging.paths import ABORT_MARKER, COMMIT_MARKER_PREFIX, COMMITTED_MARKER, transaction_directory
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_REPEATED_PUTS = 5
-_PAUSE = 0.1
 LOOK_AGAIN_AFTER = 60.0
 """Seconds after which a commit looks for the abort marker again before putting the log entry."""
 
@@ -202,20 +200,12 @@ def delete_quietly(log: DeltaLog, paths: list[str]) -> None:
 def _claim(store: LogStore, transaction_id: str, content: dict[str, Any]) -> str:
     """Put the marker of an attempt under the first free number."""
     directory = transaction_directory(transaction_id)
-    number = repeated = 0
+    number = 0
     while True:
         path = f"{directory}/{COMMIT_MARKER_PREFIX}{number}"
-        try:
-            store.put_if_absent(path, json.dumps(content).encode(), durable=False)
-        except FileExistsError:
-            if _read(store, path) != content:  # otherwise it is ours: a put was repeated further down
-                number += 1
-                continue
-        except AmbiguousPutError:  # a throttled request must not end the task; the next put finds the marker if this one was done
-            if repeated == _REPEATED_PUTS:
-                raise
-            repeated += 1
-            time.sleep(_PAUSE * repeated)
+        # One that is there may be ours: a put was repeated.
+        if not creates(store, path, json.dumps(content).encode()) and _read(store, path) != content:
+            number += 1
             continue
         return path
 

@@ -76,11 +76,11 @@ def list_table(store: LogStore, hidden: Callable[[str], bool], *, cuts: Sequence
 
 
 def even_cuts(snapshot: Snapshot) -> list[str]:
-    """Return paths that split the table's files about evenly, from a sample; none of a small table, or on a disk."""
+    """Return paths that split the table's files about evenly, from a sample; none of a small table, or if nobody uses them."""
     from airflow_delta.commands.files.table_paths import relative_key
 
     store = snapshot.log.store
-    reader = snapshot.checkpoint_reader() if store.local_root is None else None
+    reader = snapshot.checkpoint_reader() if store.lists_in_pieces else None
     if reader is None:
         return []
     try:

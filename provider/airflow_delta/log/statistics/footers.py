@@ -25,6 +25,7 @@ _TAIL = 64 * 1024
 _LEAST_TAIL = 4 * 1024
 _MAGIC = b"PAR1"
 PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+_FRONT = "it does not start with the Parquet magic number"
 _FIXED = 8  # bytes of the footer length and the magic number
 
 
@@ -105,11 +106,11 @@ def timestamps(per_second: int, *, zoned: bool) -> Callable[[int], dt.datetime]:
 
 
 def try_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8) -> list[pq.FileMetaData | str]:
-    """Return the footer of each file in order, or why it is not a Parquet file."""
+    """Return the footer of each file in order, or why it is not a Parquet file: both ends must have the magic number."""
 
     def look(status: FileStatus, tail: int) -> pq.FileMetaData | str:
         try:
-            return _read_footer(store, status, tail)
+            return _read_footer(store, status, tail, look_at_front=True)
         except _Broken as error:
             return error.why
 
@@ -120,7 +121,7 @@ class _Broken(StagedFileException):
     why: str
 
 
-def _read_footer(store: LogStore, status: FileStatus, at_first: int) -> pq.FileMetaData:
+def _read_footer(store: LogStore, status: FileStatus, at_first: int, *, look_at_front: bool = False) -> pq.FileMetaData:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -131,8 +132,9 @@ def _read_footer(store: LogStore, status: FileStatus, at_first: int) -> pq.FileM
             raise _broken(store, status, "it is shorter than listed")
         if len(tail) < _FIXED or tail[-4:] != _MAGIC:
             raise _broken(store, status, f"it has {len(tail)} bytes at its end and no Parquet mark")
-        if length == status.size and tail[:4] != _MAGIC:  # of a larger file, readers do not look at the front either
-            raise _broken(store, status, "it does not start with the Parquet magic number")
+        at_front = tail if length == status.size else store.read_range(status.path, 0, len(_MAGIC)) if look_at_front else _MAGIC
+        if at_front[: len(_MAGIC)] != _MAGIC:
+            raise _broken(store, status, _FRONT)
         needed = int.from_bytes(tail[-_FIXED:-4], "little") + _FIXED
         if needed > status.size:
             raise _broken(store, status, f"its footer claims {needed} bytes, but the file has {status.size}")

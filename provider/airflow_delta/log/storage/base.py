@@ -82,6 +82,12 @@ class LogStore(ABC):
     """
 
     probes: ClassVar[bool]
+
+    @property
+    def lists_in_pieces(self) -> bool:
+        """Whether the store lists between given paths concurrently."""
+        return False
+
     root: str
     local_root: str | None = None
     options: Mapping[str, str] = MappingProxyType({})
@@ -122,7 +128,7 @@ class LogStore(ABC):
     def list_recursive(self, directory: str, *, cuts: Sequence[str] = ()) -> Iterator[FileStatus]:
         """Yield all files below a directory, in no particular order; none if it does not exist. Links are not followed.
 
-        :param cuts: paths that split it evenly, between which an object store lists concurrently.
+        :param cuts: paths that split it evenly, for a store that :attr:`lists_in_pieces`.
         """
 
     @abstractmethod
@@ -172,14 +178,23 @@ class LogStore(ABC):
     def delete_tree(self, directory: str) -> int:
         """Delete a directory with everything below it, and return the number of files deleted."""
 
-    @abstractmethod
     def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:
-        """Open a file for random access, for ``pyarrow.parquet``.
+        """Open a file for random access, for ``pyarrow.parquet``; a remote one is read in ranges.
 
-        :param size: its size, if known; an object store then need not be asked for it.
+        :param size: its size, if known; the store then need not be asked for it.
         :param ranges: content that is already in memory, by position.
         :raises FileNotFoundError: if it does not exist.
         """
+        import pyarrow as pa
+
+        from airflow_delta.log.storage.object_input import ObjectInput
+
+        if size is None:
+            status = self.head(path)
+            if status is None:
+                raise FileNotFoundError(f"{self.root}/{path}")
+            size = status.size
+        return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
 
 
 def check_no_user_info(uri: str) -> None:

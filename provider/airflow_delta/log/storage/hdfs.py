@@ -17,7 +17,6 @@ from airflow_delta.log.storage.base import (
     AmbiguousPutError,
     FileStatus,
     LogStore,
-    Ranges,
     StoreAccessError,
     StoreUnavailableError,
 )
@@ -200,19 +199,6 @@ class HdfsStore(LogStore):
     def _status(self, entry: Any) -> FileStatus:
         path = str(entry.path).removeprefix(f"{SCHEME}://{self._authority}")
         return FileStatus(path[len(self._directory) + 1 :], entry.length, entry.modification_time)
-
-    def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:
-        """Open a file for random access, read in ranges."""
-        import pyarrow as pa
-
-        if size is None:
-            status = self.head(path)
-            if status is None:
-                raise FileNotFoundError(f"{self.root}/{path}")
-            size = status.size
-        from airflow_delta.log.storage.object_input import ObjectInput
-
-        return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
 
     # -- writing --------------------------------------------------------------------------------------------------------------
 

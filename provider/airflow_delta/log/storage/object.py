@@ -19,7 +19,6 @@ from airflow_delta.log.storage.base import (
     AmbiguousPutError,
     FileStatus,
     LogStore,
-    Ranges,
     StoreRefusedError,
     StoreUnavailableError,
 )
@@ -234,11 +233,15 @@ class ObjectStore(LogStore):
                 found.append(status)
         return sorted(found, key=lambda status: status.path)
 
+    @property
+    def lists_in_pieces(self) -> bool:
+        """Whether the store skips to a path. Not every version of Azure's API does: each piece would be a whole listing."""
+        return STORES[self._scheme] != AZURE
+
     def list_recursive(self, directory: str, *, cuts: Sequence[str] = ()) -> Iterator[FileStatus]:
         """Yield all objects below a directory."""
         prefix = f"{directory}/" if directory else None
-        # Not every version of Azure's API knows offsets: each piece would be a whole listing.
-        ends = sorted(set(cuts)) if STORES[self._scheme] != AZURE else []
+        ends = sorted(set(cuts)) if self.lists_in_pieces else []
         if not ends:
             yield from self._list(prefix)
             return
@@ -337,19 +340,6 @@ class ObjectStore(LogStore):
     def _status(meta: Any) -> FileStatus:
         modified: datetime = meta["last_modified"]
         return FileStatus(meta["path"], int(meta["size"]), int(modified.timestamp() * 1000))
-
-    def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:
-        """Open an object for random access, read in ranges."""
-        import pyarrow as pa
-
-        if size is None:
-            status = self.head(path)
-            if status is None:
-                raise FileNotFoundError(f"{self.root}/{path}")
-            size = status.size
-        from airflow_delta.log.storage.object_input import ObjectInput
-
-        return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
 
     # -- writing --------------------------------------------------------------------------------------------------------------
 

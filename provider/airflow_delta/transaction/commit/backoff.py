@@ -3,7 +3,7 @@
 A writer's age is the number of commits it has let pass. The ages at which others got through, which their commits tell, say how
 old one has to be at present; whoever is younger waits for about as many puts as are still to come. So most writers neither put in
 vain nor are overtaken for long, though they do not know of each other. A transaction that was open for long is not old: only what
-landed after its commit began counts. Where nothing is known of the others, there is no wait but a short one now and then.
+landed after its commit began counts. Where nothing is known of the others, only a short wait now and then is taken.
 """
 
 from __future__ import annotations
