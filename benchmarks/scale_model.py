@@ -80,7 +80,7 @@ class Machine:
     """Of a key in a listing."""
 
 
-GATEWAY = Store(round_trip=0.025, put=0.03, listing=0.02, bandwidth=100.0, capacity=400.0, pages=20.0, crowd=2.5)
+GATEWAY = Store(round_trip=0.025, put=0.03, listing=0.02, bandwidth=100.0, capacity=700.0, pages=20.0, crowd=2.5)
 """versitygw on loopback with 20 ms added, on the two cores that it shares with the client, the relay and other work."""
 S3 = Store(round_trip=0.02, put=0.04, listing=0.08, bandwidth=80.0, capacity=5_500.0, pages=1_000.0)
 """Amazon S3 in the same region: what its documents and common measurements say, not measured here."""
@@ -174,10 +174,10 @@ def scattered(work: Work, machine: Machine) -> list[Step]:
 
 
 def collect(work: Work, machine: Machine) -> list[Step]:
-    """A listing, a ranged read of each footer, a manifest."""
+    """A listing, two ranged reads of each file that another job than Spark's wrote, its footer and its front, a manifest."""
     listing = Step("LIST", math.ceil(work.staged / PAGE))
     manifest = [Step("PUT", megabytes=work.staged * 500 / 1e6)] if work.staged > 50 else []
-    return [listing, Step("GET", work.staged, 32, work.staged * 0.066, work.staged * machine.footer), *manifest]
+    return [listing, Step("GET", 2 * work.staged, 32, work.staged * 0.066, work.staged * machine.footer), *manifest]
 
 
 def publish(work: Work, machine: Machine) -> list[Step]:

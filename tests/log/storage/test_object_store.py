@@ -110,7 +110,7 @@ def test_many_objects(store: ObjectStore) -> None:
 
 
 def test_an_empty_object_with_the_name_of_a_directory_is_no_file(store: ObjectStore) -> None:
-    """Hadoop puts such a marker through Azure's Blob API. The staging directory of another transaction must not look like data."""
+    """Hadoop puts such a marker through Azure's Blob API. Another transaction's staging directory must not look like data."""
     store.put("staged/a", b"")
     store.put("staged/a/part", b"x")
     store.put("staged/empty", b"")
