@@ -14,6 +14,7 @@ import heapq
 import json
 import math
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,10 @@ REQUEST = 8.0
 """Megabytes of a range of them, at most."""
 PART = 16.0
 SINGLE_PUT = 32.0
+OPENING = 4
+"""Requests that a start needs however many commits have landed: see :func:`opened`."""
+AGES_SEEN, LOSSES = 8, 4
+"""Of ``transaction/commit/backoff.py``: winners whose ages count, and losses in a row without a wait."""
 
 
 # -- constants ------------------------------------------------------------------------------------------------------------------
@@ -246,7 +251,7 @@ OPERATIONS: dict[str, Callable[[Work, Machine], list[Step]]] = {
 class Contention:
     """Constants of the commit loop.
 
-    :param put: seconds of a put of a commit, won or lost.
+    :param put: seconds of a put of a commit or of its checksum, won or lost.
     :param read: seconds to read a winning commit.
     :param cpu: seconds of CPU of one attempt, on one of ``cores``.
     :param think: seconds between two commits of a writer.
@@ -260,9 +265,10 @@ class Contention:
 
 
 def contend(writers: int, commits: int, constants: Contention, seed: int = 1) -> dict[str, float]:
-    """Let writers commit to one table: the first put of a version wins, each loser reads the winner and puts again.
+    """Let writers commit to one table by the rule of ``transaction/commit/backoff.py``.
 
-    A loss costs a put and a read of each winner; nobody waits on purpose.
+    The first put of a version wins. Each loser reads the winner, waits if it is younger than others that won, and puts again; a
+    writer's age is the number of commits that landed since its commit began.
     """
     chance = random.Random(seed)
 
@@ -270,47 +276,80 @@ def contend(writers: int, commits: int, constants: Contention, seed: int = 1) ->
         return mean * (0.8 + 0.4 * chance.random())
 
     load = max(1.0, writers / constants.cores) * constants.cpu
-    version, asked, left = 0, 0, [commits] * writers
+    version = asked = lost = 0
+    left, losses, known = [commits] * writers, [0] * writers, [0] * writers
+    began = [(0.0, 0)] * writers
+    seen: list[deque[int]] = [deque(maxlen=AGES_SEEN) for _ in range(writers)]
+    age_of: list[int] = [0]  # of each version
     durations: list[float] = []
-    # (time, writer, version that the store is asked to create, or 0 for a look at the log, when the commit began)
-    begins = [constants.think * chance.random() for _ in range(writers)]
-    events = [(begin, writer, 0, begin) for writer, begin in enumerate(begins)]
+    events = [(constants.think * chance.random(), writer, "begin") for writer in range(writers)]
     heapq.heapify(events)
+
+    def learn(writer: int, until: int) -> None:
+        seen[writer].extend(age_of[known[writer] + 1 : until + 1])
+        known[writer] = until
+
+    def put(writer: int, at: float) -> None:
+        heapq.heappush(events, (at + load + jitter(constants.put), writer, "put"))
+
+    def wait(writer: int, at: float) -> None:
+        ages = sorted(seen[writer])
+        too_young = ages[len(ages) // 2] - (known[writer] - began[writer][1]) if ages else 0
+        pause = 0.0
+        if too_young > 1:
+            pause = too_young * constants.put * chance.uniform(0.5, 1)
+        elif losses[writer] and losses[writer] % LOSSES == 0:
+            pause = constants.put * chance.random()
+        if pause:
+            heapq.heappush(events, (at + pause + jitter(constants.read), writer, "look"))
+        else:
+            put(writer, at)
+
     now = 0.0
     while events:
-        now, writer, wanted, begun = heapq.heappop(events)
-        ready = now + load
-        if not wanted:
-            if constants.think:  # otherwise the writer's own last commit is the newest that it knows
-                asked += 1
-                ready += jitter(constants.read)
-        else:
+        now, writer, what = heapq.heappop(events)
+        if what == "put":
             asked += 1
-            if wanted == version + 1:
-                version += 1
-                durations.append(now - begun)
-                left[writer] -= 1
-                if left[writer]:
-                    again = now + jitter(constants.think)
-                    heapq.heappush(events, (again, writer, 0, again))
+            if known[writer] < version:
+                lost, asked, losses[writer] = lost + 1, asked + 1, losses[writer] + 1
+                learn(writer, known[writer] + 1)
+                wait(writer, now + jitter(constants.read))
                 continue
-            asked += version - wanted + 1  # the winners
-            ready += jitter(constants.read)
-        heapq.heappush(events, (ready + jitter(constants.put), writer, version + 1, begun))
+            age_of.append(version - began[writer][1])
+            version += 1
+            learn(writer, version)
+            durations.append(now - began[writer][0])
+            asked += 1  # the checksum
+            left[writer] -= 1
+            if left[writer]:
+                heapq.heappush(events, (now + jitter(constants.put) + jitter(constants.think), writer, "begin"))
+            continue
+        # A listing and the commits since the last look; a writer that comes back after a while reads the checksum instead.
+        asked += min(OPENING, 1 + version - known[writer]) if constants.think and what == "begin" else 1 + version - known[writer]
+        learn(writer, version)
+        if what == "begin":
+            losses[writer], began[writer] = 0, (now, version)
+            wait(writer, now + jitter(constants.read))
+        else:
+            put(writer, now)
     durations.sort()
     return {
         "rate": version / now,
         "requests": asked / version,
+        "lost": lost / version,
         "p50": durations[len(durations) // 2],
         "p95": durations[int(len(durations) * 0.95)],
         "slowest": durations[-1],
     }
 
 
-CONTENTION = Contention(put=0.012, read=0.006)
-"""Place for the constants that benchmarks/contention_s3.py measures: versitygw without added latency."""
-MEASURED_CONTENTION: list[dict[str, float]] = []
-"""Its points, each ``{"writers": 8, "rate": ..., "requests": ...}``."""
+CONTENTION = Contention(put=0.006, read=0.004, cpu=0.0006)
+"""versitygw without added latency, on the two cores that it shares with the writers; fitted to the measured points."""
+MEASURED_CONTENTION = (
+    {"writers": 8, "rate": 87.6, "requests": 12.5, "p95": 0.24},
+    {"writers": 16, "rate": 67.7, "requests": 20.6, "p95": 0.77},
+)
+"""From benchmarks/contention_s3.py, 50 commits of each writer."""
 
 
 # -- the check --------------------------------------------------------------------------------------------------------------------
@@ -346,14 +385,22 @@ def predict() -> None:
         for case, steps_of in OPERATIONS.items():
             steps = steps_of(Work(files, staged=10_000, deleted=files // 100), Machine())
             print(f"| {files:,} | {case} | {requests(steps):,} | {seconds(steps, S3):,.1f} |")
-    print("\n| writers | a commit every | commits/s | requests a commit | p50 s | p95 s |\n|---|---|---|---|---|---|")
+    print(f"\n{CONTENTION_HEAD}")
     for writers, think in ((8, 0.0), (16, 0.0), (100, 0.0), (1_000, 60.0), (1_000, 600.0)):
-        found = contend(
-            writers, 20 if writers < 1_000 else 5, Contention(put=S3.put, read=S3.round_trip, think=think, cores=writers)
-        )
-        print(
-            f"| {writers:,} | {think or '-'} | {found['rate']:.1f} | {found['requests']:.1f} | {found['p50']:.2f} | {found['p95']:.2f} |"
-        )
+        on_s3 = Contention(put=S3.put, read=S3.round_trip, think=think, cores=writers)
+        print(contention_row(writers, think, contend(writers, 20 if writers < 1_000 else 5, on_s3)))
+
+
+CONTENTION_HEAD = (
+    "| writers | a commit every | commits/s | requests a commit | lost puts | p50 s | p95 s | slowest s |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+def contention_row(writers: int, think: float, found: dict[str, float]) -> str:
+    """Return a line of the table of writers."""
+    cells = (f"{writers:,}", think or "-", *(f"{found[name]:.1f}" for name in ("rate", "requests", "lost")))
+    return f"| {' | '.join(map(str, cells))} | {found['p50']:.2f} | {found['p95']:.2f} | {found['slowest']:.2f} |"
 
 
 def main() -> None:
@@ -371,6 +418,10 @@ def main() -> None:
             f"| {point['files']:,} | {point['case']} | {asked:,} | {expected:,} | {expected / asked:.2f} "
             f"| {took:.2f} | {thought:.2f} | {thought / took:.2f} |"
         )
+    print(f"\n{CONTENTION_HEAD}")
+    for point in MEASURED_CONTENTION:
+        writers = int(point["writers"])
+        print(f"{contention_row(writers, 0, contend(writers, 50, CONTENTION))} (measured: {point})")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,12 @@ class ServiceError(Exception):
 class Airflow:
     """The processes, the REST API and the database of one Airflow.
 
+    :cvar services: the arguments of ``airflow`` of each.
     :param home: an empty directory: AIRFLOW_HOME, with logs, tables and gates.
     :param socket_directory: an empty directory with a short name, for PostgreSQL.
     """
+
+    services: Mapping[str, list[str]] = SERVICES
 
     def __init__(self, home: Path, socket_directory: Path) -> None:
         self.home = home
@@ -65,13 +68,13 @@ class Airflow:
         for name in EXAMPLES:
             shutil.copy(ROOT / "dags_examples" / name, home / "examples" / name)
         self._postgres = Postgres(socket_directory)
-        self._port = _free_port()
+        self._port = free_port()
         self._guard = subprocess.Popen(
             [sys.executable, str(GUARD)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env=environment(self, self._postgres.url, self._port),
+            env=self.environment(self._postgres.url, self._port),
             start_new_session=True,
         )
         self._events = selectors.DefaultSelector()
@@ -83,6 +86,10 @@ class Airflow:
         self._connection: Any = None
         self._http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._stopped = threading.Event()
+
+    def environment(self, database: str, port: int) -> dict[str, str]:
+        """Return the environment of all processes."""
+        return environment(self, database, port)
 
     # -- processes
 
@@ -98,7 +105,7 @@ class Airflow:
         self._wait("the API server", lambda: self._healthy("metadatabase"), of="api-server")
         for pool, slots in {"default_pool": SLOTS, HOLDING_POOL: SLOTS_TO_HOLD, **dict.fromkeys(GATED_POOLS, 0)}.items():
             self.set_pool(pool, slots)
-        for name in SERVICES.keys() - {"api-server"}:
+        for name in self.services.keys() - {"api-server"}:
             self._airflow(name)
         for name in ("scheduler", "dag-processor", "triggerer"):
             self._wait(f"the {name}", lambda name=name: self._healthy(name.replace("-", "_")), of=name)
@@ -129,7 +136,7 @@ class Airflow:
             raise ServiceError("Airflow was stopped: the tests are over.")
         with self._lock:
             self._collect()
-            ended = (SERVICES.keys() | {"postgresql"}) & self._ended.keys() - self._expected_to_end
+            ended = (self.services.keys() | {"postgresql"}) & self._ended.keys() - self._expected_to_end
         for name in ended:
             raise ServiceError(f"{name} ended by itself ({self._ended[name]}).\n{self.tail(name)}")
         if self._guard.poll() is not None:
@@ -160,7 +167,7 @@ class Airflow:
         return "\n".join([f"The end of {path}:", *(f"    {line}" for line in text)])
 
     def _airflow(self, name: str) -> None:
-        self._launch(name, [sys.executable, "-m", "airflow", *SERVICES[name]])
+        self._launch(name, [sys.executable, "-m", "airflow", *self.services[name]])
 
     def _run(self, name: str, *arguments: str) -> None:
         self._launch(name, [sys.executable, "-m", "airflow", *arguments])
@@ -329,7 +336,8 @@ def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of loopback on which nothing listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

