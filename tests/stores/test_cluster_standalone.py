@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.spark.package import build_package
 from stores.airflow_home import AirflowHome
-from stores.cluster_table import EVERYTHING, LOADED, Lake
+from stores.cluster_table import DELETED, EVERYTHING, LOADED, Lake
 from stores.clusters import CLUSTER_PYTHON, SMALL, WITH_S3, StandaloneCluster
-from stores.servers import Versitygw
+from stores.servers import Versitygw, s3_client
 
 PROPERTIES = {**SMALL, **WITH_S3, "spark.cores.max": "2"}
 
@@ -38,6 +39,17 @@ def test_every_operation(airflow: AirflowHome, cluster: StandaloneCluster, lake:
     assert lake.rows() == EVERYTHING
     assert cluster.applications - before == 9  # two stages, an audit, six operations: none ran anywhere else
     assert "lake-writer-secret" not in run.log
+
+
+def test_the_package_lies_where_the_cluster_can_fetch_it(airflow: AirflowHome, cluster: StandaloneCluster, lake: Lake) -> None:
+    package = Path(build_package())
+    client = s3_client(lake.options)
+    client.put_object(Bucket=lake.path.name, Key=package.name, Body=package.read_bytes())
+    client.close()
+    airflow.variables["CLUSTER_PACKAGE"] = f"s3a://{lake.path.name}/{package.name}"
+    run = airflow.run("stage_and_merge", submit={})
+    assert run.state == "success", run.tasks
+    assert lake.rows() == DELETED
 
 
 def test_a_stage_outlives_a_worker_of_the_cluster(
@@ -104,5 +116,5 @@ def test_python_code_that_executors_cannot_run(
     airflow.variables["PYSPARK_PYTHON"] = str(program)
     run = airflow.run("python_code")
     assert run.state == "failed"
-    assert "[DELTA_SPARK_VERSION_MISMATCH] Python code cannot run on Spark's executors" in run.log, run.log[-9000:]
+    assert "[DELTA_SPARK_VERSION_MISMATCH] Python code cannot run on Spark's executors" in run.log, run.tasks
     assert not list(lake.path.rglob("*.parquet"))

@@ -1,6 +1,7 @@
 """Dags of the cluster tests. Where they run is in the connections ``lake`` and ``cluster``.
 
 ``CLUSTER_SUBMIT`` is JSON, parameters of ``spark-submit``: with it, all Spark work is submitted; without, it is done in sessions.
+``CLUSTER_PACKAGE`` is the URI of the package for the cluster.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ SUBMIT = json.loads(os.environ.get("CLUSTER_SUBMIT", "null"))
 TABLE = {"table": "t", "delta_conn_id": "lake"}
 SPARK = {"spark_conn_id": "cluster", "retries": 0}
 GATE = os.environ.get("CLUSTER_GATE", "")
-OPERATION = SPARK if SUBMIT is None else {**SPARK, "spark_submit": SUBMIT}
+PACKAGE = {"package_uri": os.environ["CLUSTER_PACKAGE"]} if "CLUSTER_PACKAGE" in os.environ else {}
+OPERATION = SPARK if SUBMIT is None else {**SPARK, **PACKAGE, "spark_submit": SUBMIT}
 PROPERTIES = {"delta.enableDeletionVectors": "true"}
 
 
 def staged(what: str, *, read: str | None = None, **options):
     """Return a stage, by an application or in a session, of the same rows: ``job.py`` has its own copy of the queries."""
     if SUBMIT is not None:
-        given = {**SPARK, **SUBMIT, **options}
+        given = {**SPARK, **PACKAGE, **SUBMIT, **options}
         return DeltaStageSparkSubmitOperator(
             task_id=what, application=JOB, application_args=[what], read=read or False, **given
         ).output
