@@ -70,7 +70,7 @@ def npm() -> None:
     path = f"{PYTHON / 'bin'}{os.pathsep}{os.environ['PATH']}"
     _run(
         str(PYTHON / "bin" / "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error",
-        "--prefix", str(NPM.resolve()), PATH=path,
+        "--prefix", str(NPM.resolve()), PATH=path, NODE_USE_SYSTEM_CA="1",
     )  # fmt: skip
 
 
