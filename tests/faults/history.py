@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -80,7 +80,7 @@ class _Judgement:
         if len(versions) > 1:
             yield f"committed twice: {first.name} is versions {versions}"
         for run in runs:
-            yield from self._told(run, versions, surely=run is first)
+            yield from self._told(run, _planned(runs), versions, surely=run is first)
             yield from self._answers(run)
         if landed:
             commit, run = landed[0], _planned(runs)
@@ -91,9 +91,10 @@ class _Judgement:
             yield from self._isolation(run, run.plan, commit)
             yield from self._metadata(run, run.plan, commit)
 
-    def _told(self, run: Attempt, versions: list[int], *, surely: bool) -> Iterator[str]:
+    def _told(self, run: Attempt, planned: Attempt, versions: list[int], *, surely: bool) -> Iterator[str]:
         """Whether what the process was told is true.
 
+        :param planned: the run that has read what the transaction depends on.
         :param surely: no earlier run of the transaction may have committed it.
         """
         if run.end == "committed" and versions != [run.committed]:
@@ -107,7 +108,7 @@ class _Judgement:
         if run.winner is None and not allowed_without_conflict(run):
             yield f"failed without a fault: {run.name} with {run.error}: {run.message}"
         elif run.winner is not None and not versions:
-            reason = unjustified(run, self.commits, self.level_of(run))
+            reason = unjustified(replace(run, reads=run.reads or planned.reads), self.commits, self.level_of(run))
             if reason is not None:
                 yield f"refused without a reason: {run.name} at version {run.version} with {run.error} of {run.winner}: {reason}"
 

@@ -22,7 +22,9 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, SetTransaction
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from faults.history_log import value_of
+from faults.history_publish import publish_again, publish_new
 
+PUBLISHED = ("publish", "publish_replace")
 PARTS = ("1", "2", "3", None)
 Plan = dict[str, Any]
 Files = dict[str, dict[str, Any]]
@@ -48,6 +50,12 @@ class Notes:
         os.write(self._file, line.encode())
 
 
+def statistics(rows: list[int]) -> str:
+    values = [value_of(row) for row in rows]
+    bounds = {"minValues": {"value": min(values)}, "maxValues": {"value": max(values)}, "nullCount": {"value": 0}}
+    return json.dumps({"numRecords": len(rows), **bounds})
+
+
 @dataclass
 class Writer:
     """Runs transactions on a log.
@@ -67,13 +75,20 @@ class Writer:
 
     def run(self, what: str, level: str | None) -> None:
         """Run one transaction, to whatever end."""
-        txn = str(uuid.UUID(int=self.random.getrandbits(128)))
+        if what in PUBLISHED:
+            publish_new(self, what, level)
+            return
+        txn = self.name()
         note: dict[str, Any] = {"txn": txn, "what": what, "level": level, "begun": time.monotonic_ns()}
         transaction = OptimisticTransaction(self.log, txn_id=note["txn"], policy=self.policy, isolation_level=level)
         self._run(transaction, {**note, "again": False, "version": transaction.read_version}, None, [])
 
     def run_again(self, before: Mapping[str, Any], plan: Plan | None, reads: list[Mapping[str, Any]]) -> None:
         """Run a transaction of a process that was killed again: as it was, if it was planned."""
+        if before["what"] in PUBLISHED:
+            if plan is not None:
+                publish_again(self, before, plan)
+            return
         snapshot = self.log.snapshot_at(before["version"])
         transaction = OptimisticTransaction(
             self.log, snapshot, txn_id=before["txn"], policy=self.policy, isolation_level=before["level"]
@@ -92,9 +107,9 @@ class Writer:
                 for what in known:
                     reads.again(what)
             else:
-                self._think()
+                self.think()
                 plan = getattr(self, f"_{note['what']}")(reads)
-                self._think()
+                self.think()
             self.notes.note("plan", txn=txn, **plan)
             version = self._commit(transaction, plan)
         except InvalidCommittedVersionException as error:
@@ -110,7 +125,7 @@ class Writer:
             else:
                 self.notes.note("committed", txn=txn, version=version)
 
-    def _think(self) -> None:
+    def think(self) -> None:
         time.sleep(min(self.random.expovariate(3 / self.pause), self.pause) if self.pause else 0)
 
     def _commit(self, transaction: OptimisticTransaction, plan: Plan) -> int | None:
@@ -147,37 +162,60 @@ class Writer:
             return msgspec.structs.replace(metadata, schema_string=json.dumps(schema))
         return msgspec.structs.replace(metadata, configuration={**metadata.configuration, **own["properties"]})
 
+    # -- what its transactions consist of ---------------------------------------------------------------------------------------
+
+    statistics = staticmethod(statistics)
+
+    def name(self) -> str:
+        return str(uuid.UUID(int=self.random.getrandbits(128)))
+
+    def predicate(self, parts: list[str | None] | None, above: int | None = None) -> str | None:
+        """Return the text of a predicate; ``None`` if it selects everything."""
+        texts = []
+        if parts is not None and self.partitioned:
+            named = ", ".join(part for part in parts if part is not None)
+            choices = [f"part IN ({named})"] if named else []
+            texts.append("(" + " OR ".join([*choices, *(["part IS NULL"] if None in parts else [])]) + ")")
+        if above is not None:
+            texts.append(f"value > {above}")
+        return " AND ".join(texts) or None
+
+    @staticmethod
+    def what(parts: list[str | None] | None, above: int | None = None, **more: bool) -> dict[str, Any]:
+        """Return a read as it is noted."""
+        return {"kind": "files", "parts": parts, "above": above, "whole": False, "by_partition": False, **more}
+
     # -- what it may plan -------------------------------------------------------------------------------------------------------
 
-    def _part(self) -> str | None:
+    def part(self) -> str | None:
         return self.random.choice(PARTS)
 
-    def _file(self, part: str | None, rows: list[int] | None = None) -> dict[str, Any]:
+    def file(self, part: str | None, rows: list[int] | None = None) -> dict[str, Any]:
         """Return a new file, with new rows unless it holds given ones."""
         if rows is None:
             count = self.random.randint(1, 3)
             rows = list(range(self.rows, self.rows + count))
             self.rows += count
-        return {"path": f"{uuid.UUID(int=self.random.getrandbits(128))}.parquet", "part": part, "rows": sorted(rows)}
+        return {"path": f"{self.name()}.parquet", "part": part, "rows": sorted(rows)}
 
     def _append(self, _reads: Reads) -> Plan:
-        return planned("WRITE", adds=[self._file(self._part()) for _ in range(self.random.randint(1, 2))])
+        return planned("WRITE", adds=[self.file(self.part()) for _ in range(self.random.randint(1, 2))])
 
     def _insert_select(self, reads: Reads) -> Plan:
         for _ in range(self.random.randint(1, 2)):
-            reads.files([self._part()], self.random.choice((None, None, 5)))
-        return planned("WRITE", adds=[self._file(self._part())])
+            reads.files([self.part()], self.random.choice((None, None, 5)))
+        return planned("WRITE", adds=[self.file(self.part())])
 
     def _replace(self, reads: Reads) -> Plan:
-        part = self._part()
-        return planned("WRITE", adds=[self._file(part)], removes=reads.files([part]))
+        part = self.part()
+        return planned("WRITE", adds=[self.file(part)], removes=reads.files([part]))
 
     def _overwrite(self, reads: Reads) -> Plan:
-        return planned("WRITE", adds=[self._file(self._part())], removes=reads.files(None))
+        return planned("WRITE", adds=[self.file(self.part())], removes=reads.files(None))
 
     def _replace_partitions(self, reads: Reads) -> Plan:
-        part = self._part()
-        return planned("WRITE", adds=[self._file(part)], removes=reads.partitions(part))
+        part = self.part()
+        return planned("WRITE", adds=[self.file(part)], removes=reads.partitions(part))
 
     def _delete(self, reads: Reads) -> Plan:
         above = self.random.choice((None, 4, 7))
@@ -186,7 +224,7 @@ class Writer:
         for known in found.values():
             kept = [] if above is None else [row for row in rows_of(known) if value_of(row) <= above]
             if kept:
-                adds.append(self._file(part_of(known), kept))
+                adds.append(self.file(part_of(known), kept))
         return planned("DELETE", adds=adds, removes=found)
 
     def _drop(self, reads: Reads) -> Plan:
@@ -196,32 +234,32 @@ class Writer:
         return planned("DELETE", removes={} if path is None else {path: found[path]})
 
     def _move(self, reads: Reads) -> Plan:
-        found = reads.files([self._part()])
+        found = reads.files([self.part()])
         path = self.random.choice(sorted(found)) if found else None
         if path is None:
             return planned("UPDATE")
-        return planned("UPDATE", adds=[self._file(self._part(), rows_of(found[path]))], removes={path: found[path]})
+        return planned("UPDATE", adds=[self.file(self.part(), rows_of(found[path]))], removes={path: found[path]})
 
     def _compact(self, reads: Reads) -> Plan:
-        part = self._part()
+        part = self.part()
         found = reads.files([part])
         if not self.partitioned:
             part = None
         if len(found) < 2:
             return planned("OPTIMIZE", rearranges=True)
         merged = sorted(row for known in found.values() for row in rows_of(known))
-        return planned("OPTIMIZE", adds=[self._file(part, merged)], removes=found, rearranges=True)
+        return planned("OPTIMIZE", adds=[self.file(part, merged)], removes=found, rearranges=True)
 
     def _summary(self, reads: Reads) -> Plan:
         if self.random.random() < 0.5:
             reads.whole_table()
         else:
             reads.files(None, self.random.choice((None, 6)))
-        return planned("WRITE", adds=[self._file(self._part())])
+        return planned("WRITE", adds=[self.file(self.part())])
 
     def _count_up(self, reads: Reads) -> Plan:
         app = self.random.choice(("app", "other"))
-        return planned("STREAMING UPDATE", adds=[self._file(self._part())], apps={app: reads.app(app) + 1})
+        return planned("STREAMING UPDATE", adds=[self.file(self.part())], apps={app: reads.app(app) + 1})
 
     def _set_property(self, _reads: Reads) -> Plan:
         key = f"history.{self.random.randint(1, 3)}"
@@ -231,7 +269,7 @@ class Writer:
         return planned("SET TBLPROPERTIES", metadata={"properties": {"delta.enableDeletionVectors": "true"}})
 
     def _add_column(self, _reads: Reads) -> Plan:
-        return planned("WRITE", adds=[self._file(self._part())], metadata={"column": f"column{self.random.randint(1, 3)}"})
+        return planned("WRITE", adds=[self.file(self.part())], metadata={"column": f"column{self.random.randint(1, 3)}"})
 
     def _constrain(self, reads: Reads) -> Plan:
         """As ADD CONSTRAINT: no row may break what the table then promises."""
@@ -266,12 +304,6 @@ def part_of(known: Mapping[str, Any]) -> str | None:
     return next(iter(known["partition_values"].values()), None)
 
 
-def statistics(rows: list[int]) -> str:
-    values = [value_of(row) for row in rows]
-    bounds = {"minValues": {"value": min(values)}, "maxValues": {"value": max(values)}, "nullCount": {"value": 0}}
-    return json.dumps({"numRecords": len(rows), **bounds})
-
-
 @dataclass
 class Reads:
     """The reads of one transaction, each noted with its answer."""
@@ -281,18 +313,19 @@ class Reads:
     txn: str
 
     def files(self, parts: list[str | None] | None, above: int | None = None) -> Files:
-        what = self._what(parts, above)
-        return self._files(what, self.transaction.filter_files(*self._predicates(parts, above)))
+        predicate = self.writer.predicate(parts, above)
+        found = self.transaction.filter_files() if predicate is None else self.transaction.filter_files(predicate)
+        return self._files(self.writer.what(parts, above), found)
 
     def partitions(self, part: str | None) -> Files:
         """The files of a partition that is overwritten dynamically."""
         values = {"part": part} if self.writer.partitioned else {}
         new = AddFile(path="new", partition_values=values, size=1, modification_time=1, data_change=True)
-        return self._files(self._what([part], by_partition=True), self.transaction.filter_files(new_files=[new]))
+        return self._files(self.writer.what([part], by_partition=True), self.transaction.filter_files(new_files=[new]))
 
     def whole_table(self) -> None:
         self.transaction.read_whole_table()
-        self._files(self._what(None, whole=True), self.transaction.snapshot.files())
+        self._files(self.writer.what(None, whole=True), self.transaction.snapshot.files())
 
     def app(self, app: str) -> int:
         version = self.transaction.txn_version(app)
@@ -312,19 +345,6 @@ class Reads:
             self.partitions(what["parts"][0])
         else:
             self.files(what["parts"], what["above"])
-
-    def _predicates(self, parts: list[str | None] | None, above: int | None) -> list[str]:
-        texts = []
-        if parts is not None and self.writer.partitioned:
-            named = ", ".join(part for part in parts if part is not None)
-            choices = [f"part IN ({named})"] if named else []
-            texts.append(" OR ".join([*choices, *(["part IS NULL"] if None in parts else [])]))
-        if above is not None:
-            texts.append(f"value > {above}")
-        return texts
-
-    def _what(self, parts: list[str | None] | None, above: int | None = None, **more: bool) -> dict[str, Any]:
-        return {"kind": "files", "parts": parts, "above": above, "whole": False, "by_partition": False, **more}
 
     def _files(self, what: Mapping[str, Any], found: Any) -> Files:
         chosen = _by_path(found)
@@ -350,7 +370,7 @@ OPERATIONS = {
     "OPTIMIZE": Operation.optimize(),
     "SET TBLPROPERTIES": Operation.set_table_properties({}),
 }
-KINDS = tuple(name[1:] for name in (
-    "_append", "_insert_select", "_replace", "_overwrite", "_replace_partitions", "_delete", "_drop", "_move", "_compact",
-    "_summary", "_count_up", "_set_property", "_enable_vectors", "_add_column", "_constrain", "_look",
-))  # fmt: skip
+KINDS = (
+    "append", "insert_select", "replace", "overwrite", "replace_partitions", "delete", "drop", "move", "compact", "summary",
+    "count_up", "set_property", "enable_vectors", "add_column", "constrain", "look", *PUBLISHED,
+)  # fmt: skip
