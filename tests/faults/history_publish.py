@@ -98,8 +98,11 @@ def _publish(writer: Writer, handle: TransactionHandle, staged: StagedWrite) -> 
         result = publish(writer.log, handle, [staged], attempt=new_attempt(), policy=writer.policy)
     except DeltaConcurrentModificationException as error:
         writer.notes.note("failed", txn=txn, error=type(error).__name__, winner=error.winning_version, message=str(error)[:300])
-    except (CommitStateUnknownException, OSError) as error:  # the task is retried, and finds out
+    except CommitStateUnknownException as error:
         writer.notes.note("unknown", txn=txn, error=type(error).__name__)
+    except OSError as error:  # nothing was written; noted as unknown, the task is retried
+        end = writer.random.choice(("failed", "unknown"))
+        writer.notes.note(end, txn=txn, error=type(error).__name__, message=str(error)[:300])
     except Exception as error:
         writer.notes.note("failed", txn=txn, error=type(error).__name__, winner=None, message=str(error)[:300])
     else:

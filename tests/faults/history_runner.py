@@ -27,7 +27,8 @@ from faults.faulty_store import Chances, FaultyStore
 from faults.history import judge
 from faults.history_log import lines_of
 from faults.history_mutations import MUTATIONS
-from faults.history_writer import KINDS, PARTS, Notes, Writer, statistics
+from faults.history_notes import Notes
+from faults.history_writer import KINDS, PARTS, Writer, statistics
 
 OF_METADATA = ("set_property", "enable_vectors", "add_column", "constrain")
 """Kinds of operations that end most others."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,32 +20,13 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, SetTransaction
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from faults.history_log import value_of
+from faults.history_notes import Notes
 from faults.history_publish import publish_again, publish_new
+from faults.history_reads import Files, Reads
 
 PUBLISHED = ("publish", "publish_replace")
 PARTS = ("1", "2", "3", None)
 Plan = dict[str, Any]
-Files = dict[str, dict[str, Any]]
-"""Actions of files, by path."""
-
-
-@dataclass
-class Notes:
-    """What one process notes, a line at a time: what is written survives its death."""
-
-    path: Path
-    _file: int = -1
-
-    def __enter__(self) -> Notes:
-        self._file = os.open(self.path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
-
-    def note(self, kind: str, **values: Any) -> None:
-        line = json.dumps({"note": kind, "at": time.monotonic_ns(), **values}) + "\n"
-        os.write(self._file, line.encode())
 
 
 def statistics(rows: list[int]) -> str:
@@ -302,64 +281,6 @@ def rows_of(known: Mapping[str, Any]) -> list[int]:
 
 def part_of(known: Mapping[str, Any]) -> str | None:
     return next(iter(known["partition_values"].values()), None)
-
-
-@dataclass
-class Reads:
-    """The reads of one transaction, each noted with its answer."""
-
-    writer: Writer
-    transaction: OptimisticTransaction
-    txn: str
-
-    def files(self, parts: list[str | None] | None, above: int | None = None) -> Files:
-        predicate = self.writer.predicate(parts, above)
-        found = self.transaction.filter_files() if predicate is None else self.transaction.filter_files(predicate)
-        return self._files(self.writer.what(parts, above), found)
-
-    def partitions(self, part: str | None) -> Files:
-        """The files of a partition that is overwritten dynamically."""
-        values = {"part": part} if self.writer.partitioned else {}
-        new = AddFile(path="new", partition_values=values, size=1, modification_time=1, data_change=True)
-        return self._files(self.writer.what([part], by_partition=True), self.transaction.filter_files(new_files=[new]))
-
-    def whole_table(self) -> None:
-        self.transaction.read_whole_table()
-        self._files(self.writer.what(None, whole=True), self.transaction.snapshot.files())
-
-    def app(self, app: str) -> int:
-        version = self.transaction.txn_version(app)
-        self._note({"kind": "app", "app": app}, version)
-        return version
-
-    def unrecorded(self) -> Files:
-        return _by_path(self.transaction.snapshot.files())
-
-    def again(self, what: Mapping[str, Any]) -> None:
-        """Read what an earlier run read."""
-        if what["kind"] == "app":
-            self.app(what["app"])
-        elif what["whole"]:
-            self.whole_table()
-        elif what["by_partition"]:
-            self.partitions(what["parts"][0])
-        else:
-            self.files(what["parts"], what["above"])
-
-    def _files(self, what: Mapping[str, Any], found: Any) -> Files:
-        chosen = _by_path(found)
-        self._note(what, sorted(chosen))
-        return chosen
-
-    def _note(self, what: Mapping[str, Any], answer: Any) -> None:
-        self.writer.notes.note("read", txn=self.txn, what=what, answer=answer)
-
-
-def _by_path(found: Any) -> Files:
-    keys = ("partition_values", "size", "tags")
-    rows = found.select(["path", *keys]).to_pylist()
-    maps = ("partition_values", "tags")
-    return {row["path"]: {key: dict(row[key]) if key in maps else row[key] for key in keys} for row in rows}
 
 
 OPERATIONS = {
