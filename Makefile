@@ -19,7 +19,7 @@ RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$P
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-delta-spark test-stores test-clusters test-live test-ui test-lowest test-all coverage lint format docs lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark test-stores test-clusters test-faults test-faults-long test-live test-ui test-lowest test-all coverage lint format docs lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing; STORE=s3: on an S3 gateway)"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes; DELTA_SPARK_PART=2/4 for a part)"
 	@echo "make test-stores  object stores and HDFS on loopback, with Spark and with faults (about ten minutes; installs them once)"
 	@echo "make test-clusters  Spark standalone and YARN on loopback"
+	@echo "make test-faults  crashes, histories, damage: looks for faults (ten minutes; test-faults-long: hours, and writes docs/reliability.md)"
 	@echo "make test-all   every suite, one after the other, nothing left out (over an hour)"
 	@echo "make test-live  scenarios on a running Airflow with PostgreSQL: reruns, backfills, events (about a quarter of an hour)"
 	@echo "make test-ui    the plugin's pages in headless Chromium, on a running Airflow (a few minutes; needs Chromium)"
@@ -70,10 +71,10 @@ demo: $(STAMP)
 
 # The whole of it measures coverage as well (tests/conftest.py says of which tests), and fails when it is too low.
 test: $(STAMP)
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not clusters" $(or $(TEST_FLAGS),--cov --cov-report=)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(or $(TEST_FLAGS),--cov --cov-report=)
 
 test-slow: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not clusters" $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP)
@@ -87,6 +88,17 @@ test-stores: $(STAMP)
 test-clusters: $(STAMP)
 	@$(RUN) $(BIN)/python tests/stores/install.py
 	@$(RUN) $(BIN)/python -m pytest --timeout 800 -m clusters tests/stores $(TEST_FLAGS)
+
+# FAULTS=long in the environment: as often as docs/reliability.md tells of.
+test-faults: $(STAMP)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 -m faults tests/faults $(TEST_FLAGS)
+
+# Hours. Writes docs/reliability.md.
+test-faults-long: $(STAMP)
+	@$(RUN) $(BIN)/python tests/stores/install.py
+	@rm -rf build/faults
+	@$(RUN) $(IN_MEMORY) FAULTS=long $(BIN)/python -m pytest -n 2 -m faults tests/faults $(TEST_FLAGS)
+	@$(RUN) $(BIN)/python tests/faults/report.py
 
 # In one process: all scenarios wait at once, on one Airflow.
 test-live: $(STAMP)
@@ -115,7 +127,7 @@ LOWEST_TESTS := tests/airflow tests/log tests/transaction tests/commands \
 # Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
 test-lowest: $(LOWEST_STAMP)
 	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" $(IN_MEMORY) \
-	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not clusters and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
+	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not clusters and not faults and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
 
 coverage: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered -m "not slow and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz

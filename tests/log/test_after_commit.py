@@ -132,3 +132,27 @@ def test_the_first_version_has_a_checksum_too(table: Path) -> None:
     assert log.snapshot.version == 0
     assert tables.log_path(table, f"{0:020d}.crc").exists()
     assert log.snapshot.validate_checksum()
+
+
+class BusyStore(LocalStore):
+    """A store that does not tell the status of a commit which it has just taken."""
+
+    busy = False
+
+    def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        super().put_if_absent(path, data, durable=durable)
+        self.busy = path.endswith(".json")
+
+    def head(self, path: str) -> FileStatus | None:
+        if self.busy:
+            self.busy = False
+            raise OSError("slow down")
+        return super().head(path)
+
+
+def test_a_commit_is_reported_although_its_status_cannot_be_read(table: Path) -> None:
+    tables.table_with_commits(table, 2)
+    log = DeltaLog(BusyStore(str(table), {"durable": "false"}))
+    assert log.start_transaction().commit([tables.add("new.parquet")], Operation.write()) == 3
+    tables.append(table, 4)
+    assert log.update().version == 4

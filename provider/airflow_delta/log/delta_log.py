@@ -182,10 +182,19 @@ class DeltaLog(CommitFiles):
             newer = [commit for commit in commits if commit.version > current.version]
             if current.version < 0 or not newer or newer[0].version != current.version + 1:
                 return
-            version, data = newer[-1].version, newer[-1].data
+            version = newer[-1].version
             self._snapshot = current.advanced(newer, self._later_segment(current, version, {}))
-            path = commit_file(version)
-            self._latest_status = self.store.head(path) if self.store.probes else FileStatus(path, len(data), UNKNOWN)
+            self._latest_status = self._status_of(newer[-1])
+
+    def _status_of(self, commit: CommitFile) -> FileStatus | None:
+        """Return the status of a commit that is in the log; a store that fails now must not turn the commit into an error."""
+        path = commit_file(commit.version)
+        if self.store.probes:
+            try:
+                return self.store.head(path)
+            except OSError as error:
+                logger.warning("Table %s: the status of version %s is not known: %s", self.uri, commit.version, error)
+        return FileStatus(path, len(commit.data), UNKNOWN)
 
     def _is_replaced(self, found: FileStatus | None) -> bool:
         """Tell whether our current commit is no longer the file that was read or written."""
