@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BYTES = ("flip", "bit", "overwrite", "truncate", "drop", "insert", "zero", "doubled")
-LINES = ("line lost", "lines swapped", "line doubled", "digit")
+LINES = ("line lost", "lines swapped", "line doubled")
+SIGNS = {"digit": (re.compile(rb"\d"), b"0123456789"), "letter": (re.compile(rb"[a-z]"), b"abcdefghijklmnopqrstuvwxyz")}
+"""What stays valid JSON more often than not."""
 FILES = ("deleted", "swapped", "copied over", "copied to")
-DIGITS = re.compile(rb"\d")
 VERSION = re.compile(r"^\d{20}")
 
 
@@ -45,7 +46,7 @@ def draw(number: int, files: Sequence[str], seed: str) -> Damage:
     # Of each kind of file as many, however many there are.
     kind = chance.choice(sorted({_kind(name) for name in files}))
     path = chance.choice([name for name in files if _kind(name) == kind])
-    kinds = [*BYTES, *FILES[1:], *(LINES * 2 if _is_text(path) else ())]
+    kinds = [*BYTES, *FILES[1:], *((*LINES, *SIGNS, *SIGNS, *SIGNS) if _is_text(path) else ("flip", "bit", "bit"))]
     what, at, noise = chance.choice(kinds), chance.random(), chance.randbytes(chance.randint(1, 16))
     alike = [name for name in files if name != path and _kind(name) == _kind(path)]
     if what == "copied to" and (copy := _another_version(path, chance)) not in (None, *files):
@@ -108,13 +109,14 @@ def _changed(content: bytes, damage: Damage) -> bytes:
             return content[:at] + b"\0" * min(64, len(content) - at) + content[at + 64 :]
         case "doubled":
             return content + content
-        case "digit":
-            places = [found.start() for found in DIGITS.finditer(content)]
+        case "digit" | "letter":
+            signs, others = SIGNS[damage.what]
+            places = [found.start() for found in signs.finditer(content)]
             if not places:
                 return content
             place = places[int(damage.at * len(places))]
-            digit = b"%d" % ((int(content[place : place + 1]) + 1 + noise[0] % 9) % 10)
-            return content[:place] + digit + content[place + 1 :]
+            other = others[(others.index(content[place]) + 1 + noise[0] % (len(others) - 1)) % len(others)]
+            return content[:place] + bytes([other]) + content[place + 1 :]
         case _:
             return _changed_lines(content, damage.what, damage.at)
 
@@ -145,4 +147,5 @@ def _another_version(path: str, chance: random.Random) -> str | None:
     folder, _, name = path.rpartition("/")
     if not VERSION.match(name) or (name.endswith(".json") and "." not in name.removesuffix(".json")):
         return None
-    return f"{folder}/{chance.randint(0, 10):020d}{name[20:]}"
+    version = chance.choice((chance.randint(0, 8), 9))
+    return f"{folder}/{version:020d}{name[20:]}"

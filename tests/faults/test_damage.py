@@ -25,7 +25,7 @@ from faults.damaged_cases import CASES
 TESTS = Path(__file__).parents[1]
 NUMBERS = {"markers": (25, 300), "large files": (60, 600)}
 """How many damages, by default and in a long run; of the other cases as below."""
-OTHERS = (60, 460)
+OTHERS = (100, 600)
 MEGABYTES, CPU_SECONDS = 50, 2.0
 
 
