@@ -4,7 +4,8 @@ Judged by what the undamaged table held. The lines of the log format carry no ch
 line valid shows only against the version's checksum file, so the judge reads as a careful reader does, with ``validate_checksum``
 (these are counted apart). What nothing in the format can tell is counted apart as well, or not tried: a deleted newest commit
 (the version before is read), a commit copied to the next version (it is a commit), one deletion vector file in the place of
-another with vectors of the same sizes, and a letter in a line of a table with more than 50 files, which no checksum lists.
+another with vectors of the same sizes, and a letter in a line, or the line of a key, of a table with more files and keys than a
+checksum lists.
 """
 
 from __future__ import annotations
