@@ -1,5 +1,7 @@
 """Break the rules of the engine one at a time and see that its tests notice: ``python tests/faults/mutations.py [ROOM ...]``.
 
+Beside rooms, patterns pick mutants by their names: a part (``*_give_up*``) or a sample (``*[05]``).
+
 mutmut makes one small change at a time (a mutant) and runs the tests that reach the changed function; a mutant that no test
 notices survives. A room is a few modules with exactly the tests that are about them, so that a mutant costs a second or so.
 Survivors that no test can or should tell apart are explained in ``survivors.toml``; any other one fails the command.
