@@ -19,7 +19,7 @@ RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$P
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-delta-spark test-stores test-clusters test-faults test-faults-long test-live test-ui test-lowest test-all coverage lint format docs lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark test-stores test-clusters test-faults test-faults-long test-mutations audit licences test-live test-ui test-lowest test-all coverage lint format docs lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing; STORE=s3: on an S3 gateway)"
@@ -29,6 +29,8 @@ help:
 	@echo "make test-stores  object stores and HDFS on loopback, with Spark and with faults (about ten minutes; installs them once)"
 	@echo "make test-clusters  Spark standalone and YARN on loopback"
 	@echo "make test-faults  crashes, histories, damage: looks for faults (ten minutes; test-faults-long: hours, and writes docs/reliability.md)"
+	@echo "make test-mutations  breaks the rules of the engine one by one; its tests must notice (hours; ROOM=conflicts for a part)"
+	@echo "make audit      known vulnerabilities of what requirements.lock names (licences: their licences)"
 	@echo "make test-all   every suite, one after the other, nothing left out (over an hour)"
 	@echo "make test-live  scenarios on a running Airflow with PostgreSQL: reruns, backfills, events (about a quarter of an hour)"
 	@echo "make test-ui    the plugin's pages in headless Chromium, on a running Airflow (a few minutes; needs Chromium)"
@@ -103,6 +105,16 @@ test-faults-long: $(STAMP)
 # In one process: all scenarios wait at once, on one Airflow.
 test-live: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest --timeout 3600 -m live tests/live $(TEST_FLAGS)
+
+# The tool is installed into .cache: only this target needs it.
+test-mutations: $(STAMP)
+	@$(IN_MEMORY) $(BIN)/python tests/faults/mutations.py $(ROOM)
+
+audit: $(STAMP)
+	@$(BIN)/python tests/project/audit.py
+
+licences: $(STAMP)
+	@$(BIN)/python tests/project/licences.py
 
 test-all:
 	@$(MAKE) --no-print-directory lint test test-slow test-stores test-clusters test-live test-ui test-lowest docs test-delta-spark

@@ -12,6 +12,7 @@ from airflow_delta.staging.contract import ReadSet, StagedWrite
 from airflow_delta.staging.manifest import check_manifest, encode_manifest, manifest_ref
 from airflow_delta.staging.paths import attempt_directory, is_hidden, new_attempt, stage_key
 from airflow_delta.staging.schema import keeps_values, store_assignment
+from airflow_delta.staging.sealed import sealed, unsealed
 
 
 def payload(**changes):
@@ -37,6 +38,29 @@ def test_a_payload_survives_json():
 def test_a_payload_that_is_not_of_this_form_is_refused(change, error, says):
     with pytest.raises(error, match=says):
         StagedWrite.from_dict(payload().to_dict() | change)
+
+
+def test_a_sealed_payload_is_read_back():
+    write = payload(parameters={"description": "Größe \n \ud800"})
+    text = sealed(write)
+    assert StagedWrite.from_dict(unsealed(text + "\n", "The report")) == write
+    # That of a job with an earlier release.
+    assert unsealed('{"contract": 1}', "The report") == {"contract": 1}
+
+
+@pytest.mark.parametrize("damage", [("append", "overwrite"), ('": 0', '": 1'), ("}", "} ")])
+def test_a_sealed_payload_that_was_changed_is_refused(damage):
+    changed = sealed(payload()).replace(*damage)
+    assert changed != sealed(payload())
+    with pytest.raises(StagingException, match="The report is damaged"):
+        unsealed(changed, "The report")
+
+
+def test_a_sealed_payload_that_is_cut_off_is_refused():
+    text = sealed(payload())
+    for end in range(len(text)):
+        with pytest.raises((StagingException, ValueError)):
+            unsealed(text[:end], "The report")
 
 
 @pytest.mark.parametrize("value", [None, [], "text", {}])

@@ -27,6 +27,7 @@ from airflow_delta.spark.stage import stage_dataframe
 from airflow_delta.staging.options import SECRET_PROPERTY
 from airflow_delta.staging.paths import REPORT_DIRECTORY
 from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.staging.sealed import sealed, unsealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,8 +106,7 @@ class DeltaStage:
     def _leave(self, report: StageReport) -> None:
         from pyspark.sql import functions as sf
 
-        text = json.dumps(report.to_dict(), ensure_ascii=False)
-        line = self.spark.range(1).select(sf.lit(text).alias("value")).coalesce(1)
+        line = self.spark.range(1).select(sf.lit(sealed(report)).alias("value")).coalesce(1)
         line.write.mode("overwrite").option("compression", "none").text(f"{self.request.path}/{REPORT_DIRECTORY}")
 
 
@@ -152,7 +152,7 @@ def _parsed(spark: SparkSession, text: str) -> Mapping[str, Any]:
             raise StagingException(f"The request of this stage is not at {text}; its transaction may have been aborted")
         text = str(rows[0][0])
     try:
-        value = json.loads(text)
+        value = unsealed(text, "The request of this stage")
     except ValueError as error:
         raise StagingException(f"The request of this stage is not JSON ({error}): {text[:200]!r}") from error
     if not isinstance(value, Mapping):

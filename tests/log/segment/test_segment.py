@@ -228,6 +228,30 @@ def test_a_commit_that_a_directory_listing_missed_is_no_gap(tmp_path: Path, monk
     assert summary(segment(store)) == (5, None, [0, 1, 2, 3, 4, 5])
 
 
+@pytest.mark.parametrize("version", [None, 10])
+def test_a_checkpoint_after_the_last_commit_is_refused(tmp_path: Path, version: int | None) -> None:
+    """One that was copied under another name would be another table."""
+    tables.table_with_commits(tmp_path, 8)
+    store = store_for(str(tmp_path))
+    store.put(f"_delta_log/{10:020d}.checkpoint.parquet", b"PAR1")
+    with pytest.raises(VersionsNotContiguousException, match="checkpoint of version 10, but its commits end at version 8"):
+        segment(store, version)
+    assert summary(segment(store, 8)) == (8, None, list(range(9)))
+
+
+def test_a_checkpoint_whose_commit_a_listing_missed_is_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.table_with_commits(tmp_path, 5)
+    store = store_for(str(tmp_path))
+    store.put(f"_delta_log/{5:020d}.checkpoint.parquet", b"PAR1")
+    complete = store.list_from
+    monkeypatch.setattr(
+        store,
+        "list_from",
+        lambda *args, **options: [status for status in complete(*args, **options) if not status.name.endswith("5.json")],
+    )
+    assert segment(store).version == 5
+
+
 @pytest.mark.s3
 def test_a_hint_that_does_not_hold_is_logged(s3_table, s3_options, caplog: pytest.LogCaptureFixture) -> None:
     store = store_for(s3_table, s3_options)

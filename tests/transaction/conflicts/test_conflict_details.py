@@ -25,7 +25,7 @@ from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata,
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
 from airflow_delta.transaction.policy.conflict_options import ConflictOptions
-from transaction.harness import Table, add, foreign_info, metadata, remove
+from transaction.harness import Table, add, foreign_info, metadata, remove, schema
 
 # -- identity columns -----------------------------------------------------------------------------------------------------------
 
@@ -295,8 +295,33 @@ CLUSTERED = DomainMetadata(domain="delta.clustering", configuration='{"clusterin
 def test_a_replaced_table_is_not_clustered_as_the_one_before(table: Table, removes: bool) -> None:
     ours = race(table, replace_removes_new_domains=removes)
     table.commit(CLUSTERED)
-    ours.commit([add("a")], Operation.replace_table())
-    assert ("delta.clustering" in table.open().snapshot.domain_metadata) is not removes
+    own = DomainMetadata(domain="user.x", configuration="{}", removed=False)
+    ours.commit([add("a"), own], Operation.replace_table())
+    assert set(table.open().snapshot.domain_metadata) == {"user.x", *([] if removes else ["delta.clustering"])}
+    assert table.live() == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "winner", "conflicts"),
+    [
+        (("other",), CLUSTERED, True),
+        (("value", "other"), CLUSTERED, False),
+        (("other",), replace(CLUSTERED, removed=True), False),
+        (("other",), replace(CLUSTERED, domain="user.x"), False),
+    ],
+)
+def test_a_column_that_a_winner_clusters_by_is_not_dropped(
+    table: Table, columns: tuple[str, ...], winner: DomainMetadata, conflicts: bool
+) -> None:
+    ours = race(table)
+    ours.update_metadata(replace(ours.metadata, schema_string=schema(**dict.fromkeys(columns, "integer"))))
+    table.commit(winner)
+    if not conflicts:
+        assert ours.commit([], Operation.manual_update()) == 2
+        return
+    with pytest.raises(MetadataChangedException, match="DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN") as caught:
+        ours.commit([], Operation.manual_update())
+    assert caught.value.winning_version == 1
 
 
 def test_a_clustering_that_a_winner_has_removed_is_not_removed_again(table: Table) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from airflow_delta.exceptions import DeltaError, StagingException
 from airflow_delta.staging.contract import ScanPlan, TransactionHandle
 from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME
 from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.staging.sealed import sealed, unsealed
 from airflow_delta.staging.write import WriteArguments
 
 if TYPE_CHECKING:
@@ -152,8 +152,7 @@ def _keeps_names(before: TransactionHandle, after: TransactionHandle) -> bool:
 
 def put_request(log: DeltaLog, request: StageRequest) -> str:
     """Write the request beside the attempt's files for a job that runs elsewhere; return its URI as Spark reaches it."""
-    data = json.dumps(request.to_dict(), ensure_ascii=False).encode()
-    log.store.put(f"{request.directory}/{REQUEST_NAME}", data)
+    log.store.put(f"{request.directory}/{REQUEST_NAME}", sealed(request).encode())
     return f"{request.path}/{REQUEST_NAME}"
 
 
@@ -165,7 +164,7 @@ def read_request(log: DeltaLog, directory: str) -> StageRequest:
     """
     path = f"{directory}/{REQUEST_NAME}"
     try:
-        return StageRequest.from_dict(json.loads(log.store.read(path)))
+        return StageRequest.from_dict(unsealed(log.store.read(path).decode(), f"The request {path} of table {log.uri}"))
     except (FileNotFoundError, ValueError) as error:
         raise StagingException(
             f"The request of an earlier try of this stage cannot be read ({path} of table {log.uri}: {error}). Clear the task.",
@@ -190,7 +189,8 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
             version=request.read_version,
         )
     try:
-        report = StageReport.from_dict(json.loads(b"".join(log.store.read_many(parts))))
+        text = b"".join(log.store.read_many(parts)).decode()
+        report = StageReport.from_dict(unsealed(text, f"The report of stage {request.stage} for table {log.uri}"))
     except ValueError as error:
         raise StagingException(
             f"The report of stage {request.stage} in {directory} is not JSON: {error}", table=log.uri

@@ -234,6 +234,7 @@ def _build(store: LogStore, listing: LogListing, wanted: int | None, exclude: fr
     if wanted is not None and not 0 <= wanted <= latest:
         raise _not_found(store, listing, wanted, latest)
     target = latest if wanted is None else wanted
+    _check_end(store, listing, target)
     checkpoint = listing.newest_checkpoint(store, target, exclude)
     first = checkpoint.version + 1 if checkpoint is not None else 0
     missing = missing_versions(listing.commits, first, target)
@@ -251,6 +252,20 @@ def _build(store: LogStore, listing: LogListing, wanted: int | None, exclude: fr
         statuses[target] = listing.commits[target]
     checksums = sorted((version for version in listing.checksums if first - 1 <= version <= target), reverse=True)
     return LogSegment(target, checkpoint, tuple(checksums), statuses, listing.usable_compactions(first, target))
+
+
+def _check_end(store: LogStore, listing: LogListing, target: int) -> None:
+    """Refuse a checkpoint after the last commit: cleanup removes the oldest commits first, so this one does not belong there."""
+    last = max(listing.commits, default=target)
+    if target <= last or store.head(commit_file(target)) is not None:
+        return
+    raise VersionsNotContiguousException(
+        f"Table {store.root} has a checkpoint of version {target}, but its commits end at version {last}. If commits were lost, "
+        f"restore them to {LOG_DIRECTORY} from a backup; if the checkpoint was copied there, delete it. Do this before anything "
+        "else is committed.",
+        table=store.root,
+        version=last + 1,
+    )
 
 
 def _refuse_missing(
