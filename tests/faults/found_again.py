@@ -1,11 +1,22 @@
 """Faults that were found by hand once, each put back by replacing its mend with what stood there before.
 
 ``python tests/faults/found_again.py [ROW ...]`` looks for them and prints the shortest sequence, or example, that shows each.
-The rows are: 1 files of a committed transaction are deleted; 2 reports of removed and skipped instances count; 3 a missing
-directory is no rows; 4 types that Spark cannot read; 6 a key made of map indexes; 7 a retry is taken for a rerun; 8 an expired key
-is taken for a new one; 9 files without the suffix are left out, columns spelled otherwise are read as nulls; 10 VACUUM looks once,
-before it deletes; 11 partition columns whose names look hidden; 12 ``a.b`` beside a struct ``a``; 15 files of a version that cannot
-be read; 17 a table in a folder of other files; 18 the same new column twice.
+The rows:
+
+1. files of a committed transaction are deleted;
+2. reports of removed and skipped instances count;
+3. a missing directory is no rows;
+4. types that Spark cannot read are published;
+6. keys are made of map indexes;
+7. a retry is taken for a rerun;
+8. an expired key is taken for a new one;
+9. files without the suffix are left out, columns that are spelled otherwise are read as nulls;
+10. VACUUM looks once, before it deletes;
+11. partition columns whose names look hidden lose their rows;
+12. ``a.b`` is mixed up with the field of a struct ``a``;
+15. files of a version that cannot be read are listed;
+17. a table is made in a folder of other files;
+18. the same new column conflicts with itself.
 """
 
 from __future__ import annotations

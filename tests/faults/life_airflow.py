@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -163,12 +164,9 @@ class Run:
             return "skipped"
         return "skipped" if task_id == "txn.extra" and self.skipped else "run"
 
-    def is_finished(self) -> bool:
-        return not self.ready()
-
     def clear(self, keys: list[Key], *, downstream: bool) -> None:
         """Clear instances, as the user interface does."""
-        ended = self.is_finished()
+        ended = not self.ready()
         wanted = set(keys)
         if downstream:
             for task_id, index in keys:
@@ -286,32 +284,19 @@ class Run:
         return found if self.is_mapped(task_id) else (found or [None])[0]
 
 
-class _killed_before_put:  # noqa: N801 - a context manager
+@contextmanager
+def _killed_before_put(active: bool) -> Iterator[None]:
     """Kill the process where it would put a log entry."""
+    from airflow_delta.transaction import OptimisticTransaction
 
-    def __init__(self, active: bool) -> None:
-        self._patches: list[Any] = []
-        if active:
-            from airflow_delta.transaction import OptimisticTransaction
+    def killed(*_: Any, **__: Any) -> Any:
+        raise Killed
 
-            def killed(*_: Any, **__: Any) -> Any:
-                raise Killed
-
-            self._patches = [patch.object(OptimisticTransaction, name, killed) for name in ("commit", "commit_large")]
-
-    def __enter__(self) -> None:
-        for each in self._patches:
-            each.start()
-
-    def __exit__(self, *_: object) -> None:
-        for each in self._patches:
-            each.stop()
+    with ExitStack() as stack:
+        for name in ("commit", "commit_large") if active else ():
+            stack.enter_context(patch.object(OptimisticTransaction, name, killed))
+        yield
 
 
 def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, tz=UTC)
-
-
-def keys_of(runs: list[Run]) -> Iterator[tuple[Run, Key]]:
-    for run in runs:
-        yield from ((run, key) for key in run.ready())

@@ -95,8 +95,8 @@ def dags() -> dict[str, DAG]:
     """Return the Dags by id; made once, as their table's place comes from the connection.
 
     ``load_*``: a mapped stage and one that a branch may skip. ``slot_*``: a key of its own that runs share, and a stage that
-    overwrites a partition. ``each_*``: a transaction for each value. ``wide_*``: a stage that adds a column. ``ops_*``: operations
-    that are transactions of their own.
+    overwrites a partition. ``each_*``: a transaction for each value. ``wide_*``: a stage that adds a column. ``ops_*``:
+    operations that are their own transactions.
     """
     found = {}
     for policy in POLICIES:
@@ -106,9 +106,9 @@ def dags() -> dict[str, DAG]:
                 DeltaStageFilesOperator.partial(task_id="part").expand(path=XComArg(values))
                 choose >> DeltaStageFilesOperator(task_id="extra", path="_")
         found[dag.dag_id] = dag
-        with DAG(f"slot_{policy}", schedule=None) as dag:
-            with delta_transaction("txn", **TABLE, rerun_policy=policy, transaction_key="slot-{{ run_id[-1] }}"):
-                JobStage(task_id="slice", mode="overwrite", replace_where=SLICE)
+        key = {"rerun_policy": policy, "transaction_key": "slot-{{ run_id[-1] }}"}
+        with DAG(f"slot_{policy}", schedule=None) as dag, delta_transaction("txn", **TABLE, **key):
+            JobStage(task_id="slice", mode="overwrite", replace_where=SLICE)
         found[dag.dag_id] = dag
         with DAG(f"each_{policy}", schedule=None) as dag:
 
@@ -119,9 +119,8 @@ def dags() -> dict[str, DAG]:
 
             each.expand(value=XComArg(EmptyOperator(task_id="values")))
         found[dag.dag_id] = dag
-        with DAG(f"wide_{policy}", schedule=None) as dag:
-            with delta_transaction("txn", **TABLE, rerun_policy=policy):
-                DeltaStageFilesOperator(task_id="wide", path="_", merge_schema=True)
+        with DAG(f"wide_{policy}", schedule=None) as dag, delta_transaction("txn", **TABLE, rerun_policy=policy):
+            DeltaStageFilesOperator(task_id="wide", path="_", merge_schema=True)
         found[dag.dag_id] = dag
         with DAG(f"ops_{policy}", schedule=None) as dag:
             common = {"table": "t", "delta_conn_id": CONNECTION, "rerun_policy": policy}

@@ -24,7 +24,7 @@ from airflow_delta.log import DeltaLog
 from faults.life_model import Wrong
 from support import readers
 
-FAST = "/dev/shm"  # noqa: S108
+FAST = "/dev/shm"
 PARTITION_COLUMNS = ("p", ".p", "_p", "p-q")
 NAMES = ("part-0.parquet", "000000_0", "b.parq", "C.PARQUET")
 REFUSALS_COUNT = True
@@ -189,7 +189,9 @@ def unreadable_logs() -> st.SearchStrategy[tuple[dict[str, Any], ...]]:
     metadata["metaData"] |= {"partitionColumns": [], "configuration": {}}
     known = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
     coming = st.integers(4, 99).map(lambda version: {"protocol": {"minReaderVersion": version, "minWriterVersion": 7}})
-    feature = st.just({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["x"], "writerFeatures": ["x"]}})
+    feature = st.just(
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["x"], "writerFeatures": ["x"]}}
+    )
     return st.one_of(
         st.tuples(coming, st.just(metadata)), st.tuples(feature, st.just(metadata)), st.just((known,)), st.just((metadata,))
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from faults.life_airflow import FATES, Run
 from faults.life_clock import DAY, HOUR
@@ -16,6 +14,10 @@ MAX_RUNS = 4
 JUMPS = (-HOUR, HOUR, DAY, 8 * DAY, 31 * DAY, 91 * DAY)
 
 numbers = st.integers(0, 7)
+subsets = st.sets(st.integers(0, 11), min_size=1)
+# Those with the most to go wrong are chosen most.
+weighed = [name for name in sorted(dags()) for _ in range({"load": 3, "each": 2, "slot": 2}.get(name.partition("_")[0], 1))]
+chosen = st.lists(st.sampled_from(weighed), min_size=1, max_size=2)
 values = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
@@ -25,6 +27,7 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
+        self.dags: list[str] = []
 
     def teardown(self) -> None:
         self.world.close()
@@ -38,10 +41,24 @@ class Life(RuleBasedStateMachine):
 
     # -- runs -------------------------------------------------------------------------------------------------------------------
 
+    @initialize(
+        dags=st.lists(st.sampled_from(sorted(dags())), min_size=1, max_size=2), foreign=st.integers(0, 9), rows=st.booleans()
+    )
+    def choose(self, dags: list[str], foreign: int, rows: bool) -> None:
+        """Choose the Dags of this sequence, and what lies where their table is to be."""
+        self.dags = dags
+        if foreign == 1:
+            self.world.put_other_files()
+        elif rows:
+            self.world.begin_run("each_append", [1], skips=False, slot=0, target=0)
+            self.finish(0)
+
     @precondition(lambda self: len(self.world.runs) < MAX_RUNS)
-    @rule(dag=st.sampled_from(sorted(dags())), values=values, skips=st.booleans(), slot=st.integers(0, 1), version=numbers)
-    def begin_run(self, dag: str, values: list[int], skips: bool, slot: int, version: int) -> None:
-        self.world.begin_run(dag, values, skips=skips, slot=slot, target=version)
+    @rule(dag=st.integers(0, 1), values=values, skips=st.booleans(), slot=st.integers(0, 1), version=numbers, ends=st.booleans())
+    def begin_run(self, dag: int, values: list[int], skips: bool, slot: int, version: int, ends: bool = False) -> None:
+        self.world.begin_run(self.dags[dag % len(self.dags)], values, skips=skips, slot=slot, target=version)
+        if ends:
+            self.finish(len(self.world.runs) - 1)
 
     @precondition(lambda self: self.world.runs)
     @rule(run=numbers, task=numbers, fate=st.sampled_from(FATES))
@@ -61,7 +78,7 @@ class Life(RuleBasedStateMachine):
             self.world.settle()
 
     @precondition(lambda self: self.world.runs)
-    @rule(run=numbers, tasks=st.sets(st.integers(0, 11), min_size=1), downstream=st.booleans(), values=values, skips=st.booleans())
+    @rule(run=numbers, tasks=subsets, downstream=st.booleans(), values=values, skips=st.booleans())
     def clear(self, run: int, tasks: set[int], downstream: bool, values: list[int], skips: bool) -> None:
         """Clear any task instances; what the run is mapped to, and its branch, may be others now."""
         it = self.run_of(run)
@@ -109,20 +126,14 @@ class Life(RuleBasedStateMachine):
         (self.world.other_deletes if deletes else self.world.other_appends)(part)
 
     @precondition(lambda self: self.world.model.version >= 0)
-    @rule(hours=st.sampled_from((None, 0.0)), days=st.sampled_from((0, 8)), meanwhile=st.none() | st.tuples(numbers, numbers))
-    def vacuum(self, hours: float | None, days: int, meanwhile: tuple[int, int] | None) -> None:
-        """VACUUM, after some time; a task may run between its decision and its deletions."""
+    @rule(hours=st.sampled_from((None, 0.0)), days=st.sampled_from((0, 8)), meanwhile=st.none() | numbers)
+    def vacuum(self, hours: float | None, days: int, meanwhile: int | None) -> None:
+        """VACUUM, after some time; a task, a commit before others, may run between its decision and its deletions."""
         self.world.clock.jump(days * DAY)
-        ready: Any = None
-        if meanwhile is not None and self.world.runs:
-            it = self.run_of(meanwhile[0])
-            ready = it.ready()
-        if ready:
-            self.world.vacuum(hours, lambda: self.world.step(it, ready[meanwhile[1] % len(ready)]))
-        else:
+        ready = [] if meanwhile is None else [(run, key) for run in self.world.runs for key in run.ready()]
+        if meanwhile is None or not ready:
             self.world.vacuum(hours, None)
-
-    @precondition(lambda self: not self.world.table.exists())
-    @rule()
-    def put_other_files(self) -> None:
-        self.world.put_other_files()
+            return
+        ends = [(run, key) for run, key in ready if key[0].endswith("commit")] or ready
+        run, key = ends[meanwhile % len(ends)]
+        self.world.vacuum(hours, lambda: self.world.step(run, key))

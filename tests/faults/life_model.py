@@ -128,7 +128,9 @@ class Model:
 
     def is_lost(self, execution: Execution, now: float) -> bool:
         """Return whether the log may no longer tell about an execution."""
-        return self.oldest_commit > max(execution.read_version, 0) or now - execution.began > KEYS_KEPT
+        known = self.keys.get(execution.key)
+        since = execution.began if known is None else min(execution.began, known.last)
+        return self.oldest_commit > max(execution.read_version, 0) or now - since > KEYS_KEPT
 
     # -- start ------------------------------------------------------------------------------------------------------------------
 
@@ -211,6 +213,8 @@ class Model:
         # Tables that two transactions create are one if their definitions are.
         created = execution.read_version < 0 <= self.version
         touched = any(event.removed or event.added for event in self.since(execution)) and bool(execution.replaces)
+        if execution.policy == "replace" and (known := self.keys.get(execution.key)) is not None:
+            touched = touched or min(known.versions.values()) < self.oldest_commit  # the log no longer says what it added
         changed = self._other_columns(execution) or (execution.wide and created)
         return changed or touched or execution.given_up or lost or self.is_foreign
 

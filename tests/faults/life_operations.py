@@ -8,7 +8,16 @@ from faults.life_model import FILES_KEPT, KEYS_KEPT, Event, LogKey, Model, Rows,
 
 
 def operated(
-    model: Model, outcome: Any, *, key: str, policy: str, chain: tuple[Any, ...], since: float, now: float, rows: Rows, target: int
+    model: Model,
+    outcome: Any,
+    *,
+    key: str,
+    policy: str,
+    chain: tuple[Any, ...],
+    since: float,
+    now: float,
+    rows: Rows,
+    target: int,
 ) -> None:
     """Judge a try of an operation.
 

@@ -23,7 +23,7 @@ from faults.life_dags import CONNECTION, PARTS, connect, dags, report_of, write_
 from faults.life_model import Event, Execution, Model, Report, Rows, Wrong, expect
 from faults.life_operations import operated, restored, without
 
-FAST = "/dev/shm"  # noqa: S108
+FAST = "/dev/shm"
 
 
 class World:
