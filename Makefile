@@ -93,6 +93,7 @@ test-clusters: $(STAMP)
 
 # FAULTS=long in the environment: as often as docs/reliability.md tells of.
 test-faults: $(STAMP)
+	@$(RUN) $(BIN)/python tests/stores/install.py python versitygw
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 -m faults tests/faults $(TEST_FLAGS)
 
 # Hours. Writes docs/reliability.md.

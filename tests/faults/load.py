@@ -52,6 +52,8 @@ def write(log: DeltaLog, writer: int, *, commits: int) -> dict[str, Any]:
         compacts = number > 0 and number % EACH == 0
         add = AddFile(path=path, partition_values={}, size=1, modification_time=_now(), data_change=not compacts)
         gone = sorted(live_after(number - 1)) if compacts else []
+        for old in gone:
+            assert log.store.head(path_of(writer, old)) is not None, f"{path_of(writer, old)} was deleted while it was live"
         removes = [
             RemoveFile(path=path_of(writer, old), deletion_timestamp=_now(), data_change=False, extended_file_metadata=False)
             for old in gone
