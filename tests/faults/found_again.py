@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -154,22 +155,22 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 ROWS: dict[str, tuple[str, Callable[[], Patches]]] = {
     "1": ("life", _abort_by_json_commits),
-    "2": ("life", _every_report),
-    "3": ("life", _nothing_is_nothing),
+    "2": ("life load", _every_report),
+    "3": ("life slot", _nothing_is_nothing),
     "4": ("files", _arrow_types),
-    "6": ("life", _map_index),
-    "7": ("life", _key_only),
+    "6": ("life each", _map_index),
+    "7": ("life ops", _key_only),
     "8": ("life", _expired_is_new),
     "9 suffix": ("files", _suffix),
     "9 spelling": ("files", _any_spelling),
-    "10": ("life", _no_last_look),
+    "10": ("life slot", _no_last_look),
     "11": ("files", _dots_hide),
     "12": ("files", _joined_names),
     "15": ("logs", _unasked_protocol),
     "17": ("life", _any_folder),
-    "18": ("life", _no_same_columns),
+    "18": ("life wide", _no_same_columns),
 }
-"""What looks for the fault, and what stood in the place of its mend."""
+"""What looks for the fault (on which kind of Dags), and what stood in the place of its mend."""
 
 
 @contextmanager
@@ -191,7 +192,8 @@ def find(row: str, *, examples: int, seed: int, shrinks: bool) -> BaseException 
     from faults.test_life_files import try_files, try_logs
 
     phases = (Phase.generate, Phase.shrink) if shrinks else (Phase.generate,)
-    look = {"life": try_life, "files": try_files, "logs": try_logs}[ROWS[row][0]]
+    name, _, only = ROWS[row][0].partition(" ")
+    look: Any = {"life": partial(try_life, only=only or None), "files": try_files, "logs": try_logs}[name]
     with put_back(row), patch("faults.life_files.REFUSALS_COUNT", False):  # rows that get lost say more
         try:
             look(examples, seed, phases=phases)

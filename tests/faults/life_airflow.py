@@ -215,7 +215,7 @@ class Run:
             if policy is None:
                 return self._retried(outcome)
             decision = policy.evaluate(outcome.error, instance.try_number, instance.max_tries, context)
-            return self._failed(outcome) if decision.action.value == "fail" else self._retried(outcome)
+            return self._retried(outcome, final=decision.action.value == "fail")
         if fate == "lost":
             return self._retried(outcome)
         instance.state = "success"
@@ -229,16 +229,11 @@ class Run:
         self.instances[key].state = "success"
         self.xcoms[key] = value
 
-    def _failed(self, outcome: Outcome) -> Outcome:
-        assert outcome.instance is not None
-        outcome.instance.state = "failed"
-        return outcome
-
-    def _retried(self, outcome: Outcome) -> Outcome:
-        assert outcome.instance is not None
-        if outcome.instance.try_number > outcome.instance.max_tries:
-            return self._failed(outcome)
-        outcome.instance.state = "up_for_retry"
+    @staticmethod
+    def _retried(outcome: Outcome, *, final: bool = False) -> Outcome:
+        instance = outcome.instance
+        assert instance is not None
+        instance.state = "failed" if final or instance.try_number > instance.max_tries else "up_for_retry"
         return outcome
 
     def _context(self, key: Key, operator: Any) -> dict[str, Any]:

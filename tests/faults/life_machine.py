@@ -24,6 +24,9 @@ values = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 class Life(RuleBasedStateMachine):
     """Rules; each takes plain numbers, so that a failing sequence shrinks to a short one that reads as what happened."""
 
+    only: str | None = None
+    """Kind of the Dags, to look for a known fault of theirs."""
+
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
@@ -46,7 +49,7 @@ class Life(RuleBasedStateMachine):
     )
     def choose(self, dags: list[str], foreign: int, rows: bool) -> None:
         """Choose the Dags of this sequence, and what lies where their table is to be."""
-        self.dags = dags
+        self.dags = dags if self.only is None else [f"{self.only}_{name.partition('_')[2]}" for name in dags]
         if foreign == 1:
             self.world.put_other_files()
         elif rows:

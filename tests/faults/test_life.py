@@ -15,9 +15,12 @@ SEQUENCES, STEPS = 300, 30
 LONG = 10_000
 
 
-def try_life(sequences: int, seed: int, **more: Any) -> None:
-    """Try so many sequences; the first that shows a fault is shrunk and raised."""
-    machine = hypothesis.seed(seed)(type("Life", (Life,), {}))
+def try_life(sequences: int, seed: int, *, only: str | None = None, **more: Any) -> None:
+    """Try so many sequences; the first that shows a fault is shrunk and raised.
+
+    :param only: kind of their Dags.
+    """
+    machine = hypothesis.seed(seed)(type("Life", (Life,), {"only": only}))
     options: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
     options |= {"report_multiple_bugs": False, "print_blob": True, "stateful_step_count": STEPS}
     run_state_machine_as_test(machine, settings=settings(max_examples=sequences, **options, **more))
