@@ -123,9 +123,10 @@ def change(folder: Path, mutant: str) -> str:
 
 
 def only_text(changed: str) -> bool:
-    """Return whether a change only touches text: of an error or of a log line."""
+    """Return whether a change only touches text of several words: of an error or of a log line, not a name to compare with."""
     before, _, after = changed.partition(" => ")
-    return bool(after) and _TEXT.sub("TEXT", before) == _TEXT.sub("TEXT", after)
+    words = any(" " in text for text in _TEXT.findall(before))
+    return bool(after) and words and _TEXT.sub("TEXT", before) == _TEXT.sub("TEXT", after)
 
 
 def run(name: str, *mutants: str) -> bool:

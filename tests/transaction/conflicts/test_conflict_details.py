@@ -25,7 +25,7 @@ from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata,
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
 from airflow_delta.transaction.policy.conflict_options import ConflictOptions
-from transaction.harness import Table, add, foreign_info, metadata, remove, schema
+from transaction.harness import Table, add, foreign_info, metadata, remove, schema, txn
 
 # -- identity columns -----------------------------------------------------------------------------------------------------------
 
@@ -420,6 +420,25 @@ def test_a_conflict_without_a_partition(tmp_path: Path) -> None:
     assert error.operation == "TRANSACTION"
     assert error.table_name == f"delta.`{table.root}`"
     assert "partitionValues" not in error.message_parameters
+    assert "A file that this transaction read (it read the whole table) was removed by a concurrent update" in error.message
+
+
+def test_a_conflict_tells_which_file_or_key(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create(("part",))
+    table.commit(add("a", part=1))
+    reads, keyed = (table.open().start_transaction() for _ in range(2))
+    reads.filter_files("part = 1")
+    keyed.txn_version("app")
+    table.commit(remove("a", part=1), txn("app", 1))
+    with pytest.raises(ConcurrentDeleteReadException) as caught:
+        reads.commit([add("o", part=1)], Operation.manual_update())
+    expected = "A file in the partition [part=1] that this transaction read (a) was removed by a concurrent update"
+    assert expected in caught.value.message
+    with pytest.raises(ConcurrentTransactionException) as repeated:
+        keyed.commit([add("o", part=2)], Operation.manual_update())
+    assert "The application transaction app, whose version this transaction looked up" in repeated.value.message
+    assert "its own transaction key (appId)" in repeated.value.message
 
 
 def test_a_null_partition_and_mapped_columns_are_told_by_the_names_that_users_know(tmp_path: Path) -> None:
