@@ -1,4 +1,4 @@
-"""Faults of the past are found again: by the shortest sequence that shows each, and, in a long run, by looking for it.
+"""Faults of the past are found again: by a short sequence that shows each, and by looking for it: all in a long run.
 
 On today's code the sequences pass; with the mend taken away (:mod:`faults.found_again`) each fails.
 """
