@@ -138,6 +138,9 @@ def run(name: str, *mutants: str) -> bool:
     if not tried:
         print(done.stdout[-6000:], done.stderr[-3000:])
         return False
+    if len(tried) > 30 and all(status == "killed" for status in tried.values()):
+        print(f"{name}: every mutant was killed, those of texts too: a test of the room fails by itself in a forked process")
+        return False
     explained = tomllib.loads(EXPLAINED.read_text()).get(name, {}) if EXPLAINED.exists() else {}
     survivors = {mutant: change(folder, mutant) for mutant, status in tried.items() if status not in ("killed", "timeout")}
     texts = {mutant for mutant, changed in survivors.items() if only_text(changed)}
