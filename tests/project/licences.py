@@ -49,11 +49,11 @@ def _licences(name: str) -> frozenset[frozenset[str]] | None:
         about = metadata(name)
     except PackageNotFoundError:
         return None
-    if expression := about["License-Expression"]:
+    if expression := about.get("License-Expression"):
         alternatives = re.split(r" OR ", expression.replace("(", "").replace(")", ""))
         return frozenset(frozenset(re.split(r" AND ", text)) for text in alternatives)
     classifiers = [text.rpartition(" :: ")[2] for text in about.get_all("Classifier", []) if text.startswith("License ::")]
-    told = classifiers or [line for line in [(about["License"] or "").partition("\n")[0]] if line]
+    told = classifiers or [line for line in [(about.get("License") or "").partition("\n")[0]] if line]
     return frozenset(frozenset({text}) for text in told)
 
 
