@@ -27,7 +27,7 @@ help:
 	@echo "make test-slow  the slow ones"
 	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes; DELTA_SPARK_PART=2/4 for a part)"
 	@echo "make test-stores  object stores and HDFS on loopback, with Spark and with faults (about ten minutes; installs them once)"
-	@echo "make test-clusters  Spark standalone and YARN on loopback"
+	@echo "make test-clusters  Spark standalone, YARN and Spark Connect, and Airflow on Celery, on loopback"
 	@echo "make test-faults  crashes, histories, damage: looks for faults (ten minutes; test-faults-long: hours, and writes docs/reliability.md)"
 	@echo "make test-mutations  breaks the rules of the engine one by one; its tests must notice (hours; ROOM=conflicts for a part)"
 	@echo "make audit      known vulnerabilities of what requirements.lock names (licences: their licences)"
@@ -118,7 +118,7 @@ licences: $(STAMP)
 	@$(BIN)/python tests/project/licences.py
 
 test-all:
-	@$(MAKE) --no-print-directory lint test test-slow test-stores test-clusters test-live test-ui test-lowest docs test-delta-spark
+	@$(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-clusters test-live test-ui test-lowest docs test-delta-spark
 
 test-ui: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)

@@ -5,7 +5,7 @@ The rows:
 
 1. files of a committed transaction are deleted;
 2. reports of removed and skipped instances count;
-3. a missing directory is no rows;
+3. a missing directory counts as no rows;
 4. types that Spark cannot read are published;
 6. keys are made of map indexes;
 7. a retry is taken for a rerun;

@@ -16,7 +16,7 @@ def allowed_without_conflict(run: Attempt) -> bool:
 
 
 def unjustified(run: Attempt, commits: Sequence[Commit], level: str) -> str | None:
-    """Return why the winner that an error names is no reason to refuse the transaction; ``None`` if it is one."""
+    """Return why the winner that an error names does not justify the refusal; ``None`` if it does."""
     if run.winner is None or not run.version < run.winner < len(commits):
         return "the winner is not between its version and the end"
     winner, state = commits[run.winner], commits[run.version].state

@@ -29,7 +29,7 @@ def operated(
     name = type(outcome.error).__name__
     may_forget = now - since > KEYS_KEPT or (known is not None and model.oldest_commit > 0)
     if model.version < 0:
-        expect(outcome.refused(), "there is no table", outcome)
+        expect(outcome.refused(), "the table does not exist", outcome)
         return
     if known is not None and (chain in known.tries or policy in ("skip", "fail")):
         if outcome.refused():

@@ -134,7 +134,7 @@ def _stopped(seconds: float = 0.0) -> bool:
 def main(role: str, uri: str, number: str, text: str) -> None:
     given = json.loads(text)
     log = DeltaLog.for_table(uri, given["options"])
-    log.checkpoint()  # with all that it imports, so that it is no growth later
+    log.checkpoint()  # its imports must not count as growth later
     print("ready", flush=True)
     sys.stdin.readline()  # all begin at once
     if role == "write":

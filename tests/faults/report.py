@@ -77,7 +77,7 @@ def write(page: Path, table: str) -> None:
 def main() -> None:
     figures = {path.stem: json.loads(path.read_text()) for path in sorted(FIGURES.glob("*.json"))}
     if not figures:
-        sys.exit(f"There are no figures in {FIGURES}: run make test-faults-long")
+        sys.exit(f"{FIGURES} has no figures. Run make test-faults-long")
     write(PAGE, section(figures))
 
 
