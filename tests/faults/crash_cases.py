@@ -101,7 +101,8 @@ class Case:
         self._rows(table)
         named = {unquote(path) for path in _named(table)}
         staged = table / "staged"
-        left = {str(path.relative_to(table)) for path in staged.rglob("*") if path.is_file() and not path.name.startswith((".", "_"))}
+        visible = (path for path in staged.rglob("*.parquet") if not path.name.startswith((".", "_")))
+        left = {str(path.relative_to(table)) for path in visible}
         assert left <= named, f"VACUUM left {sorted(left - named)}"
 
     def _rows(self, table: Path) -> None:

@@ -80,9 +80,12 @@ class Run:
         recorded = self.work / "recorded" / str(self._works)
         self._works += 1
         if self.spark is not None:
+            from airflow_delta.spark import stage_dataframe
             from airflow_delta.spark.operations import run_operation
 
-            report = run_operation(self.spark, request, None if source is None else self.spark.sql(source))
+            df = None if source is None else self.spark.sql(source)
+            write = request.operation == "WRITE"
+            report = stage_dataframe(self.spark, df, request) if write else run_operation(self.spark, request, df)
             recorded.mkdir(parents=True)
             shutil.copytree(self.table / request.directory, recorded / "files")
             (recorded / "report.json").write_text(json.dumps({"request": request.to_dict(), "report": report.to_dict()}))

@@ -217,7 +217,7 @@ SCENARIOS: dict[str, Scenario] = {
         on_spark=True,
     ),
     "UPDATE": Scenario(
-        {"update": tasks.operation(plan_update, assignments={"p": "9"}, predicate="id IN (1, 3)")},
+        {"update": tasks.operation(plan_update, set={"p": "9"}, predicate="id IN (1, 3)")},
         [(1, 9), (2, 1), (3, 9), (4, 2)], tasks.of_pairs(), on_spark=True,
     ),
     "MERGE": Scenario(
