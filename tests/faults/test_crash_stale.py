@@ -33,9 +33,12 @@ def points_of(path: Path, task: str) -> int:
     return len(attempt.points.trail)
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
+@pytest.fixture(autouse=True)
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """The world's clock stands still, but for pauses."""
+    world = World()
+    monkeypatch.setattr("time.sleep", world.sleep)
+    return world
 
 
 def stale_table(path: Path, world: World) -> tuple[Table, Any, Any]:
@@ -62,10 +65,9 @@ def judge(table: Table, committing: Attempt, where: str) -> None:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_one_comes_while_a_commit_stands_still(other: str, tmp_path: Path, figures: Callable[..., None]) -> None:
+def test_another_one_comes_while_a_commit_stands_still(other: str, tmp_path: Path, world: World, figures: Callable[..., None]) -> None:
     count = points_of(tmp_path / "count", "commit")
     for point in range(count):
-        world = World()
         table, handle, staged = stale_table(tmp_path / str(point), world)
         committing = table.attempt(commit(handle, staged), stop_at=point).begin()
         where = f"{other}, while the commit is at point {point}"
@@ -76,10 +78,9 @@ def test_another_one_comes_while_a_commit_stands_still(other: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_commit_comes_while_another_one_stands_still(other: str, tmp_path: Path, figures: Callable[..., None]) -> None:
+def test_a_commit_comes_while_another_one_stands_still(other: str, tmp_path: Path, world: World, figures: Callable[..., None]) -> None:
     count = points_of(tmp_path / "count", other)
     for point in range(count):
-        world = World()
         table, handle, staged = stale_table(tmp_path / str(point), world)
         against = table.attempt(OTHERS[other](handle), stop_at=point).begin()
         committing = table.attempt(commit(handle, staged)).run()
