@@ -15,7 +15,7 @@ from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.storage.base import LogStore
 from faults.attempts import Attempt
 from faults.pasts import Past, World
-from faults.zombie_table import Table, clean, commit, give_up
+from faults.zombie_table import Table, apart, clean, commit, give_up
 
 OTHERS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
     "abort": give_up,
@@ -38,6 +38,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """The world's clock stands still, but for pauses."""
     world = World()
     monkeypatch.setattr("time.sleep", world.sleep)
+    apart(monkeypatch)
     return world
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.publish.abort import abort
@@ -71,6 +73,11 @@ class Table:
         """Return the ids that all readers see, and check that nothing is in the log twice."""
         once(self.path)
         return sorted(row["id"] for row in readers.rows(self.path))
+
+
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have attempts, which are threads here, be like processes of different machines: they do not wait for each other."""
+    monkeypatch.setattr("airflow_delta.transaction.commit.committer.lock_commit_if_enabled", lambda *_: nullcontext())
 
 
 def commit(handle: TransactionHandle, *staged: Any) -> Callable[[DeltaLog], Any]:
