@@ -15,18 +15,22 @@ from deltalake import DeltaTable
 import airflow_delta.commands.publish.publish as publishing
 from airflow_delta.commands.outcome.markers import read_markers
 from airflow_delta.commands.outcome.open_transactions import transaction_state
-from airflow_delta.commands.publish.abort import abort_transaction
+from airflow_delta.commands.publish.abort import abort, abort_transaction
+from airflow_delta.commands.publish.publish import publish
 from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
 from airflow_delta.exceptions import (
     HandleMismatchException,
     PostCommitHookFailedException,
+    StagingException,
     TransactionAbortedException,
 )
+from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.transaction import CommitPolicy, PostCommitHook
 from commands.flow import Table
+from faults.pasts import Past, World
 
 
 @pytest.fixture
@@ -279,6 +283,40 @@ def test_a_hook_that_fails_after_the_log_entry_is_no_failed_commit(table):
     with pytest.raises(PostCommitHookFailedException):
         table.publish(handle, write, hooks=[Failing()], policy=CommitPolicy(fail_on_hook_error=True))
     assert read_markers(table.log().store, handle.transaction_id).committed
+
+
+def stale(table, world):
+    """Return a log that does not see what others made in the last minute."""
+    return DeltaLog(Past(LocalStore(table.uri), world))
+
+
+def test_an_abort_that_cannot_see_a_commit_yet_leaves_its_files(table):
+    world = World()
+    handle = table.begin()
+    write = stage(table, handle)
+    publish(stale(table, world), handle, [write], attempt="1")
+    assert abort(stale(table, world), handle).outcome == "marked"
+    assert len(table.rows()) == 4
+
+
+def test_a_commit_that_cannot_see_an_abort_yet_publishes_nothing(table, monkeypatch):
+    world = World()
+    monkeypatch.setattr("time.sleep", world.sleep)
+    handle = table.begin()
+    write = stage(table, handle)
+    assert abort(stale(table, world), handle).outcome == "deleted"
+    with pytest.raises(TransactionAbortedException):
+        publish(stale(table, world), handle, [write], attempt="1")
+
+
+def test_a_marker_that_stays_unreadable_refuses_the_commit(table, monkeypatch):
+    world = World()
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    handle = table.begin()
+    write = stage(table, handle)
+    abort(stale(table, world), handle)
+    with pytest.raises(StagingException, match="cannot be read, so it cannot be known"):
+        publish(stale(table, world), handle, [write], attempt="1")
 
 
 def test_failed_attempts_do_not_hide_one_that_is_alive(table, monkeypatch):
