@@ -90,7 +90,7 @@ class Case:
             raise AssertionError(f"{where}: {wrong}") from wrong
 
     def judge(self) -> None:
-        """Every reader sees the expected rows, before and after what is left over was deleted, and the log has each thing once."""
+        """Every reader sees the expected rows, before and after leftovers are deleted, and the log has each thing once."""
         table = self.table
         self._rows(table)
         once(table)

@@ -30,7 +30,8 @@ class Host:
 
     def run(self, work: Path, scenario: str, task: str, *, kill_at: int | None = None, try_number: int = 1) -> int:
         """Run a task and return its wait status; its output is in ``log.txt``, the points that it reached in ``trail.json``."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         order = {"work": str(work), "scenario": scenario, "task": task, "kill_at": kill_at, "try_number": try_number}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()

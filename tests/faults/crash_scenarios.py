@@ -27,6 +27,7 @@ from faults import crash_tasks as tasks
 from faults.crash_run import Run
 from faults.crash_tasks import BEFORE, NEW, Rows, Task, aged, two_versions
 
+TWO = two_versions()
 CHECKPOINTS = {"delta.checkpointInterval": "2"}
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
@@ -47,7 +48,7 @@ class Scenario:
 
     tasks: dict[str, Task]
     rows: Rows
-    prepare: Callable[[Run], None] = two_versions()
+    prepare: Callable[[Run], None] = TWO
     killed: tuple[str, ...] = ()
     commits: int | None = 1
     remote: bool = False
@@ -67,9 +68,7 @@ def clone(run: Run) -> None:
 
 
 def convert(run: Run) -> None:
-    run.push(
-        "result", convert_to_delta(run.log(), partition_schema="p BIGINT", transaction_key="run", attempt=run.attempt)
-    )
+    run.push("result", convert_to_delta(run.log(), partition_schema="p BIGINT", transaction_key="run", attempt=run.attempt))
 
 
 def maintenance(run: Run) -> None:
@@ -137,7 +136,9 @@ SCENARIOS: dict[str, Scenario] = {
     "append with a checkpoint and log cleanup on an object store": Scenario(
         WRITE, [*SIX, (5, 1), (6, 2)], OLD_LOG, killed=("commit",), remote=True
     ),
-    "append with a checkpoint in parts": Scenario(WRITE, [*SIX, (5, 1), (6, 2)], OLD_V2_LOG, killed=("commit",), cannot_read=("delta-rs",)),
+    "append with a checkpoint in parts": Scenario(
+        WRITE, [*SIX, (5, 1), (6, 2)], OLD_V2_LOG, killed=("commit",), cannot_read=("delta-rs",)
+    ),
     "a new table": Scenario(WRITE, [(5, 1), (6, 2)], lambda run: None),
     "a new table on an object store": Scenario(WRITE, [(5, 1), (6, 2)], lambda run: None, remote=True),
     "overwrite with symlink manifests": Scenario(
@@ -156,16 +157,22 @@ SCENARIOS: dict[str, Scenario] = {
             "stage": tasks.stage(mode="overwrite", overwrite_schema=True, partition_by=("p",)),
             "commit": tasks.commit(),
         },
-        [(5, "1"), (6, "2")], two_versions({"delta.compatibility.symlinkFormatManifest.enabled": "true"}), killed=("commit",),
+        [(5, "1"), (6, "2")],
+        two_versions({"delta.compatibility.symlinkFormatManifest.enabled": "true"}),
+        killed=("commit",),
     ),
     "overwrite with auto compaction": Scenario(
         {"start": tasks.start(), "stage": tasks.stage(mode="overwrite"), "commit": tasks.commit()},
-        [(5, 1), (6, 2)], two_versions({"delta.autoOptimize.autoCompact": "true"}), killed=("commit",),
+        [(5, 1), (6, 2)],
+        two_versions({"delta.autoOptimize.autoCompact": "true"}),
+        killed=("commit",),
     ),
     "replace what the key added": Scenario(REPLACED, [*BEFORE[:2], (5, 1), (6, 2)]),
     "abort": Scenario(
         {"start": tasks.start(), "stage": tasks.stage(), "abort": tasks.give_up, "commit": tasks.commit_is_refused},
-        BEFORE, killed=("stage", "abort"), commits=0,
+        BEFORE,
+        killed=("stage", "abort"),
+        commits=0,
     ),
     "abort of a commit that has left the log": Scenario(
         {**WRITE, "log cleanup": tasks.forget_the_commit, "abort": tasks.give_up}, [*NEW, (9, 9)], killed=("abort",), commits=2
@@ -180,7 +187,9 @@ SCENARIOS: dict[str, Scenario] = {
             "stage again": tasks.stage(mode="overwrite"),
             "commit again": tasks.commit(),
         },
-        [(5, 1), (6, 2)], killed=("commit", "start again", "commit again"), commits=2,
+        [(5, 1), (6, 2)],
+        killed=("commit", "start again", "commit again"),
+        commits=2,
     ),
     "streaming batch": Scenario({"batch": tasks.batch}, NEW),
     "VACUUM": Scenario({"vacuum": tasks.clean()}, BEFORE, tasks.with_orphans(two_versions()), commits=None),
@@ -189,11 +198,18 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "VACUUM LITE": Scenario(
         {"delete": tasks.operation(plan_delete, predicate="p = 1"), "first": tasks.clean(), "vacuum": tasks.clean(lite=True)},
-        BEFORE[2:], aged(two_versions(partition_by=("p",))), killed=("vacuum",), commits=None,
+        BEFORE[2:],
+        aged(two_versions(partition_by=("p",))),
+        killed=("vacuum",),
+        commits=None,
     ),
     "maintenance": Scenario({"maintenance": maintenance}, SIX, OLD_LOG, commits=None),
     "maintenance, V2 checkpoints": Scenario(
-        {**WRITE, "maintenance": maintenance}, [*SIX, (5, 1), (6, 2)], OLD_V2_LOG, killed=("maintenance",), commits=None,
+        {**WRITE, "maintenance": maintenance},
+        [*SIX, (5, 1), (6, 2)],
+        OLD_V2_LOG,
+        killed=("maintenance",),
+        commits=None,
         cannot_read=("delta-rs",),
     ),
     "CREATE TABLE": Scenario({"create": tasks.operation(plan_create, schema=tasks.SCHEMA)}, [], lambda run: None),
@@ -210,31 +226,47 @@ SCENARIOS: dict[str, Scenario] = {
     "COMPUTE STATISTICS": Scenario(
         {"compute": lambda run: run.push("result", compute_statistics(run.log()))}, BEFORE, tasks.without_statistics
     ),
-    "DELETE": Scenario({"delete": tasks.operation(plan_delete, predicate="id IN (1, 3)")}, [(2, 1), (4, 2)], tasks.of_pairs(),
-                       on_spark=True),
+    "DELETE": Scenario(
+        {"delete": tasks.operation(plan_delete, predicate="id IN (1, 3)")}, [(2, 1), (4, 2)], tasks.of_pairs(), on_spark=True
+    ),
     "DELETE with deletion vectors": Scenario(
-        {"delete": tasks.operation(plan_delete, predicate="id IN (1, 3)")}, [(2, 1), (4, 2)], tasks.of_pairs(VECTORS),
+        {"delete": tasks.operation(plan_delete, predicate="id IN (1, 3)")},
+        [(2, 1), (4, 2)],
+        tasks.of_pairs(VECTORS),
         on_spark=True,
     ),
     "UPDATE": Scenario(
         {"update": tasks.operation(plan_update, set={"p": "9"}, predicate="id IN (1, 3)")},
-        [(1, 9), (2, 1), (3, 9), (4, 2)], tasks.of_pairs(), on_spark=True,
+        [(1, 9), (2, 1), (3, 9), (4, 2)],
+        tasks.of_pairs(),
+        on_spark=True,
     ),
     "MERGE": Scenario(
         {"merge": tasks.operation(plan_merge, "SELECT * FROM VALUES (1L, 9L), (5L, 9L) AS s(id, p)", **ON)},
-        [(1, 9), *BEFORE[1:], (5, 9)], tasks.of_pairs(), on_spark=True,
+        [(1, 9), *BEFORE[1:], (5, 9)],
+        tasks.of_pairs(),
+        on_spark=True,
     ),
     "MERGE with deletion vectors": Scenario(
         {"merge": tasks.operation(plan_merge, "SELECT * FROM VALUES (1L, 9L), (5L, 9L) AS s(id, p)", **ON)},
-        [(1, 9), *BEFORE[1:], (5, 9)], tasks.of_pairs(VECTORS), on_spark=True,
+        [(1, 9), *BEFORE[1:], (5, 9)],
+        tasks.of_pairs(VECTORS),
+        on_spark=True,
     ),
     "OPTIMIZE": Scenario({"optimize": optimize}, BEFORE, on_spark=True),
     "OPTIMIZE on a cluster, with deletion vectors": Scenario(
         {"delete": tasks.operation(plan_delete, predicate="id = 1"), "optimize": optimize_on_cluster},
-        BEFORE[1:], tasks.of_pairs(VECTORS), killed=("optimize",), on_spark=True, commits=2,
+        BEFORE[1:],
+        tasks.of_pairs(VECTORS),
+        killed=("optimize",),
+        on_spark=True,
+        commits=2,
     ),
     "replaceWhere": Scenario(
         {"start": tasks.start(), "stage": replace_rows, "commit": tasks.commit()},
-        [(1, 7), (2, 1), (3, 7), (4, 2)], tasks.of_pairs(), killed=("stage", "commit"), on_spark=True,
+        [(1, 7), (2, 1), (3, 7), (4, 2)],
+        tasks.of_pairs(),
+        killed=("stage", "commit"),
+        on_spark=True,
     ),
 }

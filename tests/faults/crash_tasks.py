@@ -34,7 +34,7 @@ SCHEMA = schema(column("id", "long"), column("p", "long"))
 OLD = 400 * 24 * HOUR
 
 
-# -- what stands before -----------------------------------------------------------------------------------------------------------
+# -- what stands before -------------------------------------------------------------------------------------------------------
 
 
 def append(run: Run, key: str, *rows: tuple[int, int], partition_by: Sequence[str] = (), **begun: Any) -> None:
@@ -45,9 +45,7 @@ def append(run: Run, key: str, *rows: tuple[int, int], partition_by: Sequence[st
     publish(run.log(), handle, [staged], attempt=run.attempt)
 
 
-def write_rows(
-    run: Run, handle: Any, directory: str, rows: Iterable[tuple[int, int]], partition_by: Sequence[str] = ()
-) -> None:
+def write_rows(run: Run, handle: Any, directory: str, rows: Iterable[tuple[int, int]], partition_by: Sequence[str] = ()) -> None:
     """Write a file for each row below the transaction's directory."""
     for id_, p in rows:
         if handle.partition_columns or partition_by:
@@ -93,7 +91,7 @@ def aged(prepare: Callable[[Run], None], *, log_only: bool = False) -> Callable[
     return then
 
 
-# -- tasks ------------------------------------------------------------------------------------------------------------------------
+# -- tasks --------------------------------------------------------------------------------------------------------------------
 
 
 def start(**options: Any) -> Task:
@@ -122,8 +120,8 @@ def stage_on_cluster(run: Run) -> None:
     run.points.reach("Spark begins")
     written = run.write(f"{request.directory}/run", {"id": [5], "p": [1]}, {"id": [6], "p": [2]})
     report = StageReport(
-        transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt, directories=("run",), written=written,
-        schema_string=SCHEMA,
+        transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt, directories=("run",),
+        written=written, schema_string=SCHEMA,
     )  # fmt: skip
     run.points.reach("Spark has written")
     place = run.table / request.directory / REPORT_DIRECTORY

@@ -28,7 +28,6 @@ class World:
     now: float = 0.0
     born: dict[str, tuple[float, object]] = field(default_factory=dict)
 
-
     def sleep(self, seconds: float) -> None:
         """Stand for ``time.sleep``."""
         self.now += seconds
@@ -53,7 +52,7 @@ class Past(Remote):
     def _made(self, path: str) -> None:
         self._world.born[path] = (self._world.now, self)
 
-    # -- reading ------------------------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------------------
 
     def read(self, path: str) -> bytes:
         if self._hidden(path):
@@ -87,7 +86,7 @@ class Past(Remote):
             raise FileNotFoundError(path)
         return self.below.open_input(path, size, ranges)
 
-    # -- writing ------------------------------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------------------------------
 
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
         try:

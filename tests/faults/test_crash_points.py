@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 ELSEWHERE = {
     "log/storage/turn.py::_open: os.makedirs": "a directory of locks on this machine",
     "log/delta_log.py::DeltaLog.checkpoint: delete": "only for a table that was committed to wrongly: tests/log/checksum",
-    "operators/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py and tests/live",
+    "operators/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py, tests/live",
     "sensors/": "a sensor changes no table",
 }
 """Sites of :mod:`faults.sites` that no scenario reaches, or a folder of them, and why."""
@@ -77,7 +77,13 @@ def test_every_effect_that_is_come_by_is_a_known_site(reached: dict[str, set[str
 
 
 def test_every_method_of_a_store_is_known_to_have_an_effect_or_none() -> None:
-    methods = {name for name in vars(LogStore) if not name.startswith("_")} - {"root", "local_root", "options", "connection", "probes"}
+    methods = {name for name in vars(LogStore) if not name.startswith("_")} - {
+        "root",
+        "local_root",
+        "options",
+        "connection",
+        "probes",
+    }
     assert methods <= {*EFFECTS, *READS}, methods - {*EFFECTS, *READS}
 
 

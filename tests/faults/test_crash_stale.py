@@ -1,4 +1,4 @@
-"""A commit that races an abort or a VACUUM on a store that serves the past: it stops at every point, the other one runs, it goes on.
+"""A commit that races an abort or a VACUUM on a store that serves the past: one stops at every point, and the other one runs.
 
 Either the rows are there and their files stay, or the commit is refused. Never are files deleted that the log names.
 """
@@ -66,7 +66,9 @@ def judge(table: Table, committing: Attempt, where: str) -> None:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_one_comes_while_a_commit_stands_still(other: str, tmp_path: Path, world: World, figures: Callable[..., None]) -> None:
+def test_another_one_comes_while_a_commit_stands_still(
+    other: str, tmp_path: Path, world: World, figures: Callable[..., None]
+) -> None:
     count = points_of(tmp_path / "count", "commit")
     for point in range(count):
         table, handle, staged = stale_table(tmp_path / str(point), world)
@@ -79,7 +81,9 @@ def test_another_one_comes_while_a_commit_stands_still(other: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_commit_comes_while_another_one_stands_still(other: str, tmp_path: Path, world: World, figures: Callable[..., None]) -> None:
+def test_a_commit_comes_while_another_one_stands_still(
+    other: str, tmp_path: Path, world: World, figures: Callable[..., None]
+) -> None:
     count = points_of(tmp_path / "count", other)
     for point in range(count):
         table, handle, staged = stale_table(tmp_path / str(point), world)

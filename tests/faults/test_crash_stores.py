@@ -1,4 +1,4 @@
-"""One untrustworthy answer of the store at every request of a task: the task is right, or fails with a typed error and is right then.
+"""One untrustworthy answer of the store at every request of a task: it is right, or fails with a typed error and then is.
 
 The same through real clients and servers: ``tests/stores/faults.py``. Here the answer is wrong behind the client, where no
 checksum or length gives it away.
@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_delta.log.storage.base import LogStore
-from faults.test_crash_zombies import COMMITTED, GONE, Transaction
 from faults.uncertain import FAULTS, READ, Uncertain
-from faults.zombie_table import commit
+from faults.zombie_table import COMMITTED, GONE, Transaction, commit
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -13,56 +13,11 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.begin.begin import begin
 from airflow_delta.exceptions import DeltaError
 from faults.attempts import Attempt
-from faults.zombie_table import SCHEMA, Table, apart, clean, commit, give_up, slept
+from faults.zombie_table import COMMITTED, GONE, Transaction, apart, commit, slept
 
 Task = Callable[[Any], Any]
-COMMITTED, GONE = [0, 1, 2], [0, 1]
-
-
-class Transaction:
-    """A transaction whose tasks may run at any time."""
-
-    def __init__(self, path: Path) -> None:
-        self.table = Table(path)
-        self.handle, self.staged = self.table.staged(self.table.plain)
-
-    def start(self, log: Any) -> Any:
-        return begin(log, transaction_key="key-2", schema=SCHEMA)
-
-    def stage(self, log: Any) -> Any:
-        return self.table.stage(log, self.handle, 2)
-
-    def commit(self, log: Any) -> Any:
-        return commit(self.handle, self.staged)(log)
-
-    def abort(self, log: Any) -> Any:
-        return give_up(self.handle)(log)
-
-    def vacuum(self, log: Any) -> Any:
-        return clean()(log)
-
-    def vacuum_later(self, log: Any) -> Any:
-        return clean(days=30)(log)
-
-    def restart(self, log: Any) -> Any:
-        """Abort, and have the tasks run again from start on."""
-        self.abort(log)
-        handle = self.start(log)
-        staged = [] if handle.committed is not None else [self.table.stage(log, handle, 2)]
-        return commit(handle, *staged)(log)
-
-    def commit_and_vacuum(self, log: Any) -> Any:
-        self.commit(log)
-        return self.vacuum_later(log)
-
-    def abort_and_vacuum(self, log: Any) -> Any:
-        self.abort(log)
-        return self.vacuum_later(log)
-
-
 TASKS = ("start", "stage", "commit", "abort", "vacuum", "vacuum_later", "restart")
 OTHERS = (*TASKS, "commit_and_vacuum", "abort_and_vacuum")
 
@@ -73,7 +28,7 @@ def on_different_machines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judge(transaction: Transaction, attempts: dict[str, list[Attempt]], where: str) -> None:
-    """What was reported as committed is there once; every failure is typed; a later try of each task ends well or says why not."""
+    """What was reported as committed is there once; every failure is typed; a later try ends well or says why not."""
     ended = [attempt for each in attempts.values() for attempt in each]
     for attempt in ended:
         assert attempt.error is None or isinstance(attempt.error, DeltaError), f"{where}: {attempt.error!r}"
@@ -102,9 +57,7 @@ def count(path: Path, task: str) -> int:
 
 @pytest.mark.parametrize("late", [False, True], ids=["soon", "late"])
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in ("start", "stage")])
-def test_one_wakes_up_after_another(
-    task: str, late: bool, tmp_path: Path, figures: Callable[..., None], is_long: bool
-) -> None:
+def test_one_wakes_up_after_another(task: str, late: bool, tmp_path: Path, figures: Callable[..., None], is_long: bool) -> None:
     points, tried = range(count(tmp_path / "count", task)), 0
     for point, other in itertools.product(points, OTHERS):
         if other == "vacuum_later" and not late:  # by its clock, a month has passed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -48,7 +49,7 @@ class Uncertain(Remote):
         self.hit = what
         return True
 
-    # -- writing ------------------------------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------------------------------
 
     def _change(self, what: str, effect: Callable[[], Any], error: type[OSError] = StoreUnavailableError) -> Any:
         if not self._fails(PUT, what):
@@ -80,7 +81,7 @@ class Uncertain(Remote):
     def delete_tree(self, directory: str) -> int:
         return int(self._change(f"delete_tree {directory}", lambda: self.below.delete_tree(directory)) or 0)
 
-    # -- reading ------------------------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------------------
 
     def _content(self, path: str, data: bytes) -> bytes:
         if not self._fails(READ, f"read {path}"):
@@ -117,7 +118,5 @@ class Uncertain(Remote):
 
 
 def _unless_there(effect: Callable[[], Any]) -> None:
-    try:
+    with contextlib.suppress(FileExistsError):
         effect()
-    except FileExistsError:
-        pass

@@ -34,6 +34,8 @@ from support import readers
 
 SCHEMA = schema(column("id", "long"))
 DAY = 24 * HOUR
+COMMITTED, GONE = [0, 1, 2], [0, 1]
+"""The ids of a table with the transaction, and without."""
 
 
 @dataclass
@@ -98,4 +100,45 @@ def clean(days: int = 0) -> Callable[[DeltaLog], Any]:
 def slept(seconds: float) -> Any:
     """Have the monotonic clock of the commit's fence run ahead: the attempt was halted for so long."""
     real = time.monotonic
-    return mock.patch("airflow_delta.commands.outcome.markers.time.monotonic", lambda: real() + seconds)
+    return mock.patch("airflow_delta.commands.outcome.markers.time.monotonic", side_effect=lambda: real() + seconds)
+
+
+class Transaction:
+    """A transaction whose tasks may run at any time."""
+
+    def __init__(self, path: Path) -> None:
+        self.table = Table(path)
+        self.handle, self.staged = self.table.staged(self.table.plain)
+
+    def start(self, log: Any) -> Any:
+        return begin(log, transaction_key="key-2", schema=SCHEMA)
+
+    def stage(self, log: Any) -> Any:
+        return self.table.stage(log, self.handle, 2)
+
+    def commit(self, log: Any) -> Any:
+        return commit(self.handle, self.staged)(log)
+
+    def abort(self, log: Any) -> Any:
+        return give_up(self.handle)(log)
+
+    def vacuum(self, log: Any) -> Any:
+        return clean()(log)
+
+    def vacuum_later(self, log: Any) -> Any:
+        return clean(days=30)(log)
+
+    def restart(self, log: Any) -> Any:
+        """Abort, and have the tasks run again from start on."""
+        self.abort(log)
+        handle = self.start(log)
+        staged = [] if handle.committed is not None else [self.table.stage(log, handle, 2)]
+        return commit(handle, *staged)(log)
+
+    def commit_and_vacuum(self, log: Any) -> Any:
+        self.commit(log)
+        return self.vacuum_later(log)
+
+    def abort_and_vacuum(self, log: Any) -> Any:
+        self.abort(log)
+        return self.vacuum_later(log)
