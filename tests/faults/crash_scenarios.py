@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from unittest import mock
 
 from airflow_delta.commands.clone import clone_table
 from airflow_delta.commands.compute_statistics import compute_statistics
@@ -23,6 +24,7 @@ from airflow_delta.commands.write.collect_write import collect_stage
 from airflow_delta.commands.write.plan_write import plan_stage, put_request
 from airflow_delta.staging.changes import AddColumns, Column
 from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
+from airflow_delta.staging.report import StageReport, StageRequest
 from faults import crash_tasks as tasks
 from faults.crash_run import Run
 from faults.crash_tasks import BEFORE, NEW, Rows, Task, aged, two_versions
@@ -86,17 +88,16 @@ def optimize(run: Run) -> None:
 
 
 def optimize_on_cluster(run: Run) -> None:
+    """With so many deleted rows that they go through a file."""
     log = run.log()
 
-    def submitted(request):  # type: ignore[no-untyped-def]
+    def submitted(request: StageRequest) -> StageReport:
         put_request(log, request)
         return run.on_spark(request)
 
-    result = run_rewrite(
-        log, select_for_optimize, submitted, parallel=1,
-        identity={"task_id": "optimize", "map_index": -1, "attempt": run.attempt},
-    )  # fmt: skip
-    run.push("result", result)
+    identity = {"task_id": "optimize", "map_index": -1, "attempt": run.attempt}
+    with mock.patch("airflow_delta.commands.stage.scan.MAX_INLINE_WORDS", 0):
+        run.push("result", run_rewrite(log, select_for_optimize, submitted, parallel=1, identity=identity))
 
 
 def replace_rows(run: Run) -> None:
@@ -168,8 +169,15 @@ SCENARIOS: dict[str, Scenario] = {
         killed=("commit",),
     ),
     "replace what the key added": Scenario(REPLACED, [*BEFORE[:2], (5, 1), (6, 2)]),
+    "a commit that runs again": Scenario({**WRITE, "commit again": tasks.commit()}, NEW, killed=("commit again",)),
     "abort": Scenario(
-        {"start": tasks.start(), "stage": tasks.stage(), "abort": tasks.give_up, "commit": tasks.commit_is_refused},
+        {
+            "start": tasks.start(),
+            "stage": tasks.stage(),
+            "other": tasks.leave_something,
+            "abort": tasks.give_up,
+            "commit": tasks.commit_is_refused,
+        },
         BEFORE,
         killed=("stage", "abort"),
         commits=0,

@@ -36,9 +36,12 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
         self.trail.append((name, site, self._effects))
 
-    def effect(self, name: str, *steps: Callable[[], Any]) -> Any:
-        """Do something in steps, with a point before each of them and one after the last."""
-        site, result = call_site(), None
+    def effect(self, name: str, *steps: Callable[[], Any], site: str = "") -> Any:
+        """Do something in steps, with a point before each of them and one after the last.
+
+        :param site: file and line in the provider, if it does it.
+        """
+        result = None
         for number, step in enumerate(steps):
             self.reach(f"{name}: {'before' if number == 0 else 'half done'}", site)
             result = step()
@@ -66,19 +69,22 @@ class Watched(Layer):
         self._points = points
 
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        self._points.effect(f"put_if_absent {path}", lambda: self.below.put_if_absent(path, data, durable=durable))
+        self._points.effect(
+            f"put_if_absent {path}", lambda: self.below.put_if_absent(path, data, durable=durable), site=call_site()
+        )
 
     def put(self, path: str, data: bytes) -> None:
-        self._points.effect(f"put {path}", lambda: self.below.put(path, data))
+        self._points.effect(f"put {path}", lambda: self.below.put(path, data), site=call_site())
 
     def put_file(self, path: str, file: BinaryIO) -> None:
-        self._points.effect(f"put_file {path}", lambda: self.below.put_file(path, file))
+        self._points.effect(f"put_file {path}", lambda: self.below.put_file(path, file), site=call_site())
 
     def delete(self, paths: Iterable[str]) -> None:
         paths = list(paths)
         halves = [half for half in (paths[: len(paths) // 2], paths[len(paths) // 2 :]) if half]
         if halves:
-            self._points.effect(f"delete {', '.join(paths)}", *(lambda half=half: self.below.delete(half) for half in halves))
+            steps = [lambda half=half: self.below.delete(half) for half in halves]
+            self._points.effect(f"delete {', '.join(paths)}", *steps, site=call_site())
 
     def delete_tree(self, directory: str) -> int:
         files = sorted(status.path for status in self.below.list_recursive(directory))
@@ -88,7 +94,8 @@ class Watched(Layer):
             return len(files)
 
         half = files[: len(files) // 2]
-        return int(self._points.effect(f"delete_tree {directory}", *([lambda: self.below.delete(half)] if half else []), rest))
+        steps = [*([lambda: self.below.delete(half)] if half else []), rest]
+        return int(self._points.effect(f"delete_tree {directory}", *steps, site=call_site()))
 
 
 def watch_directories(points: Points) -> None:
@@ -97,8 +104,8 @@ def watch_directories(points: Points) -> None:
 
     @wraps(rmdir)
     def watched(path: Any, **options: Any) -> None:
-        if call_site():
-            points.effect(f"rmdir {path}", lambda: rmdir(path, **options))
+        if site := call_site():
+            points.effect(f"rmdir {path}", lambda: rmdir(path, **options), site=site)
         else:
             rmdir(path, **options)
 
