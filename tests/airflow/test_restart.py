@@ -142,7 +142,7 @@ class TestOfARun:
         (message,) = cleared
         assert (message.dag_id, message.run_id, message.reset_dag_run) == ("a_dag", "a_run", True)
         directory = Path(world.uri, "staged", handle.transaction_id)
-        assert [path.name for path in directory.rglob("*") if path.is_file()] == ["_aborted"]
+        assert {path.name for path in directory.rglob("*") if path.is_file()} == {"_aborted", "_commit-0", "_commit-1"}
         assert world.store[restart.STATE_KEY]["restarts"] == 1
 
     def test_no_conflict_clears_nothing(self, world, cleared):

@@ -13,19 +13,24 @@ import pytest
 from deltalake import DeltaTable
 
 import airflow_delta.commands.publish.publish as publishing
+from airflow_delta.commands.outcome.markers import read_markers
 from airflow_delta.commands.outcome.open_transactions import transaction_state
-from airflow_delta.commands.publish.abort import abort_transaction
+from airflow_delta.commands.publish.abort import abort, abort_transaction
+from airflow_delta.commands.publish.publish import publish
 from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
 from airflow_delta.exceptions import (
     HandleMismatchException,
     PostCommitHookFailedException,
+    StagingException,
     TransactionAbortedException,
 )
+from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.transaction import CommitPolicy, PostCommitHook
 from commands.flow import Table
+from faults.pasts import Past, World
 
 
 @pytest.fixture
@@ -153,7 +158,7 @@ def test_nothing_is_deleted_when_commits_since_the_start_are_gone(table):
     result = table.abort(handle)
     assert (result.outcome, result.num_deleted_files) == ("marked", 0)
     assert "no longer holds every commit since version 0" in result.reason
-    assert {"_aborted", "part-0.parquet"} == files(handle)
+    assert {"_aborted", "_commit-0", "part-0.parquet"} == files(handle)
     with pytest.raises(TransactionAbortedException):
         table.publish(replace(handle, read_version=2), write)
     # Maintenance deletes by what the table names now.
@@ -241,9 +246,9 @@ def test_a_commit_that_no_listing_shows_is_seen(table):
 
 def test_a_commit_leaves_one_marker_for_as_long_as_its_files(table):
     handle = append(table)
-    assert files(handle) == {"_committed", "part-0.parquet"}
+    assert files(handle) == {"_commit-0", "part-0.parquet"}
     vacuum(table.log(), retention_hours=0, retention_check=False, clock=later(30 * 24))
-    assert files(handle) == {"_committed", "part-0.parquet"}
+    assert files(handle) == {"_commit-0", "part-0.parquet"}
     append(table, "overwrite")
     vacuum(table.log(), retention_hours=0, retention_check=False, clock=later(30 * 24))
     assert not Path(handle.staging_path).exists()
@@ -254,11 +259,11 @@ def test_a_commit_that_died_before_its_marker_is_made_good_by_the_next_try(table
     handle = table.begin()
     write = stage(table, handle)
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("airflow_delta.commands.outcome.markers.mark_committed", die)
+        patched.setattr("airflow_delta.commands.outcome.markers.Fence.end", die)
         with pytest.raises(KeyboardInterrupt):
             table.publish(handle, write)
     assert "_committed" not in files(handle)
@@ -277,7 +282,41 @@ def test_a_hook_that_fails_after_the_log_entry_is_no_failed_commit(table):
     write = stage(table, handle)
     with pytest.raises(PostCommitHookFailedException):
         table.publish(handle, write, hooks=[Failing()], policy=CommitPolicy(fail_on_hook_error=True))
-    assert "_committed" in files(handle)
+    assert read_markers(table.log().store, handle.transaction_id).committed
+
+
+def stale(table, world):
+    """Return a log that does not see what others made in the last minute."""
+    return DeltaLog(Past(LocalStore(table.uri), world))
+
+
+def test_an_abort_that_cannot_see_a_commit_yet_leaves_its_files(table):
+    world = World()
+    handle = table.begin()
+    write = stage(table, handle)
+    publish(stale(table, world), handle, [write], attempt="1")
+    assert abort(stale(table, world), handle).outcome == "marked"
+    assert len(table.rows()) == 4
+
+
+def test_a_commit_that_cannot_see_an_abort_yet_publishes_nothing(table, monkeypatch):
+    world = World()
+    monkeypatch.setattr("time.sleep", world.sleep)
+    handle = table.begin()
+    write = stage(table, handle)
+    assert abort(stale(table, world), handle).outcome == "deleted"
+    with pytest.raises(TransactionAbortedException):
+        publish(stale(table, world), handle, [write], attempt="1")
+
+
+def test_a_marker_that_stays_unreadable_refuses_the_commit(table, monkeypatch):
+    world = World()
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    handle = table.begin()
+    write = stage(table, handle)
+    abort(stale(table, world), handle)
+    with pytest.raises(StagingException, match="cannot be read, so it cannot be known"):
+        publish(stale(table, world), handle, [write], attempt="1")
 
 
 def test_failed_attempts_do_not_hide_one_that_is_alive(table, monkeypatch):

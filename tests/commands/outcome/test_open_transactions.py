@@ -78,7 +78,7 @@ def test_a_committed_transaction_is_told_from_the_commit_that_holds_it(table):
     handle = table.begin(transaction_key="second")
     result = table.publish(handle, stage(table, handle, "a"), stage(table, handle, "b"))
     found = state(table, handle)
-    sizes = [path.stat().st_size for path in staged_files(table, handle.transaction_id) if path.name != "_committed"]
+    sizes = [path.stat().st_size for path in staged_files(table, handle.transaction_id) if path.name != "_commit-0"]
     assert found == TransactionState(
         transaction_id=handle.transaction_id,
         state="committed",
@@ -320,7 +320,7 @@ def test_one_that_may_be_at_work_is_refused_unless_forced(table):
     assert staged_files(table, handle.transaction_id) == before
     result = abort_transaction(table.log(), handle.transaction_id, force=True)
     assert (result.outcome, result.num_deleted_files, result.table) == ("deleted", 1, table.uri)
-    assert [path.name for path in staged_files(table, handle.transaction_id)] == ["_aborted"]
+    assert {path.name for path in staged_files(table, handle.transaction_id)} == {"_aborted", "_commit-0"}
     with pytest.raises(TransactionAbortedException):
         table.publish(handle, staged)
     assert abort_transaction(table.log(), handle.transaction_id).outcome == "deleted"  # again: no error
@@ -365,10 +365,10 @@ def test_while_an_attempt_of_the_commit_may_be_alive_it_is_only_marked(table):
     marker.write_text("{}")
     result = abort_transaction(table.log(), handle.transaction_id, force=True)
     assert (result.outcome, result.num_deleted_files) == ("marked", 0)
-    assert len(staged_files(table, handle.transaction_id)) == 3
+    assert len(staged_files(table, handle.transaction_id)) == 4
     age(table, handle.transaction_id, 8 * DAY)
     assert abort_transaction(table.log(), handle.transaction_id).outcome == "deleted"
-    assert [path.name for path in staged_files(table, handle.transaction_id)] == ["_aborted"]
+    assert {path.name for path in staged_files(table, handle.transaction_id)} == {"_aborted", "_commit-0", marker.name}
 
 
 def test_a_commit_that_ends_during_the_abort_wins(table, monkeypatch):
@@ -384,7 +384,7 @@ def test_a_commit_that_ends_during_the_abort_wins(table, monkeypatch):
     monkeypatch.setattr(log.store, "put", put_after_commit)
     result = abort_transaction(log, handle.transaction_id, force=True)
     assert (result.outcome, result.version) == ("committed", 1)
-    assert {path.name for path in staged_files(table, handle.transaction_id)} == {"_committed", "part-0.parquet"}
+    assert {path.name for path in staged_files(table, handle.transaction_id)} == {"_commit-0", "part-0.parquet"}
 
 
 @pytest.mark.parametrize("transaction_id", ["no-such-transaction", "0b5e"])
@@ -440,5 +440,6 @@ def test_on_s3_it_is_one_listing(monkeypatch):
         assert abort_transaction(log, "t1", force=True).num_deleted_files == 2
         assert [one["Key"] for one in client.list_objects_v2(Bucket="lake-of-transactions")["Contents"]] == [
             "t/staged/t1/_aborted",
+            "t/staged/t1/_commit-0",
             "t/staged/t2/_aborted",
         ]

@@ -14,13 +14,14 @@ import contextlib
 import json
 import logging
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.outcome.find_commit import commit_of_transaction
-from airflow_delta.exceptions import CommitStateUnknownException, DeltaError, TransactionAbortedException
+from airflow_delta.exceptions import CommitStateUnknownException, DeltaError, StagingException, TransactionAbortedException
 from airflow_delta.log.storage.create import creates
 from airflow_delta.staging.paths import ABORT_MARKER, COMMIT_MARKER_PREFIX, COMMITTED_MARKER, transaction_directory
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_AFTER = 60.0
-"""Seconds after which a commit looks for the abort marker again before putting the log entry."""
+"""Seconds after which a commit takes another number before putting the log entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +53,42 @@ class Markers:
 
 NO_MARKERS = Markers(False, None, ())
 
+_UNREADABLE_PAUSES = (0.1, 0.4, 1.0, 3.0, 6.0, 10.0, 20.0, 30.0)
+"""Seconds between attempts to read a marker that is there and is not found: a look-up may be a minute old."""
+
 
 def read_markers(store: LogStore, transaction_id: str, *, dead_before: int | None = None) -> Markers:
-    """Read the markers of a transaction.
+    """Read the markers of a transaction. What is not found may be there: before deleting anything, call :func:`fence_off`.
 
     :param dead_before: milliseconds since the epoch; an attempt that began earlier is not alive. ``None``: it may be.
     """
-    directory = transaction_directory(transaction_id)
-    alive: list[str] = []
-    numbered = 0
-    while (status := store.head(f"{directory}/{COMMIT_MARKER_PREFIX}{numbered}")) is not None:
-        if _may_live(store, status.path, status.modification_time, dead_before):
-            alive.append(status.name)
-        numbered += 1
-    # Those of earlier releases have unpredictable names.
-    for status in store.list_from(directory, COMMIT_MARKER_PREFIX, stat=dead_before is not None):
-        number = status.name.removeprefix(COMMIT_MARKER_PREFIX)
-        if number == status.name or (number.isdecimal() and int(number) < numbered):
-            continue
-        if _may_live(store, status.path, status.modification_time, dead_before):
-            alive.append(status.name)
-    # Last: an attempt puts this one before removing its own.
-    content = _read(store, f"{directory}/{COMMITTED_MARKER}")
-    version = None if content is None else content.get("version")
-    return Markers(content is not None, version if isinstance(version, int) else None, tuple(alive))
+    found = _Found(store, transaction_id, dead_before)
+    while (status := store.head(found.path)) is not None:
+        found.add(status.path, status.modification_time)
+    return found.markers()
+
+
+def fence_off(store: LogStore, transaction_id: str, *, dead_before: int | None = None) -> tuple[Markers, list[str]]:
+    """Keep commits that have not begun from publishing the transaction, and return the markers and the paths of its own.
+
+    If no attempt is alive, none can publish it any more.
+
+    :param dead_before: as for :func:`read_markers`.
+    """
+    abort_marker = f"{transaction_directory(transaction_id)}/{ABORT_MARKER}"
+    content = {"abortedAt": _now(), "by": uuid.uuid4().hex}
+    data = json.dumps(content).encode()
+    store.put(abort_marker, data)
+    found = _Found(store, transaction_id, dead_before)
+    while not creates(store, path := found.path, data):
+        there = _read(store, path)
+        if there is not None and "abortedAt" in there:
+            break
+        status = store.head(path)
+        found.add(path, None if status is None else status.modification_time, there)
+        if found.committed is not None:
+            return found.markers(), [abort_marker]
+    return found.markers(), [abort_marker, path]
 
 
 def is_aborted(store: LogStore, transaction_id: str) -> bool:
@@ -83,57 +96,98 @@ def is_aborted(store: LogStore, transaction_id: str) -> bool:
     return store.head(f"{transaction_directory(transaction_id)}/{ABORT_MARKER}") is not None
 
 
-def put_abort_marker(store: LogStore, transaction_id: str) -> str:
-    """Put the abort marker, replacing an earlier one, and return its path."""
-    path = f"{transaction_directory(transaction_id)}/{ABORT_MARKER}"
-    store.put(path, json.dumps({"abortedAt": _now()}).encode())
-    return path
+class _Found:
+    """What has been found while the numbers are gone through.
+
+    :ivar path: of the next number.
+    :ivar committed: what the marker of a committed attempt says.
+    """
+
+    def __init__(self, store: LogStore, transaction_id: str, dead_before: int | None) -> None:
+        self.committed: dict[str, Any] | None = None
+        self._store, self._dead_before = store, dead_before
+        self._directory = transaction_directory(transaction_id)
+        self._alive: list[str] = []
+        self._number = 0
+
+    @property
+    def path(self) -> str:
+        return f"{self._directory}/{COMMIT_MARKER_PREFIX}{self._number}"
+
+    def add(self, path: str, modification_time: int | None, content: dict[str, Any] | None = None) -> None:
+        """Note the marker of the present number, and go on to the next.
+
+        :param modification_time: milliseconds since the epoch; ``None``: unknown.
+        """
+        self._note(path, modification_time, content)
+        self._number += 1
+
+    def _note(self, path: str, modification_time: int | None, content: dict[str, Any] | None = None) -> None:
+        content = content if content is not None else _read(self._store, path)
+        if content is not None and "committedAt" in content:
+            self.committed = content
+        elif content is None or not ("failedAt" in content or "abortedAt" in content):
+            before = self._dead_before
+            if before is None or modification_time is None or modification_time >= before:
+                self._alive.append(path.rpartition("/")[2])
+
+    def markers(self) -> Markers:
+        """Return them all."""
+        # Those of earlier releases have unpredictable names.
+        for status in self._store.list_from(self._directory, COMMIT_MARKER_PREFIX, stat=self._dead_before is not None):
+            number = status.name.removeprefix(COMMIT_MARKER_PREFIX)
+            if number != status.name and not (number.isdecimal() and int(number) <= self._number):
+                self._note(status.path, status.modification_time)
+        # Last: an attempt of an earlier release puts this one before removing its own.
+        content = _read(self._store, f"{self._directory}/{COMMITTED_MARKER}") or self.committed
+        version = None if content is None else content.get("version")
+        return Markers(content is not None, version if isinstance(version, int) else None, tuple(self._alive))
 
 
-def mark_committed(log: DeltaLog, transaction_id: str, version: int) -> bool:
-    """Put the marker of a committed transaction and return whether it is there now. Never fails: the commit stands."""
+def mark_committed(log: DeltaLog, transaction_id: str, version: int) -> None:
+    """Put the marker of a committed transaction whose attempt could not say so. Never fails: the commit stands."""
     path = f"{transaction_directory(transaction_id)}/{COMMITTED_MARKER}"
     try:
         with contextlib.suppress(FileExistsError):
             log.store.put_if_absent(path, json.dumps({"version": version, "committedAt": _now()}).encode(), durable=False)
     except Exception as error:  # noqa: BLE001 - what it says can be found in the log for long
         logger.warning("Could not put %s of table %s: %s", path, log.uri, error)
-        return False
-    return True
 
 
 class Fence:
     """An attempt of a commit that an abort can see; made by :func:`fence`.
 
-    :ivar marker: the attempt's marker.
     :ivar version: version that the attempt committed; set it when known.
     """
 
-    def __init__(self, log: DeltaLog, handle: TransactionHandle, marker: str) -> None:
-        self.marker = marker
+    def __init__(self, log: DeltaLog, handle: TransactionHandle, attempt: str) -> None:
         self.version: int | None = None
         self._log = log
         self._handle = handle
-        self._looked = time.monotonic()
+        self._attempt = attempt
+        self._markers: dict[str, dict[str, Any]] = {}
+        self._looked = 0.0
 
-    def check(self) -> None:
-        """Look for the abort marker.
+    def claim(self) -> None:
+        """Take a number, unless the transaction was aborted.
 
-        :raises TransactionAbortedException: if it is there.
+        :raises TransactionAbortedException: if it was.
+        :raises StagingException: if an earlier number is taken and cannot be read. Nothing was written.
         """
         self._looked = time.monotonic()
-        handle = self._handle
-        if is_aborted(self._log.store, handle.transaction_id):
-            raise TransactionAbortedException(
-                f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) was "
-                "aborted, or abandoned for so long that VACUUM gave it up; its staged files may be gone. "
-                "Clear the start task to begin a new one.",
-                table=handle.table,
-                version=handle.read_version,
-            )
+        started = {"attempt": self._attempt, "startedAt": _now(), "claim": uuid.uuid4().hex}
+        marker = _claim(self._log, self._handle, started)
+        self._markers[marker] = started
+        if is_aborted(self._log.store, self._handle.transaction_id):  # by an earlier release, which takes no number
+            raise _aborted(self._handle)
+
+    def end(self, **how: int) -> None:
+        """Add to what the markers say."""
+        for marker, started in self._markers.items():
+            self._log.store.put(marker, json.dumps({**started, **how}).encode())
 
     def policy(self, policy: CommitPolicy | None) -> CommitPolicy:
-        """Return the policy of a commit that looks for the abort marker again if its put comes late.
+        """Return the policy of a commit that takes another number if its put comes late.
 
         A marker counts as dead after a while, so an attempt that was halted for days must not simply continue.
         """
@@ -146,7 +200,7 @@ class Fence:
             if asked is not None and asked():
                 return True
             if time.monotonic() - self._looked > LOOK_AGAIN_AFTER:
-                self.check()
+                self.claim()
             return False
 
         return replace(policy, cancelled=cancelled)
@@ -156,35 +210,38 @@ class Fence:
 def fence(log: DeltaLog, handle: TransactionHandle, attempt: str) -> Iterator[Fence]:
     """Hold a marker of an attempt of the commit, unless the transaction was aborted.
 
-    When the attempt ends and certainly wrote nothing, its marker says so; after a commit, the marker of the committed transaction
-    replaces it. In doubt it stays as it is, and the staged files are not deleted.
+    When the attempt has committed, or certainly wrote nothing, its marker says so. In doubt it stays as it is, and the staged
+    files are not deleted.
 
     :param attempt: name of this execution of the commit, for readers of the marker.
     :raises TransactionAbortedException: if the transaction was aborted.
+    :raises StagingException: if that cannot be known. Nothing was written.
     """
-    started = {"attempt": attempt, "startedAt": _now()}
-    held = Fence(log, handle, _claim(log.store, handle.transaction_id, started))
+    held = Fence(log, handle, attempt)
     try:
-        held.check()
+        held.claim()
         yield held
     except CommitStateUnknownException:
         raise
     except DeltaError:
         with contextlib.suppress(Exception):  # the error says more; the marker keeps the files
-            _end(log, handle, held, started)
+            _end(log, handle, held)
         raise
-    if held.version is not None and mark_committed(log, handle.transaction_id, held.version):
-        delete_quietly(log, [held.marker])
+    if held.version is not None:
+        try:
+            held.end(version=held.version, committedAt=_now())
+        except Exception as error:  # noqa: BLE001 - the commit stands
+            logger.warning("Could not mark transaction %s as committed: %s", handle.transaction_id, error)
 
 
-def _end(log: DeltaLog, handle: TransactionHandle, held: Fence, started: dict[str, Any]) -> None:
+def _end(log: DeltaLog, handle: TransactionHandle, held: Fence) -> None:
     """Note how an attempt that raised an error ended: a user's hook may fail after the log entry."""
     log.update()
     found = commit_of_transaction(log, handle.transaction_id, since=max(handle.read_version + 1, 0))
     if found.version is not None:
-        mark_committed(log, handle.transaction_id, found.version)
+        held.end(version=found.version, committedAt=_now())
     elif found.complete:
-        log.store.put(held.marker, json.dumps({**started, "failedAt": _now()}).encode())
+        held.end(failedAt=_now())
 
 
 def delete_quietly(log: DeltaLog, paths: list[str]) -> None:
@@ -197,24 +254,41 @@ def delete_quietly(log: DeltaLog, paths: list[str]) -> None:
         logger.warning("Could not delete %s of table %s: %s", ", ".join(paths), log.uri, error)
 
 
-def _claim(store: LogStore, transaction_id: str, content: dict[str, Any]) -> str:
+def _claim(log: DeltaLog, handle: TransactionHandle, content: dict[str, Any]) -> str:
     """Put the marker of an attempt under the first free number."""
-    directory = transaction_directory(transaction_id)
+    directory = transaction_directory(handle.transaction_id)
+    data = json.dumps(content).encode()
+    pauses = iter(_UNREADABLE_PAUSES)
     number = 0
-    while True:
-        path = f"{directory}/{COMMIT_MARKER_PREFIX}{number}"
-        # One that is there may be ours: a put was repeated.
-        if not creates(store, path, json.dumps(content).encode()) and _read(store, path) != content:
+    while not creates(log.store, path := f"{directory}/{COMMIT_MARKER_PREFIX}{number}", data):
+        found = _read(log.store, path)
+        if found == content:  # ours: the put was repeated
+            break
+        if found is None:
+            if (pause := next(pauses, None)) is None:
+                raise StagingException(
+                    f"The marker {path} of table {log.uri} exists and cannot be read, so it cannot be known whether transaction "
+                    f"{handle.transaction_id} was aborted: lookups of the store are stale. Nothing was written. Run the commit "
+                    "again.",
+                    table=log.uri,
+                    version=handle.read_version,
+                )
+            time.sleep(pause)
+        elif "abortedAt" in found:
+            raise _aborted(handle)
+        else:
             number += 1
-            continue
-        return path
+    return path
 
 
-def _may_live(store: LogStore, path: str, modification_time: int, dead_before: int | None) -> bool:
-    if dead_before is not None and modification_time < dead_before:
-        return False
-    content = _read(store, path)
-    return content is None or "failedAt" not in content
+def _aborted(handle: TransactionHandle) -> TransactionAbortedException:
+    return TransactionAbortedException(
+        f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) was "
+        "aborted, or abandoned for so long that VACUUM gave it up; its staged files may be gone. "
+        "Clear the start task to begin a new one.",
+        table=handle.table,
+        version=handle.read_version,
+    )
 
 
 def _read(store: LogStore, path: str) -> dict[str, Any] | None:

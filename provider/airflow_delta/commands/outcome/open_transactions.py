@@ -116,7 +116,7 @@ class _Staged:
                     self.request = status.path
 
     def is_void(self) -> bool:
-        """Return whether only the abort marker is left, which stays for a long time: no commit has begun."""
+        """Return whether only markers of the abort are left, which stay for a long time: no commit has begun."""
         return self.aborted and not self.num_files and not self.commit_markers
 
 
@@ -206,6 +206,10 @@ def _states(
     if not found:
         return []
     log.update()
+    for transaction, staged in found.items():
+        if staged.aborted and not staged.num_files and staged.commit_markers:
+            markers = read_markers(log.store, transaction)
+            staged.commit_markers = 0 if not (markers.alive or markers.committed) else staged.commit_markers
     commits = find_commits(log, {transaction: staged.first or 0 for transaction, staged in found.items() if not staged.is_void()})
     if missing := found.keys() - commits.keys():
         version = log.snapshot.version

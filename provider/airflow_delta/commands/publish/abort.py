@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.outcome.evidence import Evidence, evidence, is_referenced
 from airflow_delta.commands.outcome.find_commit import committed_earlier
-from airflow_delta.commands.outcome.markers import put_abort_marker, read_markers
+from airflow_delta.commands.outcome.markers import fence_off
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, HandleMismatchException
 from airflow_delta.staging.contract import TransactionHandle
-from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, transaction_directory
+from airflow_delta.staging.paths import STAGING_DIRECTORY, is_marker, transaction_directory
 from airflow_delta.staging.report import AbortResult
 
 if TYPE_CHECKING:
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:
     """Abort a transaction unless it is committed; safe to repeat, and to run beside a commit.
 
-    It puts the abort marker, then looks for attempts of the commit; a commit puts its own marker, then looks for the abort marker
-    (:mod:`airflow_delta.commands.outcome.markers`). The marker stays: it keeps a later commit from publishing files that are
-    gone.
+    It fences off later attempts of the commit, and sees those that have begun (:mod:`airflow_delta.commands.outcome.markers`).
+    The markers stay: they keep a later commit from publishing files that are gone.
 
     Files are deleted only if the log can tell, and nothing says that the transaction is committed: not its marker, a commit, the
     state of its key, or the files of the table.
@@ -95,17 +94,16 @@ def abort_transaction(
 def _give_up(
     log: DeltaLog, transaction_id: str, look: Callable[[], Evidence], *, table: str, dead_before: int | None = None
 ) -> AbortResult:
-    """Put the abort marker and delete the staged files, unless the transaction is, or may be, committed.
+    """Fence off the commit and delete the staged files, unless the transaction is, or may be, committed.
 
     :param dead_before: milliseconds since the epoch; a commit that began earlier is not alive. ``None``: it may be.
     """
-    marker = put_abort_marker(log.store, transaction_id)
-    markers = read_markers(log.store, transaction_id, dead_before=dead_before)
+    markers, own = fence_off(log.store, transaction_id, dead_before=dead_before)
     found = look()
     if found.committed is not True and markers.committed:
         found = Evidence(True, markers.version, "Its marker says that it is committed.")
     if found.committed:
-        log.store.delete([marker])
+        log.store.delete(own)
         return _committed(table, transaction_id, found)
     if markers.alive or found.committed is None:
         reason = (
@@ -131,14 +129,14 @@ def _give_up(
 
 
 def _delete_staged(log: DeltaLog, directory: str) -> int:
-    """Delete everything of the transaction except the abort marker; return the number of files."""
+    """Delete everything of the transaction except its markers; return the number of files."""
     files: list[str] = []
     children: set[str] = set()
     for status in log.store.list_recursive(directory):
         child, nested, _ = status.path.removeprefix(f"{directory}/").partition("/")
         if nested:
             children.add(child)
-        elif child != ABORT_MARKER:
+        elif not is_marker(child):
             files.append(status.path)
     log.store.delete(files)
     return len(files) + sum(log.store.delete_tree(f"{directory}/{child}") for child in sorted(children))

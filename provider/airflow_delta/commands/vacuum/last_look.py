@@ -1,7 +1,7 @@
 """The last look before VACUUM deletes: what has been, or is being, committed since it decided what to delete.
 
-Unpublished files of a transaction are announced for deletion by its abort marker, before looking for attempts of its commit. A
-later commit sees the marker and refuses; an earlier one is seen, and its files stay.
+Before unpublished files of a transaction are deleted, its commit is fenced off: a later attempt refuses; an earlier one is seen,
+and its files stay.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_delta.commands.files.table_paths import keys_to_keep
-from airflow_delta.commands.outcome.markers import put_abort_marker, read_markers
+from airflow_delta.commands.outcome.markers import fence_off, read_markers
 from airflow_delta.commands.vacuum.staged_transactions import transaction_of
 from airflow_delta.commands.vacuum.valid_files import kept_vectors, valid_files
 from airflow_delta.exceptions import StagingException, VersionsNotContiguousException
@@ -68,8 +68,8 @@ class LastLook:
                 return True
         except StagingException:  # not a name that a transaction can have
             return True
-        put_abort_marker(store, transaction)
-        return not read_markers(store, transaction, dead_before=self._dead_before).alive
+        markers, _ = fence_off(store, transaction, dead_before=self._dead_before)
+        return markers.committed or not markers.alive
 
     def _read_new_commits(self) -> None:
         """Keep what commits since the last look have added or removed: RESTORE brings removed files back."""

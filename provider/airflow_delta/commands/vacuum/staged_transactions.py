@@ -40,7 +40,7 @@ class StagedTransactions:
     """Which staged transactions are over.
 
     :ivar live: those that may still be published and must not be touched.
-    :ivar aborted: those whose abort marker must stay for a late commit to find.
+    :ivar aborted: those whose markers must stay for a late commit to find.
     :ivar in_table: those whose files the table names; their markers stay as long.
     :ivar committed: those that are committed, by the log or their own marker.
     """
@@ -57,7 +57,7 @@ class StagedTransactions:
             return path == STAGING_DIRECTORY and bool(self.live)
         return (
             transaction in self.live
-            or (transaction in self.aborted and name in ("", ABORT_MARKER))
+            or (transaction in self.aborted and (name == "" or is_marker(name)))
             or (transaction in self.in_table and is_marker(name))
         )
 
