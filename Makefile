@@ -94,13 +94,13 @@ test-clusters: $(STAMP)
 # FAULTS=long in the environment: as often as docs/reliability.md tells of.
 test-faults: $(STAMP)
 	@$(RUN) $(BIN)/python tests/stores/install.py python versitygw
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 -m faults tests/faults $(TEST_FLAGS)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests/faults $(TEST_FLAGS)
 
 # Hours. Writes docs/reliability.md.
 test-faults-long: $(STAMP)
 	@$(RUN) $(BIN)/python tests/stores/install.py
 	@rm -rf build/faults
-	@$(RUN) $(IN_MEMORY) FAULTS=long $(BIN)/python -m pytest -n 2 -m faults tests/faults $(TEST_FLAGS)
+	@$(RUN) $(IN_MEMORY) FAULTS=long $(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests/faults $(TEST_FLAGS)
 	@$(RUN) $(BIN)/python tests/faults/report.py
 
 # In one process: all scenarios wait at once, on one Airflow.

@@ -60,7 +60,7 @@ def test_a_task_that_is_killed_anywhere_and_runs_again_changes_nothing(
 
 
 def test_every_effect_of_the_provider_has_a_crash_point(reached: dict[str, set[str]]) -> None:
-    if reached.keys() != SCENARIOS.keys():
+    if reached.keys() != SCENARIOS.keys():  # with pytest-xdist: --dist loadfile
         pytest.skip("only some of the scenarios ran")
     come_by = set().union(*reached.values())
     missing = [
