@@ -40,7 +40,7 @@ def _abort_by_json_commits() -> Patches:
     from airflow_delta.commands.outcome.find_commit import find_commit
     from airflow_delta.commands.publish import abort
 
-    read_markers = abort.read_markers
+    fence_off = abort.fence_off
 
     def evidence(log: Any, handle: Any, **_: Any) -> Evidence:
         log.update()
@@ -48,10 +48,11 @@ def _abort_by_json_commits() -> Patches:
         found = find_commit(log, app_id=handle.app_id, transaction_id=handle.transaction_id, since=since)
         return Evidence(found is not None, None if found is None else found.version)
 
-    def markers(*arguments: Any, **options: Any) -> Any:
-        return replace(read_markers(*arguments, **options), committed=False)
+    def fenced(*arguments: Any, **options: Any) -> Any:
+        markers, own = fence_off(*arguments, **options)
+        return replace(markers, committed=False), own
 
-    return {"commands.publish.abort.evidence": evidence, "commands.publish.abort.read_markers": markers}
+    return {"commands.publish.abort.evidence": evidence, "commands.publish.abort.fence_off": fenced}
 
 
 def _every_report() -> Patches:

@@ -85,6 +85,8 @@ def prepare(name: str) -> Path:
             "pytest_add_cli_args_test_selection": [*room.tests, "-m", WITHOUT],
             "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:timeout"],
             "use_git_change_detection": False,
+            # Worker processes of a main process that has run the suite fail by themselves: Arrow's threads do not survive a fork.
+            "process_isolation": "forkserver",
             "track_dependencies": False,
         },
         "pytest.ini_options": {

@@ -59,7 +59,7 @@ def test_damage(case: str, is_long: bool, seed: int, figures: Any) -> None:
     assert not wrong, f"seed {seed}: {wrong[:3]}"
     assert not costly, f"seed {seed}: {costly[:3]}"
     assert sum(damage["changed"] for damage in found) > count / 2, outcomes
-    assert outcomes["refused"], outcomes
+    assert outcomes["refused"] or case == "markers", outcomes  # of markers, the undamaged ones always tell
 
 
 def test_the_same_seed_draws_the_same_damage() -> None:

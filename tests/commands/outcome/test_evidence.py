@@ -137,6 +137,26 @@ def test_the_marker_tells_alone(table):
     assert "part-0.parquet" in files(handle)
 
 
+def test_a_marker_of_another_transaction_is_not_believed(table):
+    committed, handle = append(table), table.begin()
+    write = stage(table, handle)
+    marker = Path(handle.staging_path, "_commit-0")
+    marker.write_bytes(Path(committed.staging_path, "_commit-0").read_bytes())
+    assert table.abort(handle).outcome == "marked"  # as for an attempt that may be alive
+    with pytest.raises(TransactionAbortedException):
+        table.publish(handle, write)
+    marker.unlink()
+    assert table.abort(handle).outcome == "deleted"
+
+
+def test_a_damaged_marker_of_a_commit_keeps_its_files(table):
+    """An earlier release put this one."""
+    handle = table.begin()
+    stage(table, handle)
+    Path(handle.staging_path, "_committed").write_bytes(b"{")
+    assert (table.abort(handle).outcome, table.abort(handle).version) == ("committed", None)
+
+
 def test_a_handle_that_was_altered_hides_no_commit(table):
     """Key and version that were read travel in XCom; the table's files do not."""
     handle = append(table)

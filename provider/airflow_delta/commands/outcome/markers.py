@@ -1,11 +1,11 @@
-"""The markers of a transaction in its staging directory, by which a commit and a deletion see each other.
+"""The markers of a transaction in its staging directory, by which a commit and a deletion exclude each other.
 
-A commit puts the marker of its attempt, then looks for the abort marker; a deletion puts the abort marker, then looks for
-attempts. Whichever order the store saw, at least one of them sees the other. All markers are read by name: a listing may be stale
-(NFS, eventually consistent stores) and can only add to what the names tell.
+Attempts of the commit and deletions take the numbers ``_commit-0``, ``_commit-1``, ... with puts that fail if one is taken.
+That answer is never stale, while listings and lookups may be (NFS, eventually consistent stores): whoever comes second meets the
+number of the first.
 
-An attempt's marker is never removed before the transaction is known to be over; an attempt that certainly wrote nothing says
-so in its marker.
+An attempt's marker is never removed before the transaction is known to be over. One that committed, or certainly wrote nothing,
+says so in its marker. The abort marker, and those that earlier releases put, are looked for besides.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def fence_off(store: LogStore, transaction_id: str, *, dead_before: int | None =
     :param dead_before: as for :func:`read_markers`.
     """
     abort_marker = f"{transaction_directory(transaction_id)}/{ABORT_MARKER}"
-    content = {"abortedAt": _now(), "by": uuid.uuid4().hex}
+    content = {"transactionId": transaction_id, "abortedAt": _now(), "by": uuid.uuid4().hex}
     data = json.dumps(content).encode()
     store.put(abort_marker, data)
     found = _Found(store, transaction_id, dead_before)
@@ -139,7 +139,8 @@ class _Found:
             if number != status.name and not (number.isdecimal() and int(number) <= self._number):
                 self._note(status.path, status.modification_time)
         # Last: an attempt of an earlier release puts this one before removing its own.
-        content = _read(self._store, f"{self._directory}/{COMMITTED_MARKER}") or self.committed
+        named = _read(self._store, f"{self._directory}/{COMMITTED_MARKER}")
+        content = self.committed if self.committed is not None else named  # a damaged one says that there was a commit, too
         version = None if content is None else content.get("version")
         return Markers(content is not None, version if isinstance(version, int) else None, tuple(self._alive))
 
@@ -149,7 +150,8 @@ def mark_committed(log: DeltaLog, transaction_id: str, version: int) -> None:
     path = f"{transaction_directory(transaction_id)}/{COMMITTED_MARKER}"
     try:
         with contextlib.suppress(FileExistsError):
-            log.store.put_if_absent(path, json.dumps({"version": version, "committedAt": _now()}).encode(), durable=False)
+            content = {"transactionId": transaction_id, "version": version, "committedAt": _now()}
+            log.store.put_if_absent(path, json.dumps(content).encode(), durable=False)
     except Exception as error:  # noqa: BLE001 - what it says can be found in the log for long
         logger.warning("Could not put %s of table %s: %s", path, log.uri, error)
 
@@ -175,7 +177,8 @@ class Fence:
         :raises StagingException: if an earlier number is taken and cannot be read. Nothing was written.
         """
         self._looked = time.monotonic()
-        started = {"attempt": self._attempt, "startedAt": _now(), "claim": uuid.uuid4().hex}
+        of = {"transactionId": self._handle.transaction_id, "attempt": self._attempt}
+        started = {**of, "startedAt": _now(), "claim": uuid.uuid4().hex}
         marker = _claim(self._log, self._handle, started)
         self._markers[marker] = started
         if is_aborted(self._log.store, self._handle.transaction_id):  # by an earlier release, which takes no number
@@ -292,14 +295,17 @@ def _aborted(handle: TransactionHandle) -> TransactionAbortedException:
 
 
 def _read(store: LogStore, path: str) -> dict[str, Any] | None:
-    """Return what a marker says: nothing if it is damaged, ``None`` if there is none."""
+    """Return what a marker says: nothing if it is damaged or of another transaction, ``None`` if there is none."""
     try:
         value = json.loads(store.read(path))
     except FileNotFoundError:
         return None
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    owner = path.split("/")[-2]
+    return value if value.get("transactionId", owner) == owner else {}  # those of earlier releases do not say whose they are
 
 
 def _now() -> int:
