@@ -96,11 +96,12 @@ test-faults: $(STAMP)
 	@$(RUN) $(BIN)/python tests/stores/install.py python versitygw
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests/faults $(TEST_FLAGS)
 
-# Hours. Writes docs/reliability.md.
+# Many hours. Writes docs/reliability.md. A part again: FAULTS=long make test-faults TEST_FLAGS="-k histories", then the report.
 test-faults-long: $(STAMP)
 	@$(RUN) $(BIN)/python tests/stores/install.py
 	@rm -rf build/faults
 	@$(RUN) $(IN_MEMORY) FAULTS=long $(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests/faults $(TEST_FLAGS)
+	@$(MAKE) --no-print-directory test-mutations
 	@$(RUN) $(BIN)/python tests/faults/report.py
 
 # In one process: all scenarios wait at once, on one Airflow.

@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.faults)
-            item.add_marker(pytest.mark.timeout(7200 if os.environ.get("FAULTS") == "long" else 900))
+            item.add_marker(pytest.mark.timeout(36000 if os.environ.get("FAULTS") == "long" else 900))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,9 @@ from typing import Any
 
 from faults.life_model import FILES_KEPT, KEYS_KEPT, Event, LogKey, Model, Rows, expect
 
+FORGOTTEN = ("TransactionExpiredException", "HandleMismatchException")
+"""Errors of a key that has expired: of one that may have been committed, and of one that an earlier try says was."""
+
 
 def operated(
     model: Model,
@@ -34,13 +37,13 @@ def operated(
     if known is not None and (chain in known.tries or policy in ("skip", "fail")):
         if outcome.refused():
             fits = name == "TransactionAlreadyCommittedException" and policy == "fail" and chain not in known.tries
-            expect(fits or (name == "TransactionExpiredException" and may_forget), f"{key} is committed", outcome)
+            expect(fits or (name in FORGOTTEN and may_forget), f"{key} is committed", outcome)
         else:
             expect(policy != "fail" or chain in known.tries, f"{key} is committed, and {policy} runs it again", outcome)
             expect(outcome.value["committedBefore"], f"{key} is committed, and {policy} runs it again", outcome)
         return
     if outcome.refused():
-        forgets = name == "TransactionExpiredException" and may_forget
+        forgets = name in FORGOTTEN and may_forget
         expect(forgets or (target >= 0 and _may_be_gone(model, target, now)), f"{key} was refused", outcome)
         return
     expect(not outcome.value["committedBefore"], f"{key} is not committed", outcome)
