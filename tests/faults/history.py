@@ -183,17 +183,22 @@ class _Judgement:
 
     def _metadata(self, run: Attempt, plan: Action, commit: Commit) -> Iterator[str]:
         """Whether metadata that others changed was tolerable, and none of it is lost."""
-        began, before, after = (self.commits[v].state for v in (run.version, commit.version - 1, commit.version))
+        before, after = (self.commits[v].state for v in (commit.version - 1, commit.version))
         own = plan["metadata"] or {}
-        others = any(other.of("metaData") for other in self.commits[run.version + 1 : commit.version])
-        if others:
-            same_columns = own.keys() == {"column"} and began.configuration == before.configuration
-            if own and not (same_columns and own["column"] in [column["name"] for column in before.columns]):
-                yield f"metadata changed beneath metadata: {run.name} of version {run.version} committed {commit.version}"
-            changed = {k: v for k, v in before.configuration.items() if began.configuration.get(k) != v}
-            gone = began.configuration.keys() - before.configuration.keys()
-            grown = began.columns != before.columns and not same_columns
-            if gone or grown or any(TOLERATED.get(k) != v for k, v in changed.items()):
+        pending = bool(own)
+        for other in self.commits[run.version + 1 : commit.version]:
+            if not other.of("metaData"):
+                continue
+            old, new = self.commits[other.version - 1].state, other.state
+            if pending:  # only who has added the very column may come before; the transaction goes on without a change of its own
+                pending = False
+                added = [column["name"] for column in new.columns]
+                if own.keys() != {"column"} or own["column"] not in added or old.configuration != new.configuration:
+                    yield f"metadata changed beneath metadata: {run.name} of version {run.version} committed {commit.version}"
+                continue
+            changed = {k: v for k, v in new.configuration.items() if old.configuration.get(k) != v}
+            gone = old.configuration.keys() - new.configuration.keys()
+            if gone or old.columns != new.columns or any(TOLERATED.get(k) != v for k, v in changed.items()):
                 yield f"metadata changed beneath it: {run.name} of version {run.version} committed {commit.version}"
         names = [column["name"] for column in before.columns]
         expected = sorted({*names, *([own["column"]] if "column" in own else [])})
