@@ -60,7 +60,7 @@ class Scenario:
 
 
 def files_by_hand(run: Run) -> None:
-    """Partitioned Parquet files that are no table yet."""
+    """Partitioned Parquet files, not yet a table."""
     for id_, p in BEFORE:
         run.write(f"p={p}", {"id": [id_]})
 
@@ -101,7 +101,7 @@ def optimize_on_cluster(run: Run) -> None:
 
 
 def replace_rows(run: Run) -> None:
-    """A stage that overwrites some rows of a file: Spark writes the others anew."""
+    """A stage that overwrites some rows of a file: Spark writes the other rows again."""
     view = open_stage(run.log(), run.pulled("handle"), task_id="stage", attempt=run.attempt)
     request = plan_stage(view, mode="overwrite", replace_where="id IN (1, 3)")
     report = run.on_spark(request, "SELECT explode(array(1L, 3L)) id, 7L p")

@@ -85,7 +85,7 @@ def prepare(name: str) -> Path:
             "pytest_add_cli_args_test_selection": [*room.tests, "-m", WITHOUT],
             "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:timeout"],
             "use_git_change_detection": False,
-            # Worker processes of a main process that has run the suite fail by themselves: Arrow's threads do not survive a fork.
+            # Forked from a main process that has run the suite, tests of the room abort failed without any mutation.
             "process_isolation": "forkserver",
             "track_dependencies": False,
         },

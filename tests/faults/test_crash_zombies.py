@@ -81,7 +81,7 @@ def test_one_wakes_up_after_another(task: str, late: bool, tmp_path: Path, figur
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_stage_that_wakes_up_late_publishes_nothing_by_itself(other: str, tmp_path: Path) -> None:
-    """Its files are its own attempt's; it has no effect on the table but a manifest, and its result is no longer heard."""
+    """It writes only files of its own attempt, and nobody takes its result any more."""
     transaction = Transaction(tmp_path / "table")
     awake = transaction.table.attempt(getattr(transaction, other)).run()
     sleeping = transaction.table.attempt(transaction.stage).run()

@@ -22,9 +22,9 @@ SCAN_DIRECTORY = "_scans"
 ABORT_MARKER = "_aborted"
 """Aborts the transaction: its commit refuses from then on."""
 COMMITTED_MARKER = "_committed"
-"""Says that the log holds the transaction; deleted last."""
+"""Says that the log holds the transaction, for an attempt that could not; earlier releases always put it."""
 COMMIT_MARKER_PREFIX = "_commit-"
-"""Prefix for attempts of the commit: ``_commit-0``, ``_commit-1``, ... Numbered, so that they can be read by name."""
+"""Prefix of the numbers that attempts of the commit and deletions take: ``_commit-0``, ``_commit-1``, ..."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")

@@ -209,7 +209,8 @@ def _states(
     for transaction, staged in found.items():
         if staged.aborted and not staged.num_files and staged.commit_markers:
             markers = read_markers(log.store, transaction)
-            staged.commit_markers = 0 if not (markers.alive or markers.committed) else staged.commit_markers
+            if not (markers.alive or markers.committed):  # the numbers of deletions, and of attempts that wrote nothing
+                staged.commit_markers = 0
     commits = find_commits(log, {transaction: staged.first or 0 for transaction, staged in found.items() if not staged.is_void()})
     if missing := found.keys() - commits.keys():
         version = log.snapshot.version
