@@ -164,6 +164,29 @@ class TestOfARun:
         world.conflict()
         assert len(cleared) == 4
 
+    @pytest.mark.parametrize("dies", ["before the abort", "before the clear"])
+    def test_a_retry_goes_on_with_a_restart_that_was_killed(self, world, cleared, monkeypatch, dies):
+        class Killed(BaseException):
+            pass
+
+        def die(*_):
+            raise Killed
+
+        name = {
+            "before the abort": "airflow_delta.commands.publish.abort.abort",
+            "before the clear": f"{restart.__name__}._clear_run",
+        }
+        handle, staged = world.lost_transaction()
+        with monkeypatch.context() as patched:
+            patched.setattr(name[dies], die)
+            with pytest.raises(Killed):
+                world.commit(handle, staged)
+        assert not cleared
+        with pytest.raises(exceptions.TransactionAbortedException):
+            world.commit(handle, staged)
+        assert len(cleared) == 1
+        assert world.store[restart.STATE_KEY]["restarts"] == 1, "it is the same restart"
+
     def test_a_commit_gives_the_restarts_back(self, world, cleared):
         world.conflict()
         handle = world.begin("mine")

@@ -34,6 +34,7 @@ class Room:
     tests: tuple[str, ...]
 
 
+COMMANDS = ("tests/commands/publish", "tests/commands/outcome", "tests/commands/vacuum")
 ROOMS = {
     "conflicts": Room(
         ("transaction/conflicts/checker.py", "transaction/conflicts/domains.py", "transaction/conflicts/winning_commit.py"),
@@ -41,19 +42,18 @@ ROOMS = {
     ),
     "abort": Room(
         ("commands/publish/abort.py", "commands/outcome/evidence.py", "commands/outcome/markers.py"),
-        ("tests/commands/publish/test_publish.py", "tests/commands/outcome"),
+        (*COMMANDS, "tests/commands/inspect"),
     ),
     "vacuum": Room(
-        ("commands/vacuum/last_look.py", "commands/vacuum/staged_transactions.py", "commands/vacuum/valid_files.py"),
-        ("tests/commands/vacuum", "tests/commands/outcome/test_open_transactions.py"),
+        ("commands/vacuum/last_look.py", "commands/vacuum/staged_transactions.py", "commands/vacuum/valid_files.py"), COMMANDS
     ),
     "identity": Room(
         ("commands/begin/begin.py", "commands/begin/replace_rerun.py", "commands/outcome/find_commit.py"),
-        ("tests/commands/begin", "tests/commands/publish/test_publish.py", "tests/commands/outcome/test_evidence.py"),
+        ("tests/commands/begin", "tests/commands/publish", "tests/commands/outcome", "tests/commands/test_restore.py"),
     ),
     "stages": Room(
         ("commands/stage/load.py", "commands/stage/stage_conflicts.py", "staging/manifest.py"),
-        ("tests/commands/publish/test_publish.py", "tests/commands/write"),
+        ("tests/commands/publish", "tests/commands/stage", "tests/commands/write", "tests/commands/rewrite"),
     ),
 }
 WITHOUT = "not spark and not s3 and not slow"

@@ -56,7 +56,7 @@ def test_a_task_that_is_killed_anywhere_and_runs_again_changes_nothing(
         for point in case.points(task, every=is_long):
             case.kill(task, point)
             killed += 1
-    figures(f"crash points, {name}", points=sum(len(case.trails[task]) for task in case.killed), killed=killed, failed=0)
+    figures(f"crash points, {name}", tried=sum(len(case.trails[task]) for task in case.killed), killed=killed, failed=0)
 
 
 def test_every_effect_of_the_provider_has_a_crash_point(reached: dict[str, set[str]], request: pytest.FixtureRequest) -> None:

@@ -77,7 +77,7 @@ def test_another_one_comes_while_a_commit_stands_still(
         against = table.attempt(OTHERS[other](handle)).run()
         assert against.error is None or isinstance(against.error, DeltaError), f"{where}: {against.error!r}"
         judge(table, committing.wake(), where)
-    figures(f"stale store, {other} while a commit stands still", points=count, failed=0)
+    figures(f"stale store, {other} while a commit stands still", tried=count, failed=0)
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -93,7 +93,7 @@ def test_a_commit_comes_while_another_one_stands_still(
         where = f"a commit, while {other} is at point {point}"
         assert against.error is None or isinstance(against.error, DeltaError), f"{where}: {against.error!r}"
         judge(table, committing, where)
-    figures(f"stale store, commit while {other} stands still", points=count, failed=0)
+    figures(f"stale store, commit while {other} stands still", tried=count, failed=0)
 
 
 @pytest.mark.parametrize("other", OTHERS)

@@ -90,5 +90,5 @@ def test_one_answer_of_the_store_cannot_be_trusted(
         found = transaction.table.ids()
         assert found == rows, f"{where}: the table has the ids {found} ({tried.error!r})"
         number, right, errors = number + 1, right + (tried.error is None), errors + (tried.error is not None)
-    figures(f"ambiguous stores, {name}, {fault}", cases=number, right=right, errors=errors, failed=0)
+    figures(f"ambiguous stores, {name}, {fault}", tried=number, right=right, errors=errors, failed=0)
     assert number or fault in READ or name in ("start", "stage"), "the fault happened to no request"

@@ -120,8 +120,6 @@ class Restart:
 
         :return: whether the log has the transaction after all, because another attempt of this commit was faster.
         """
-        from airflow_delta.commands.publish.abort import abort
-
         if self._commit.is_cancelled:
             self._tell("failed", handle, "the task was told to stop, so it is not restarted from here")
             return False
@@ -131,15 +129,29 @@ class Restart:
                 "exhausted", handle, f"{self._max_restarts} restarts were not enough, it fails. Clear the start task to try again"
             )
             return False
+        cause = f"aborted after a conflict ({type(conflict).__name__}); restart {number} of {self._max_restarts}"
+        return self._restart(log, handle, cause)
+
+    def go_on(self, log: DeltaLog, handle: TransactionHandle) -> None:
+        """Go on with a restart of this transaction that an earlier attempt counted and did not bring to its end.
+
+        Does nothing if there is none, and does not return if Airflow ends the task.
+        """
+        store: Any = self._context.get("task_state_store")
+        entry = store.get(STATE_KEY) if store is not None else None
+        if isinstance(entry, dict) and entry.get("transactionId") == handle.transaction_id:
+            self._restart(log, handle, "an earlier attempt met a conflict and ended before Airflow was asked; its restart")
+
+    def _restart(self, log: DeltaLog, handle: TransactionHandle, cause: str) -> bool:
+        from airflow_delta.commands.publish.abort import abort
+
         given_up = abort(log, handle)
         if given_up.outcome == "committed":
             return True
         self._commit.log.warning(
-            "Transaction %s: aborted after a conflict (%s); restart %s of %s clears %s and everything after it. %s",
+            "Transaction %s: %s clears %s and everything after it. %s",
             handle.transaction_id,
-            type(conflict).__name__,
-            number,
-            self._max_restarts,
+            cause,
             self._scope.start_task_id,
             given_up.reason,
         )
@@ -178,7 +190,8 @@ class Restart:
         left = done < self._max_restarts
         if store is not None:
             # If none is left: clearing the start task by hand allows all of them again.
-            store.set(STATE_KEY, {"restarts": done + 1 if left else 0, "transactionId": handle.transaction_id})
+            begun = {"restarts": done + 1, "transactionId": handle.transaction_id}
+            store.set(STATE_KEY, begun if left else {"restarts": 0})
         return done + 1 if left else None
 
     def _clear(self) -> None:

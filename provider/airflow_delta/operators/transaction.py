@@ -244,6 +244,8 @@ class DeltaCommitOperator(DeltaOperator):
             handle.read_version,
         )
         self.lineage.note_reads(handle, staged)
+        if restart is not None:
+            restart.go_on(log, handle)
         try:
             result = self._publish(committer, context, log, handle, staged, expected)
         except DeltaConcurrentModificationException as conflict:
