@@ -4,7 +4,8 @@ Beside rooms, patterns pick mutants by their names: a part (``*_give_up*``) or a
 
 mutmut makes one small change at a time (a mutant) and runs the tests that reach the changed function; a mutant that no test
 notices survives. A room is a few modules with exactly the tests that are about them, so that a mutant costs a second or so.
-Survivors that no test can or should tell apart are explained in ``survivors.toml``; any other one fails the command.
+Survivors that no test can or should tell apart are explained in ``survivors.toml``, one change, or all those of a line; any other
+one fails the command.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ ROOMS = {
 }
 WITHOUT = "not spark and not s3 and not slow"
 
+_NAMES = re.compile(r"(table|version)=[\w.]+,?|\)")
+_MESSAGE = re.compile(r"(self\.|stage\.)?log(ger)?\.(debug|info|warning|error|exception)\(|_?log(ger)?\.")
+_RAISE = re.compile(r"raise \w+\(")
 _TEXT = re.compile(r"[rbfu]*\"(?:[^\"\\]|\\.)*\"|[rbfu]*'(?:[^'\\]|\\.)*'")
 
 
@@ -125,10 +129,18 @@ def change(folder: Path, mutant: str) -> str:
 
 
 def only_text(changed: str) -> bool:
-    """Return whether a change only touches text of several words: of an error or of a log line, not a name to compare with."""
+    """Return whether a change only touches what an error or a log line says: its text, or the table and version that it names."""
     before, _, after = changed.partition(" => ")
-    words = any(" " in text for text in _TEXT.findall(before))
-    return bool(after) and words and _TEXT.sub("TEXT", before) == _TEXT.sub("TEXT", after)
+    if _NAMES.fullmatch(before) or _MESSAGE.match(before) or " ".join(before.split()[:1]) == "f":
+        return True
+    if (error := _RAISE.match(before)) is not None:
+        return after.startswith(error[0])
+    texts = [text for text in _TEXT.findall(before) if " " in text]
+    if texts and before.startswith(texts[0]):  # a line of a text
+        return True
+    if texts and re.match(r"\w+ = ", before):
+        return True
+    return bool(after and texts) and _TEXT.sub("TEXT", before) == _TEXT.sub("TEXT", after)
 
 
 def run(name: str, *mutants: str) -> bool:
@@ -146,7 +158,8 @@ def run(name: str, *mutants: str) -> bool:
     explained = tomllib.loads(EXPLAINED.read_text()).get(name, {}) if EXPLAINED.exists() else {}
     survivors = {mutant: change(folder, mutant) for mutant, status in tried.items() if status not in ("killed", "timeout")}
     texts = {mutant for mutant, changed in survivors.items() if only_text(changed)}
-    unknown = {mutant: changed for mutant, changed in survivors.items() if mutant not in texts and changed not in explained}
+    known = {mutant for mutant, changed in survivors.items() if {changed, changed.partition(" => ")[0]} & explained.keys()}
+    unknown = {mutant: changed for mutant, changed in survivors.items() if mutant not in texts | known}
     for mutant, changed in unknown.items():
         print(f"{tried[mutant]}: {mutant}\n    {changed}")
     values = {

@@ -185,10 +185,10 @@ def test_another_contract_number_is_refused(filled):
         filled.publish(handle, payload)
 
 
-@pytest.mark.parametrize("expected", [{("out", -1): "success", ("out", 1): None}, {("out", -1): None, ("other", -1): "failed"}])
+@pytest.mark.parametrize("expected", [{("out", -1): "success", ("out", 0): None}, {("out", -1): None, ("other", -1): "failed"}])
 def test_a_stage_that_did_not_report_is_an_error_never_a_partial_commit(filled, expected):
     handle = filled.begin()
-    with pytest.raises(MissingStageException, match=r"1 of 2 stages .* (out\[1\] \(not run\)|other \(failed\))"):
+    with pytest.raises(MissingStageException, match=r"1 of 2 stages .* (out\[0\] \(not run\)|other \(failed\))"):
         filled.publish(handle, staged(filled, handle), expected=expected)
     assert filled.versions() == 1
 
@@ -197,13 +197,13 @@ def test_a_report_that_comes_twice_is_refused(filled):
     handle = filled.begin()
     write = staged(filled, handle)
     with pytest.raises(StageConflictException, match="more than once"):
-        filled.publish(handle, write, write)
+        filled.publish(handle, write, write.to_dict())
 
 
 def test_two_stages_that_list_one_file_are_refused(filled):
     handle = filled.begin()
     write = staged(filled, handle)
-    with pytest.raises(StageConflictException, match="by two stages"):
+    with pytest.raises(StageConflictException, match="is staged by two stages"):
         filled.publish(handle, write, replace(write, task_id="second", stage="second"))
 
 
@@ -468,12 +468,13 @@ def test_actions_that_are_not_what_the_stage_counted_are_refused(filled, actions
 def test_large_stages_travel_by_manifest(filled, monkeypatch):
     monkeypatch.setattr("airflow_delta.commands.stage.stage_view.INLINE_LIMIT", 10)
     handle = filled.begin()
+    job(handle)
     write = staged(filled, handle)
-    assert write.actions == ()
+    assert (write.actions, write.num_files) == ((), 2)
     manifest = filled.path / write.manifest.path
     assert manifest.exists()
     assert filled.publish(handle, write).version == 1
-    assert len(filled.rows()) == 4
+    assert len(filled.rows()) == 6
     assert not manifest.exists()
 
 
