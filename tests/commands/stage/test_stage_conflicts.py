@@ -72,11 +72,17 @@ def test_another_partition_is_no_conflict(filled):
     assert filled.rows() == [(1, "b"), (1, "b"), (2, "b"), (2, "b")]
 
 
+def test_two_deletes_of_different_partitions_are_none(filled):
+    handle = filled.begin()
+    filled.publish(handle, delete(filled, handle, "a"), delete(filled, handle, "b", task_id="other"))
+    assert filled.rows() == []
+
+
 def test_each_of_several_is_looked_at(filled):
     """The first other stages are harmless: one in another partition, one that was planned on top of it."""
     handle = filled.begin()
     gone = delete(filled, handle, "a")
-    harmless = [rows(filled, handle, "b"), rows(filled, handle, "a", task_id="after", after=[gone])]
+    harmless = [rows(filled, handle, "b"), rows(filled, handle, "a", task_id="after", after=[gone.to_dict()])]
     with pytest.raises(StageConflictException, match="late"):
         filled.publish(handle, *harmless, gone, rows(filled, handle, "a", task_id="late"))
     filled.publish(handle, *harmless, gone)
