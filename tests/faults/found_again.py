@@ -17,6 +17,11 @@ The rows:
 15. files of a version that cannot be read are listed;
 17. a table is made in a folder of other files;
 18. the same new column conflicts with itself.
+
+And those that these searches have found themselves:
+
+"clock of a run": times of commits that are out of order hide that an expired key was committed;
+"clock of a retry": and that an earlier try has committed.
 """
 
 from __future__ import annotations
@@ -150,6 +155,10 @@ def _no_same_columns() -> Patches:
     return {"transaction.conflicts.metadata._has_added": lambda *_: False}
 
 
+def _clocks_agree(module: str) -> Callable[[], Patches]:
+    return lambda: {f"commands.outcome.{module}.CLOCKS_DIFFER_BY": 0}
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
@@ -170,6 +179,8 @@ ROWS: dict[str, tuple[str, Callable[[], Patches]]] = {
     "15": ("logs", _unasked_protocol),
     "17": ("life", _any_folder),
     "18": ("life wide", _no_same_columns),
+    "clock of a run": ("life", _clocks_agree("horizon")),
+    "clock of a retry": ("life ops", _clocks_agree("find_commit")),
 }
 """What looks for the fault (on which kind of Dags), and what stood in the place of its mend."""
 

@@ -48,6 +48,7 @@ class Execution:
     :ivar replaces: ids that its commit takes back.
     :ivar touched: when it last staged something.
     :ivar given_up: a VACUUM may have given it up.
+    :ivar unmarked: a VACUUM may have deleted the marker of its abort: what is staged anew may be committed.
     """
 
     id: str
@@ -60,7 +61,9 @@ class Execution:
     replaces: frozenset[int] = frozenset()
     version: int | None = None
     aborted: bool = False
+    aborted_at: float = 0.0
     given_up: bool = False
+    unmarked: bool = False
     wide: bool = False
 
 
@@ -196,7 +199,7 @@ class Model:
         self._publish(outcome.value["version"], execution, reports, now)
 
     def _must_refuse(self, execution: Execution, reports: list[Report]) -> str | None:
-        if execution.aborted:
+        if execution.aborted and not execution.unmarked:
             return "it was aborted"
         if not reports:
             return "no stage has reported"
@@ -216,7 +219,7 @@ class Model:
         if execution.policy == "replace" and (known := self.keys.get(execution.key)) is not None:
             touched = touched or min(known.versions.values()) < self.oldest_commit  # the log no longer says what it added
         changed = self._other_columns(execution) or (execution.wide and created)
-        return changed or touched or execution.given_up or lost or self.is_foreign
+        return changed or touched or execution.given_up or execution.aborted or lost or self.is_foreign
 
     def _other_columns(self, execution: Execution) -> bool:
         """Return whether the metadata have changed otherwise than this execution changes them."""
@@ -250,9 +253,11 @@ class Model:
             expect(fits, "an abort gave up what is committed", outcome)
         elif not execution.found:
             expect(said != "committed" or self.is_lost(execution, now), "an abort found what is not committed", outcome)
-            execution.aborted = execution.aborted or said != "committed"
+            if said != "committed":
+                execution.aborted, execution.unmarked, execution.aborted_at = True, False, now
 
     def vacuumed(self, now: float) -> None:
         self.last_vacuum = now
         for execution in self.executions.values():
             execution.given_up = execution.given_up or now - execution.touched > FILES_KEPT - 1
+            execution.unmarked = execution.unmarked or now - max(execution.touched, execution.aborted_at) > FILES_KEPT - 1

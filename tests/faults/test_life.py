@@ -34,8 +34,8 @@ def try_life(sequences: int, seed: int, *, only: str | None = None, **more: Any)
 
 
 def try_apart(sequences: int, seed: int) -> None:
-    """Try so many sequences in a process of their own."""
-    code = f"from faults.test_life import try_life; try_life({sequences}, {seed})"
+    """Try so many sequences in a process of their own, which ends at once: threads of native libraries may abort its end."""
+    code = f"import os; from faults.test_life import try_life; try_life({sequences}, {seed}); os._exit(0)"
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, f"seed {seed}:\n{ended.stderr[-6000:]}"

@@ -23,6 +23,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from support.tables import add, commit_path, create_table, info, protocol, remove, txn, write_commit
 
+DAY = 24 * 3_600_000
 ID = "11111111-2222-3333-4444-555555555555"
 APP = "dag/group/run/-1"
 TAGS = {"airflow.dagId": "d", "airflow.taskId": "t", "airflow.runId": "r", "airflow.mapIndex": "-1"}
@@ -190,6 +191,14 @@ def test_what_was_committed_before_the_chain_began_is_of_another_run(path: Path)
     assert chain_commit(path, tries(2, 2, since=201)) is None
 
 
+def test_another_writer_whose_clock_is_behind_hides_no_commit(path: Path) -> None:
+    commit_by(path, 1, tries(1, 2), at=10 * DAY)
+    write_commit(path, 2, info(timestamp=9 * DAY))
+    assert chain_commit(path, tries(2, 2, since=10 * DAY)) == 1
+    write_commit(path, 3, info(timestamp=9 * DAY - 1))
+    assert chain_commit(path, tries(2, 2, since=10 * DAY)) is None, "a day, and the search ends"
+
+
 def test_a_retry_whose_commit_may_have_expired_is_refused(path: Path) -> None:
     commit_by(path, 1, tries(1, 2))
     write_commit(path, 2)
@@ -198,7 +207,7 @@ def test_a_retry_whose_commit_may_have_expired_is_refused(path: Path) -> None:
         chain_commit(path, tries(2, 2))
     assert chain_commit(path, tries(1, 2)) is None, "a first try has no earlier one"
     assert chain_commit(path, tries(3, 5, first_try=3)) is None
-    assert chain_commit(path, tries(2, 2, since=1_700_000_000_001)) is None, "the chain began after the last commit"
+    assert chain_commit(path, tries(2, 2, since=1_700_000_000_001 + DAY)) is None, "the chain began after the last commit"
 
 
 def test_commits_without_tags_are_of_no_chain(path: Path) -> None:

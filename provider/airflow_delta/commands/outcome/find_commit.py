@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _CHUNK = 64
 
+CLOCKS_DIFFER_BY = 24 * 3_600_000
+"""Milliseconds by which the times of commits of different writers may be out of order."""
+
 INSTANCE_TAGS = ("airflow.dagId", "airflow.runId", "airflow.taskId", "airflow.mapIndex")
 TRY_NUMBER, MAX_TRIES = "airflow.tryNumber", "airflow.maxTries"
 
@@ -32,8 +35,8 @@ class TryChain:
 
     :param tags: ``commitInfo.tags`` of a commit by this try.
     :param first_try: number of the first try of the chain, for commits without ``max_tries``.
-    :param since: milliseconds since the epoch; no other try of the chain committed before that. (A run that is deleted and
-        created again has tries with the same numbers.)
+    :param since: milliseconds since the epoch, by the clocks of the workers; no other try of the chain committed before that.
+        (A run that is deleted and created again has tries with the same numbers.)
     """
 
     tags: Mapping[str, str]
@@ -74,14 +77,15 @@ def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> Commi
     oldest = None
     for file in newest_first(log):
         oldest = file.version
-        if tries.since is not None and _committed_before(log, file, tries.since):
+        if tries.since is not None and _committed_before(log, file, tries.since - CLOCKS_DIFFER_BY):
             return None
         commit = holds_app_id(log, file, app_id)
         if commit is None:
             continue
         tags = (commit.commit_info or {}).get("tags") or {}
         if tries.is_instance(tags):  # the newest commit of the instance: older ones belong to no later chain
-            return result_of_commit(log, commit, app_id=app_id) if tries.holds(tags) else None
+            of_another_run = tries.since is not None and _committed_before(log, file, tries.since)
+            return result_of_commit(log, commit, app_id=app_id) if tries.holds(tags) and not of_another_run else None
     if tries.is_retry and oldest != 0:
         raise TransactionExpiredException(
             f"Application {app_id!r} has committed to table {log.uri}, in a version that has left the log (it was cleaned "

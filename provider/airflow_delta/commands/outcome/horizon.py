@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.outcome.find_commit import holds_app_id, newest_first
+from airflow_delta.commands.outcome.find_commit import CLOCKS_DIFFER_BY, holds_app_id, newest_first
 from airflow_delta.exceptions import TransactionExpiredException
 from airflow_delta.log.actions.decode import Commit, decode_commit
 
@@ -48,7 +48,7 @@ def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_si
         if commit is not None:
             return next(txn.version for txn in commit.txns if txn.app_id == app_id)
     reaches = None if oldest is None else _timestamp(decode_commit(oldest.version, oldest.data, table=log.uri))
-    if oldest is not None and (oldest.version == 0 or (reaches is not None and reaches <= since)):
+    if oldest is not None and (oldest.version == 0 or (reaches is not None and reaches <= since - CLOCKS_DIFFER_BY)):
         return None
     raise TransactionExpiredException(
         f"It can no longer be known whether transaction {app_id!r} is in table {log.uri}: it may have been committed since "

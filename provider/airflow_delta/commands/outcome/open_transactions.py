@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.outcome.find_commit import newest_first
+from airflow_delta.commands.outcome.find_commit import CLOCKS_DIFFER_BY, newest_first
 from airflow_delta.commands.outcome.markers import read_markers
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.staging.paths import (
@@ -38,7 +38,6 @@ STATES = ("open", "committed", "aborted", "abandoned")
 ABANDONED_AFTER = timedelta(days=7)
 """Idle time after which an open transaction counts as abandoned; VACUUM's grace time."""
 
-_CLOCKS_DIFFER_BY = 24 * 3_600_000
 _REQUEST_HEAD = 4096
 _LISTED_ONE_BY_ONE = 50
 _ATTEMPT = re.compile(r"\d+-[0-9a-f]{8}")
@@ -307,7 +306,7 @@ def search_commits(log: DeltaLog, transactions: Mapping[str, int]) -> tuple[dict
                 return found, True
             oldest = min(remaining.values())
         written = info.get("timestamp")
-        if isinstance(written, int) and written < oldest - _CLOCKS_DIFFER_BY:
+        if isinstance(written, int) and written < oldest - CLOCKS_DIFFER_BY:
             return found, True
     return found, last <= 0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.outcome.find_commit import newest_first
+from airflow_delta.commands.outcome.find_commit import CLOCKS_DIFFER_BY, newest_first
 from airflow_delta.commands.outcome.markers import NO_MARKERS, read_markers
 from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_marker
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from airflow_delta.commands.vacuum.listing import Listing
     from airflow_delta.log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
-
-_CLOCKS_DIFFER_BY = 24 * 3_600_000
 
 
 @dataclass
@@ -118,7 +116,7 @@ def _not_in_log(log: DeltaLog, staged: Mapping[str, _Staged]) -> dict[str, _Stag
             break
         oldest = min(min(found.times(), default=0) for found in remaining.values())
         time = info.get("timestamp")
-        if isinstance(time, int) and time < oldest - _CLOCKS_DIFFER_BY:
+        if isinstance(time, int) and time < oldest - CLOCKS_DIFFER_BY:
             break
     return remaining
 
