@@ -211,9 +211,9 @@ def test_a_transaction_with_files_in_the_table_is_committed(path: Path) -> None:
     assert not found.protects("staged/done/a")
 
 
-@pytest.mark.parametrize(("at", "live"), [(NOW - 1, False), (NOW, True)])
-def test_a_transaction_is_dead_once_its_newest_file_is_too_old(path: Path, at: int, live: bool) -> None:
-    listing = Listing([file("staged/t/a", NOW - 9), file("staged/t/b", at)])
+@pytest.mark.parametrize(("after", "live"), [(-1, False), (0, True)])
+def test_a_transaction_is_dead_once_its_newest_file_is_too_old(path: Path, after: int, live: bool) -> None:
+    listing = Listing([file("staged/t/a", NOW - 9), file("staged/t/b", NOW + after)])
     assert staged_transactions(log_of(path), listing, [], dead_before=NOW).live == (frozenset("t") if live else frozenset())
 
 
