@@ -10,7 +10,7 @@ import pytest
 
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.begin.replace_rerun import KEEPS_ROWS, files_to_replace
-from airflow_delta.commands.outcome.find_commit import committed_earlier
+from airflow_delta.commands.outcome.find_commit import TryChain, committed_earlier
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaUnsupportedTableFeatureException,
@@ -97,6 +97,10 @@ def test_the_features_of_a_new_table_follow_its_schema_too(tmp_path: Path) -> No
         ({"transaction_key": APP, "txn_version": 1}, "not both"),
         ({"transaction_key": None, "app_id": APP}, "app_id was given without txn_version"),
         ({"transaction_key": None, "txn_version": 1}, "txn_version was given without app_id"),
+        ({"transaction_key": None, "app_id": " ", "txn_version": 1}, "app_id must be"),
+        ({"transaction_key": None, "app_id": APP, "txn_version": -1}, "txn_version must be"),
+        ({"transaction_key": None, "app_id": APP, "txn_version": 2**63}, "txn_version must be"),
+        ({"transaction_key": None, "app_id": APP, "txn_version": True}, "txn_version must be"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_table(path: Path, options: dict[str, Any], says: str) -> None:
@@ -133,6 +137,20 @@ def test_a_key_counts_its_commits(path: Path) -> None:
     assert (handle.committed.version, handle.txn_version) == (2, 1)
     with pytest.raises(TransactionAlreadyCommittedException, match="version 2"):
         start(path, rerun_policy="fail")
+
+
+@pytest.mark.parametrize("number", [0, 2**63 - 1])
+def test_the_smallest_and_the_largest_version(path: Path, number: int) -> None:
+    assert monotonic(path, number).txn_version == number
+
+
+def test_a_retry_has_the_version_of_its_own_commit(path: Path) -> None:
+    tags = {"airflow.dagId": "d", "airflow.taskId": "t", "airflow.runId": "r", "airflow.mapIndex": "-1", "airflow.tryNumber": "1"}
+    write_commit(path, 1, txn(APP, 0))
+    write_commit(path, 2, info(tags=tags), txn(APP, 1))
+    handle = start(path, rerun_policy="append", tries=TryChain({**tags, "airflow.tryNumber": "2"}))
+    assert handle.committed is not None
+    assert (handle.committed.version, handle.committed.txn_version, handle.txn_version) == (2, 1, 1)
 
 
 def test_versions_of_an_application_only_grow(path: Path) -> None:
@@ -242,6 +260,8 @@ def test_of_an_application_only_the_commits_of_the_same_version_are_replaced(pat
     write_commit(path, 3, add("three again"), txn(APP, 3))
     assert replaced(path, monotonic(path, 3, rerun_policy="replace")) == ["three", "three again"]
     assert replaced(path, monotonic(path, 4, rerun_policy="replace")) == []
+    new = begin(log_of(path), app_id="new", txn_version=1, rerun_policy="replace")
+    assert replaced(path, new) == []
 
 
 def test_an_application_whose_first_commits_are_gone(path: Path) -> None:

@@ -154,10 +154,25 @@ def test_a_try_finds_the_commit_of_another_try_of_its_chain(path: Path) -> None:
     write_commit(path, 2)
     assert chain_commit(path, tries(2, 2)) == 1
     assert chain_commit(path, tries(1, 2)) == 1
+    assert commit_of_chain(log_of(path), APP, tries(2, 2)).txn_version == 1
     assert chain_commit(path, tries(3, 5)) is None, "after a clear"
     assert chain_commit(path, None) is None
     assert own_after_conflict(log_of(path), APP, tries(2, 2)).version == 1
     assert own_after_conflict(log_of(path), "unknown", tries(2, 2)) is None
+
+
+def test_a_table_of_one_commit(tmp_path: Path) -> None:
+    create_table(tmp_path / "t", info(tags=dict(tries(1, 2).tags)), txn(APP, 0))
+    assert own_after_conflict(log_of(tmp_path / "t"), APP, tries(2, 2)).version == 0
+    assert find_commit(log_of(tmp_path / "t"), app_id=APP).version == 0
+
+
+def test_a_chain_holds_commits_of_its_instance_with_the_number_of_a_try() -> None:
+    chain = tries(2)
+    assert chain.holds(tries(1).tags)
+    assert not chain.holds(tries(1, **{"airflow.runId": "another"}).tags)
+    assert not chain.holds(TAGS)
+    assert not TryChain(TAGS).is_retry
 
 
 def test_without_the_number_of_tries_the_first_one_of_the_chain_tells(path: Path) -> None:
