@@ -39,7 +39,7 @@ COMMANDS = ("tests/commands/publish", "tests/commands/outcome", "tests/commands/
 ROOMS = {
     "conflicts": Room(
         ("transaction/conflicts/checker.py", "transaction/conflicts/domains.py", "transaction/conflicts/winning_commit.py"),
-        ("tests/transaction/conflicts", "tests/transaction/prepare/test_row_tracking.py"),
+        ("tests/transaction/conflicts", "tests/transaction/prepare"),
     ),
     "abort": Room(
         ("commands/publish/abort.py", "commands/outcome/evidence.py", "commands/outcome/markers.py"),
@@ -168,7 +168,7 @@ def run(name: str, *mutants: str) -> bool:
         "killed": len(tried) - len(survivors),
         "only_text": len(texts),
         "explained": len(survivors) - len(texts) - len(unknown),
-        "survived": len(unknown),
+        "failed": len(unknown),
         "tool": f"mutmut {VERSION}",
     }
     FIGURES.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
     ConcurrentTransactionException,
     DeltaConcurrentModificationException,
@@ -339,6 +340,12 @@ def test_a_replaced_table_that_sets_its_own_clustering_conflicts(table: Table) -
         ours.commit([CLUSTERED], Operation.replace_table())
 
 
+def test_an_append_does_not_conflict_with_a_new_clustering(table: Table) -> None:
+    ours = race(table)
+    table.commit(CLUSTERED)
+    assert ours.commit([add("a")], Operation.write()) == 2
+
+
 def test_different_domains_do_not_conflict(table: Table) -> None:
     ours = race(table)
     table.commit(DomainMetadata(domain="user.x", configuration="{}", removed=False))
@@ -439,6 +446,23 @@ def test_a_conflict_tells_which_file_or_key(tmp_path: Path) -> None:
         keyed.commit([add("o", part=2)], Operation.manual_update())
     assert "The application transaction app, whose version this transaction looked up" in repeated.value.message
     assert "its own transaction key (appId)" in repeated.value.message
+
+
+def test_a_conflict_tells_the_partition(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.create(("part",))
+    table.commit(add("a", part=1))
+    reads, removes = (table.open().start_transaction() for _ in range(2))
+    reads.track_read_predicates("part = 1")
+    table.commit(remove("a", part=1), add("b", part=1))
+    with pytest.raises(ConcurrentAppendException, match=r"Files were added to the partition \[part=1\] by") as caught:
+        reads.commit([add("o", part=1)], Operation.manual_update())
+    assert "Use the partition columns (part)" in caught.value.message
+    with pytest.raises(
+        ConcurrentDeleteDeleteException, match=r"A file in the partition \[part=1\] that this .* removes \(a\)"
+    ) as both:
+        removes.commit([remove("a", part=1)], Operation.manual_update())
+    assert "Use the partition columns (part)" in both.value.message
 
 
 def test_a_null_partition_and_mapped_columns_are_told_by_the_names_that_users_know(tmp_path: Path) -> None:
