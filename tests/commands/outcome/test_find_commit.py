@@ -259,7 +259,9 @@ def test_a_table_that_names_a_file(path: Path, name: str, kind: str, checkpoint:
         "vector": [add("x.parquet", deletion_vector=vector, stats='{"numRecords":3}')],
     }[kind]
     write_commit(path, 1, protocol(3, 7, reader_features=["deletionVectors"], writer_features=["deletionVectors"]))
-    write_commit(path, 2, add(f"a/{ID}.parquet"), add(f"a%20/{ID}"), *actions, add(f"z/{ID}.parquet"), add("100%25"))
+    write_commit(
+        path, 2, add("a%20b"), add(f"a/{ID}.parquet"), add(f"a%20/{ID}"), *actions, add(f"z/{ID}.parquet"), add("100%25")
+    )
     if checkpoint:
         log_of(path).checkpoint()
     assert is_referenced(log_of(path).snapshot, ID)

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_delta.commands.outcome import open_transactions
 from airflow_delta.commands.outcome.evidence import evidence
-from airflow_delta.commands.outcome.markers import fence, fence_off, mark_committed, read_markers
+from airflow_delta.commands.outcome.markers import Markers, fence, fence_off, mark_committed, read_markers
 from airflow_delta.commands.publish.abort import abort, abort_transaction
 from airflow_delta.exceptions import DeltaAnalysisException, StagingException
 from airflow_delta.log import DeltaLog
@@ -104,6 +104,32 @@ def test_a_commit_without_a_marker_gets_one(table):
     assert (read_markers(log.store, ID).committed, read_markers(log.store, ID).version) == (True, 7)
     mark_committed(log, ID, 8)
     assert content(table.path / "staged" / ID / "_committed")["version"] == 7
+
+
+@pytest.mark.parametrize(
+    ("content", "version"),
+    [
+        ({"committedAt": 1, "version": 3}, 3),  # of an earlier release: it does not say whose it is
+        ({"transactionId": ID, "committedAt": 1, "version": "3"}, None),
+        ({"transactionId": ID, "committedAt": 1}, None),
+    ],
+)
+def test_a_marker_of_a_commit_tells_its_version_if_it_has_one(table, content, version):
+    marker(table, "_commit-0", content)
+    found = read_markers(table.log().store, ID)
+    assert (found.committed, found.version, found.alive) == (True, version, ())
+
+
+def test_a_marker_of_another_transaction_says_nothing(table):
+    marker(table, "_commit-0", {"transactionId": "another", "committedAt": 1, "version": 3})
+    assert read_markers(table.log().store, ID) == Markers(False, None, ("_commit-0",))
+
+
+def test_an_attempt_that_ends_without_saying_how_stays_alive(table):
+    handle = table.begin()
+    with fence(table.log(), handle, "1-00000000"):
+        pass
+    assert content(Path(handle.staging_path) / "_commit-0").keys() == {"transactionId", "attempt", "startedAt", "claim"}
 
 
 def held(table: Table, handle: TransactionHandle, *, commits: bool) -> Path:
@@ -237,7 +263,7 @@ def test_an_abort_deletes_all_but_the_markers(table):
     (directory / "a/b").mkdir(parents=True)
     (directory / "a/b/c").write_text("x")
     assert abort(table.log(), handle).num_deleted_files == 3
-    assert {path.name for path in directory.rglob("*") if path.is_file()} == {"_aborted", "_commit-0"}
+    assert {path.name for path in directory.rglob("*")} == {"_aborted", "_commit-0"}
 
 
 # -- by its id alone ----------------------------------------------------------------------------------------------------------
@@ -298,7 +324,7 @@ def test_what_was_idle_for_the_grace_time_needs_no_log(table, hours, outcome):
     for version in (1, 2):
         write_commit(table.path, version, info(timestamp=int(time.time() * 1000)))
     expire(table, before=2)
-    result = abort_transaction(table.log(), handle.transaction_id, force=True, abandoned_after=timedelta(hours=2))
+    result = abort_transaction(table.log(), handle.transaction_id, force=hours < 2, abandoned_after=timedelta(hours=2))
     assert result.outcome == outcome
 
 
