@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_delta.commands.outcome import markers as module
 from airflow_delta.commands.outcome import open_transactions
 from airflow_delta.commands.outcome.evidence import evidence
 from airflow_delta.commands.outcome.markers import Markers, fence, fence_off, mark_committed, read_markers
@@ -130,6 +131,33 @@ def test_an_attempt_that_ends_without_saying_how_stays_alive(table):
     with fence(table.log(), handle, "1-00000000"):
         pass
     assert content(Path(handle.staging_path) / "_commit-0").keys() == {"transactionId", "attempt", "startedAt", "claim"}
+
+
+def test_each_attempt_takes_the_next_number(table):
+    """A gap would be free for an abort, which would not see what comes after it."""
+    handle = table.begin()
+    now = int(time.time() * 1000)
+    for number in range(4):
+        with fence(table.log(), handle, f"{number}-00000000"):
+            found = content(Path(handle.staging_path) / f"_commit-{number}")
+        assert (found["attempt"], found["transactionId"]) == (f"{number}-00000000", handle.transaction_id)
+        assert now <= found["startedAt"] <= now + 3_600_000
+    assert {path.name for path in Path(handle.staging_path).iterdir()} == {f"_commit-{number}" for number in range(4)}
+
+
+def test_a_number_that_was_taken_by_a_repeated_put_is_its_own(table, monkeypatch):
+    handle = table.begin()
+    creates = module.creates
+
+    def repeated(*arguments: Any) -> bool:
+        assert creates(*arguments)
+        return False
+
+    monkeypatch.setattr(module, "creates", repeated)
+    with fence(table.log(), handle, "1-00000000") as held:
+        held.version = 7
+    assert content(Path(handle.staging_path) / "_commit-0")["version"] == 7
+    assert len(list(Path(handle.staging_path).iterdir())) == 1
 
 
 def held(table: Table, handle: TransactionHandle, *, commits: bool) -> Path:
