@@ -52,7 +52,9 @@ def _shown(found: list[Mapping[str, Any]], key: str) -> Any:
     if all(isinstance(value, dict) for value in values) and all(isinstance(n, int) for value in values for n in value.values()):
         names = sorted({name for value in values for name in value})
         return "; ".join(f"{name} {sum(value.get(name, 0) for value in values)}" for name in names)
-    return values[0] if len(values) == 1 else values
+    if len(values) == 1 and isinstance(values[0], dict):
+        return "; ".join(f"{name} {value}" for name, value in values[0].items())
+    return values[0] if all(value == values[0] for value in values) else values
 
 
 def section(figures: Mapping[str, Mapping[str, Any]]) -> str:

@@ -77,7 +77,7 @@ def test_a_broken_rule_is_noticed(tmp_path: Path, seed: int, figures: Callable[.
     found = run(tmp_path, ["--seed", str(seed), "--count", "80", "--mutations"])
     tried = list(dict.fromkeys(line["mutation"] for line in found))
     survivors = sorted(set(tried) - {line["mutation"] for line in found if line["wrong"]})
-    figures("history_mutations", tried=len(tried), survived=len(survivors), histories=len(found), seed=seed)
+    figures("history_mutations", tried=len(tried), failed=len(survivors), histories=len(found), seed=seed)
     assert tried
     assert not survivors, f"FAULTS_SEED={seed}: no history was wrong although {survivors}"
 
