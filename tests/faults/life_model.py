@@ -239,7 +239,7 @@ class Model:
         self.change(Event(version, frozenset(new.values()), removed, metadata, execution.key), rows)
         execution.version = version
         known = self.keys.setdefault(execution.key, LogKey())
-        known.rows = (known.rows - execution.replaces) | new.keys()
+        known.rows = (known.rows - gone) | new.keys()  # what the key itself has removed is not missed
         known.last, known.versions[execution.id] = now, version
 
     # -- abort ------------------------------------------------------------------------------------------------------------------
