@@ -48,6 +48,7 @@ class Execution:
     :ivar replaces: ids that its commit takes back.
     :ivar touched: when it last staged something.
     :ivar given_up: a VACUUM may have given it up.
+    :ivar anew: the table had forgotten the key, and counts it from 0 again.
     :ivar unmarked: a VACUUM may have deleted the marker of its abort: what is staged anew may be committed.
     """
 
@@ -64,6 +65,7 @@ class Execution:
     aborted_at: float = 0.0
     given_up: bool = False
     unmarked: bool = False
+    anew: bool = False
     wide: bool = False
 
 
@@ -160,6 +162,9 @@ class Model:
         expect(handle["readVersion"] == self.version, f"not the latest version, {self.version}", outcome)
         replaces = frozenset(known.rows) if known and policy == "replace" else frozenset()
         execution = Execution(handle["transactionId"], key, policy, self.version, now, now, found, replaces, wide=wide)
+        if known and handle["txnVersion"] == 0:
+            execution.anew = policy == "append" and now - known.last > KEYS_KEPT
+            expect(execution.anew or found, f"{key} counts from 0 again", outcome)
         expect(execution.id not in self.executions, "two executions have one id", outcome)
         self.executions[execution.id] = execution
 
@@ -239,6 +244,8 @@ class Model:
         self.change(Event(version, frozenset(new.values()), removed, metadata, execution.key), rows)
         execution.version = version
         known = self.keys.setdefault(execution.key, LogKey())
+        if execution.anew:
+            known.rows, known.versions = set(), {}
         known.rows = (known.rows - gone) | new.keys()  # what the key itself has removed is not missed
         known.last, known.versions[execution.id] = now, version
 
