@@ -25,7 +25,7 @@ from transaction.harness import metadata
 TESTS = Path(__file__).parents[1]
 MEMORY = 64 << 20
 """Bytes that a writer may grow by: once, by the largest checkpoint that it wrote, whose memory the allocator keeps."""
-LATE = 4 << 20
+LATE = 16 << 20
 """Bytes that most writers may grow by in the second half."""
 
 Started = tuple[list["subprocess.Popen[str]"], list["subprocess.Popen[str]"]]
