@@ -48,8 +48,8 @@ class Execution:
     :ivar replaces: ids that its commit takes back.
     :ivar touched: when it last staged something.
     :ivar given_up: a VACUUM may have given it up.
-    :ivar anew: the table had forgotten the key, and counts it from 0 again.
-    :ivar unmarked: a VACUUM may have deleted the marker of its abort: what is staged anew may be committed.
+    :ivar anew: the table had forgotten the key, and numbers its commits from 0 again.
+    :ivar unmarked: VACUUM may have deleted its abort marker, so newly staged files may be committed.
     """
 
     id: str
