@@ -134,6 +134,7 @@ def delta_transaction(
     on_conflict: str = "fail",
     max_restarts: int | str = 3,
     restart_conn_id: str | None = None,
+    conflict_detection: str | None = None,
     outlets: Sequence[Any] | None = None,
     stage_kwargs: Mapping[str, Any] | None = None,
     commit_kwargs: Mapping[str, Any] | None = None,
@@ -152,6 +153,9 @@ def delta_transaction(
     :param max_restarts: maximum number of restarts. (templated)
     :param restart_conn_id: connection to Airflow's REST API, needed for ``restart`` if the Dag has tasks that are not downstream
         of the start task. (templated)
+    :param conflict_detection: how closely the commit looks at what others committed since the version that was read: ``delta``,
+        ``statistics`` or ``rows``, as in :class:`~airflow_delta.operators.committing.Committer`. Default: that of
+        ``default_args``, or ``rows``. (templated)
     :param outlets: assets that the commit emits; default: the table's own, unless its name, or the connection of a relative name,
         is templated.
     :param stage_kwargs: default arguments for the tasks in the block, such as ``{"mode": "overwrite", "spark_conn_id":
@@ -185,6 +189,7 @@ def delta_transaction(
         "on_conflict": on_conflict,
         "max_restarts": max_restarts,
         "restart_conn_id": restart_conn_id,
+        **({} if conflict_detection is None else {"conflict_detection": conflict_detection}),
     }
     return DeltaTransactionGroup(
         group_id=group_id,

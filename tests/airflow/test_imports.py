@@ -62,6 +62,19 @@ def test_examples_import_nothing_heavy():
     assert heavy_modules_after(f"import runpy\nfor path in {paths}: runpy.run_path(path)") == "[]"
 
 
+def test_a_dag_file_with_a_wrong_level_is_refused_by_light_code():
+    code = """
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.transaction import DeltaCommitOperator
+DeltaCommitOperator(task_id="right", transaction={}, staged=[], conflict_detection="statistics")
+try:
+    DeltaCommitOperator(task_id="wrong", transaction={}, staged=[], conflict_detection="statistic")
+except DeltaIllegalArgumentException as error:
+    print(error)
+"""
+    assert heavy_modules_after(code) == "[]"
+
+
 def test_the_top_level_does_not_import_airflow():
     code = "import airflow_delta, sys\nassert 'airflow' not in sys.modules\nfrom airflow_delta import delta_transaction"
     assert heavy_modules_after(code) == "[]"

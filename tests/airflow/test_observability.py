@@ -22,6 +22,7 @@ from airflow_delta.operators.transaction import DeltaAbortOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.staging.report import StageRequest
 from airflow_delta.transaction import CommitPolicy, Operation
+from airflow_delta.transaction.policy import events
 from support.watching import Lines, Metric, StatsdServer, commit, context, stage, start
 
 
@@ -211,6 +212,22 @@ class TestMetrics:
             "delta.commit.conflict",
             "MetadataChangedException",
             "s3/lake/t",
+        )
+
+    @pytest.mark.parametrize(
+        ("how", "versions", "tag"),
+        [({"statistics": "3-12"}, 10, "statistics"), ({"rows": "3", "keys": "3-4"}, 2, "keys.rows")],
+    )
+    def test_conflicts_that_a_closer_look_resolved(self, statsd, how, versions, tag):
+        ti = context(SimpleNamespace(task_id="t"))["ti"]
+        with watched_commit(TaskMetrics(ti), Lines(), "/t"):
+            events.record_event("delta.commit.resolved", "/t", {"txnId": "x", "how": how, "versions": versions})
+        (metric,) = statsd.received()
+        assert (metric.name, metric.value, metric.tags["how"], metric.tags["table"]) == (
+            "delta.commit.resolved",
+            versions,
+            tag,
+            "/t",
         )
 
     def test_an_unknown_state(self, statsd):

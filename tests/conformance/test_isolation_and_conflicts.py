@@ -251,7 +251,8 @@ class Clash:
         table = Table(root)
         table.create(self.partition_by, configuration=FEATURES)
         table.commit(*(add(path, **self._in(part)) for path, part in (("a", 1), ("b", 1), ("c", 2))))
-        ours = table.open().start_transaction(isolation_level=self.level, policy=CommitPolicy(conflicts=self.conflicts))
+        policy = CommitPolicy(conflicts=self.conflicts, conflict_detection="delta")
+        ours = table.open().start_transaction(isolation_level=self.level, policy=policy)
         winner = table.open().start_transaction()
         for reads, transaction in ((self.reads, ours), (self.winner_reads, winner)):
             if reads is not None:

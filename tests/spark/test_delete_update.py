@@ -276,3 +276,21 @@ def test_a_rerun_never_takes_back_rows_that_were_there_before(table, configurati
     assert rows(table) == found
     table.run(plan_delete, predicate="id = 2", begin={**key, "rerun_policy": "append"})
     assert len(rows(table)) == 398
+
+
+@pytest.mark.parametrize("configuration", [{}, DV, {**DV, **CDF}], ids=["copy on write", "deletion vectors", "change data"])
+def test_the_rows_that_a_predicate_selects_are_all_marked(table, configuration):
+    """Among them all rows of a file, and rows whose new values are the old ones."""
+    two_files(table, **configuration)
+    dead = {f.path for f in files(table)}
+    for plan, options in ((plan_delete, {}), (plan_update, {"set": {"v": "v"}})):
+        handle = table.begin()
+        staged = table.operate(handle, plan, predicate="id % 5 = 0 OR id >= 200", **options)
+        assert staged.reads.marked == (staged.reads.predicates if "delta.enableDeletionVectors" in configuration else ())
+        assert set(staged.reads.files) == dead
+        if staged.reads.marked:
+            kept = [action["add"] for action in staged.actions if "add" in action and action["add"]["path"] in dead]
+            assert [add["deletionVector"]["cardinality"] for add in kept] == [40]  # the other file goes
+    for options in ({}, {"predicate": "true"}):
+        assert table.operate(table.begin(), plan_update, set={"v": "1"}, **options).reads.marked == ()
+        assert table.operate(table.begin(), plan_delete, **options).reads.marked == ()

@@ -19,8 +19,10 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
 )
 from airflow_delta.spark import merge_source
+from airflow_delta.spark.key_values import Bounds
 from airflow_delta.staging.merge import (
     SCRATCH,
+    ComparedColumns,
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,
@@ -200,14 +202,17 @@ def test_bounds_of_the_source_rule_out_no_match(table, monkeypatch, zone):
 
 def test_bounds_that_statistics_do_not_keep():
     """Files of other writers have NaN outside of minimum and maximum, and Parquet orders -0.0 before 0.0."""
-    bounds = merge_source._Bounds
-    assert [bounds({}, low, high, 0).are_sound for low, high in ((1.0, math.nan), (0.0, 1.0), ("a", "\ufffd"), (None, None))] == [
+    key = ComparedColumns(column="x", source="`x`", null_safe=False)
+    assert [
+        Bounds(key, "double", low, high, 0).are_sound
+        for low, high in ((1.0, math.nan), (0.0, 1.0), ("a", "\ufffd"), (None, None))
+    ] == [
         False,
         True,
         False,
         True,
     ]
-    zeros = bounds({}, 0.0, -0.0, 0).of_zeros()
+    zeros = Bounds(key, "double", 0.0, -0.0, 0).of_zeros()
     assert (math.copysign(1, zeros.low), math.copysign(1, zeros.high)) == (-1, 1)
 
 

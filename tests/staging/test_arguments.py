@@ -79,6 +79,7 @@ FORMS = [
         WriteArguments(
             create=CreateArguments(mode="replace", partition_by=("p",), cluster_by=("c",), properties={"a": "b"}),
             replace_on="t.id = s.id",
+            keys=(ComparedColumns(column="id", source="`id`", null_safe=False),),
             parameters={"replaceUsingCols": ["id"]},
             optimize_write=1024,
             data_change=False,
@@ -93,6 +94,7 @@ FORMS = [
                 "description": None,
             },
             "replaceOn": "t.id = s.id",
+            "keys": [{"column": "id", "source": "`id`", "nullSafe": False}],
             "parameters": {"replaceUsingCols": ["id"]},
             "optimizeWrite": 1024,
             "dataChange": False,
@@ -135,4 +137,4 @@ def test_a_request_of_an_earlier_release_has_only_what_it_needed(arguments: Argu
 
 def test_a_plain_write_has_none() -> None:
     assert WriteArguments.of(request({})) == WriteArguments()
-    assert WriteArguments().to_dict() == EARLIER | {"dataChange": True}
+    assert WriteArguments().to_dict() == EARLIER | {"keys": [], "dataChange": True}

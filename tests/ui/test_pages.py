@@ -461,6 +461,35 @@ def test_one_commit(client, known):
     assert "There was nothing to check against." in first
 
 
+DETECTED = [
+    # the commit's tags airflow.conflictDetection and airflow.conflictsResolved, the row of its page
+    (None, None, None),
+    ("delta", None, "delta"),
+    ("rows", '{"statistics":"1-2"}', "rows; versions 1-2 by statistics"),
+    ("rows", '{"moved":"2","rows":"1,3"}', "rows; version 2 by moved, versions 1,3 by rows"),
+    (None, '{"rows":"1"}', "version 1 by rows"),
+    ("rows", "[1]", "rows"),
+    ("<b>", '{"<i>":"<u>"}', "&lt;b&gt;; version &lt;u&gt; by &lt;i&gt;"),
+]
+
+
+@pytest.mark.parametrize(("level", "resolved", "row"), DETECTED)
+def test_how_closely_a_commit_was_checked(client, airflow, tmp_path, level, resolved, row):
+    """Also shown to those who may not see the Dag: it does not name it."""
+    path = tmp_path / "sales"
+    table_with_commits(path, 2)
+    tags = {"airflow.dagId": "hidden_dag", "airflow.conflictDetection": level, "airflow.conflictsResolved": resolved}
+    said = {name: value for name, value in tags.items() if value is not None}
+    write_commit(path, 3, info(read_version=0, tags={**TAGS, **said}), add("a.parquet"))
+    airflow.event(airflow.asset(str(path)), str(path), 3)
+    text = client().get(page("commit", str(path), version=3)).text
+    assert "hidden_dag" not in text
+    assert re.findall(r"<dt>Conflict detection</dt><dd[^>]*>(.*?)</dd>", text) == ([] if row is None else [row])
+    commit = client().get(page("api/commit", str(path), version=3)).json()["commit"]
+    assert commit["conflict_detection"] == level
+    assert commit["resolved"] == (json.loads(resolved) if " by " in str(row) else {})
+
+
 def test_transactions_as_page_part_and_data(client, known):
     staged = Path(known) / "staged" / "tx-1" / "load" / "1-0a1b2c3d"
     staged.mkdir(parents=True)

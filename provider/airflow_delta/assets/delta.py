@@ -211,6 +211,7 @@ def event_extra(result: CommitResult) -> dict[str, Any]:
         "txn_version": result.txn_version,
         "attempts": result.attempts,
         "versions_checked": result.versions_checked,
+        "resolved": dict(result.resolved),
         "isolation_level": result.isolation_level,
         "is_blind_append": result.is_blind_append,
         "num_files": result.num_files,

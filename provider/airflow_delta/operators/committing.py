@@ -14,6 +14,7 @@ from airflow_delta.assets.delta import delta_asset, event_extra
 from airflow_delta.links.delta import FAILURE_KEY, failure_note
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import Part
+from airflow_delta.operators.detection import check_literal_level, detection_tags, resolved_lines
 from airflow_delta.operators.identity import commit_tags
 from airflow_delta.operators.observing import watched_commit
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
@@ -40,16 +41,20 @@ class Committer(Part):
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
     :param max_commit_attempts: maximum number of attempts to put the log entry; default: that of ``CommitPolicy``.
     :param commit_timeout: maximum seconds for the race for a version; default: that of ``CommitPolicy``.
+    :param conflict_detection: how closely to look at what others committed since the version that was read: ``delta``, by
+        partition values and file paths, as Delta; ``statistics``, also by the bounds of columns; ``rows`` (default), also by
+        rows. (templated)
     :param checkpoint: ``inline`` writes a checkpoint after the commit if one is due, ``off`` leaves it to maintenance.
     :param post_commit_hooks: hooks to run after the commit, besides the table's own (checkpoint, checksum).
     :param fail_on_hook_error: fail the task if a hook fails. The commit stays either way.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("user_metadata",)
+    template_fields: ClassVar[tuple[str, ...]] = ("user_metadata", "conflict_detection")
 
     user_metadata: str | None = None
     max_commit_attempts: int | None = None
     commit_timeout: float | None = None
+    conflict_detection: str = "rows"
     checkpoint: str = "inline"
     post_commit_hooks: Sequence[PostCommitHook] = ()
     fail_on_hook_error: bool = False
@@ -57,17 +62,27 @@ class Committer(Part):
     _log: DeltaLog | None = field(init=False, default=None)
     _named: TableName | None = field(init=False, default=None)
 
+    def __post_init__(self) -> None:
+        check_literal_level(self.conflict_detection)
+
     def options(self, context: Context) -> dict[str, Any]:
         """Return ``policy``, ``tags``, ``user_metadata`` and ``hooks`` of the commit."""
         return {
             "policy": self.policy(),
-            "tags": commit_tags(context),
+            "tags": self.tags(context),
             "user_metadata": self.user_metadata,
             "hooks": tuple(self.post_commit_hooks),
         }
 
+    def tags(self, context: Context) -> dict[str, str]:
+        """Return the tags of the commit: who commits, and how closely it looks at what others committed."""
+        return {**commit_tags(context), **detection_tags(self.conflict_detection)}
+
     def policy(self) -> CommitPolicy:
-        """Return the limits of the commit."""
+        """Return the limits of the commit.
+
+        :raises DeltaIllegalArgumentException: if a limit is not valid, or ``conflict_detection`` is not a level.
+        """
         from airflow_delta.transaction import CommitPolicy
 
         limits: dict[str, Any] = {"max_attempts": self.max_commit_attempts, "total_timeout": self.commit_timeout}
@@ -75,6 +90,7 @@ class Committer(Part):
             cancelled=lambda: self.task.is_cancelled,
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
             fail_on_hook_error=self.fail_on_hook_error,
+            conflict_detection=self.conflict_detection,  # type: ignore[arg-type]
             **{name: value for name, value in limits.items() if value is not None},
         )
 
@@ -144,6 +160,7 @@ def _tell(logger: Logger | Any, result: CommitResult, seconds: float | None) -> 
             result.version,
             result.table,
         )
+        _tell_resolved(logger, result)
         return
     logger.info(
         "Transaction %s: committed version %s of %s (%s): %s rows and %s bytes in %s files added, %s files removed; read "
@@ -161,3 +178,9 @@ def _tell(logger: Logger | Any, result: CommitResult, seconds: float | None) -> 
         result.versions_checked,
         "" if seconds is None else f", {seconds:.1f} s",
     )
+    _tell_resolved(logger, result)
+
+
+def _tell_resolved(logger: Logger | Any, result: CommitResult) -> None:
+    for line in resolved_lines(result.resolved):
+        logger.info("Transaction %s: %s", result.transaction_id, line)

@@ -26,7 +26,7 @@ from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.committing import Committer
-from airflow_delta.operators.identity import column_names, commit_tags, stage_identity, whole_number
+from airflow_delta.operators.identity import column_names, stage_identity, whole_number
 from airflow_delta.operators.lineage import absolute_table
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.vacuum import hours
@@ -196,7 +196,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
             **({} if timeout is None else {"transaction_timeout_hours": timeout}),
             "logging_enabled": self.logging_enabled,
             "policy": committer.policy(),
-            "tags": commit_tags(context),
+            "tags": committer.tags(context),
             "user_metadata": committer.user_metadata,
         }
 

@@ -1,4 +1,4 @@
-"""Log and count what a task's commit runs into: conflicts by kind, and lost races.
+"""Log and count what a task's commit runs into: conflicts by kind, conflicts that a closer look resolved, and lost races.
 
 Also counts the attempts of a commit that ends without a result.
 """
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 _CONFLICT = "delta.commit.conflict."
 _LOST_RACE = "delta.commit.retry"
+_RESOLVED = "delta.commit.resolved"
 _EVERY_LOSS_UNTIL = 5
 
 
 @contextmanager
 def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> Iterator[None]:
-    """Count conflicts in the block and log the races that it loses.
+    """Count conflicts, and those that a closer look resolved, in the block, and log the races that it loses.
 
     Includes conflicts that are handled inside by starting over, which are visible only as events of the engine.
 
@@ -42,6 +43,8 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
         if name == _LOST_RACE:
             lost = int(data["attempts"])
             _tell_loss(logger, where, data)
+        elif name == _RESOLVED:
+            metrics.resolved(where, data["how"], int(data["versions"]))
         elif name.startswith(_CONFLICT):
             kind = f"{name.removeprefix(_CONFLICT)}Exception"
             counted.add(kind)
@@ -56,7 +59,7 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
                 kind,
             )
 
-    events.add_listener(listen, only=(_LOST_RACE, _CONFLICT))
+    events.add_listener(listen, only=(_LOST_RACE, _RESOLVED, _CONFLICT))
     try:
         yield
     except DeltaConcurrentModificationException as error:

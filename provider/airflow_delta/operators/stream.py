@@ -13,6 +13,7 @@ from airflow_delta.assets.delta import delta_asset, events_extra
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.detection import check_literal_level, detection_tags
 from airflow_delta.operators.identity import column_names, commit_tags, whole_number
 from airflow_delta.operators.kill import within
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
@@ -48,6 +49,8 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     :param reads_table: the query reads the same table, so a concurrent change to it is a conflict.
     :param write_options: options of Spark's Parquet writer. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
+    :param conflict_detection: how closely to look at what others committed since a batch began: ``delta``, ``statistics`` or
+        ``rows``, as in :class:`~airflow_delta.operators.committing.Committer`. (templated)
     :param max_restarts: how often a batch starts over on the newest version after a conflict.
     :param assume_new_batch: id of a batch that is known not to be in the table, if the query has paused for so long that the
         table no longer shows it. (templated)
@@ -66,6 +69,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         "query_id",
         "write_options",
         "isolation_level",
+        "conflict_detection",
         "assume_new_batch",
         "user_metadata",
         "delta_conn_id",
@@ -87,6 +91,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         reads_table: bool = False,
         write_options: Mapping[str, Any] | None = None,
         isolation_level: str | None = None,
+        conflict_detection: str = "rows",
         max_restarts: int = 0,
         assume_new_batch: int | str | None = None,
         user_metadata: str | None = None,
@@ -102,6 +107,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
             )
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
+        check_literal_level(conflict_detection)
         self.table = table
         self.checkpoint_location = checkpoint_location
         self.mode = mode
@@ -112,6 +118,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         self.reads_table = reads_table
         self.write_options = write_options
         self.isolation_level = isolation_level
+        self.conflict_detection = conflict_detection
         self.max_restarts = max_restarts
         self.assume_new_batch = assume_new_batch
         self.user_metadata = user_metadata
@@ -161,10 +168,11 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
             options={key: str(value) for key, value in (self.write_options or {}).items()},
             spark_table_uri=spark_table_uri,
             isolation_level=self.isolation_level,
+            conflict_detection=self.conflict_detection,
             max_restarts=self.max_restarts,
             assume_new_batch=whole_number("assume_new_batch", self.assume_new_batch),
             user_metadata=self.user_metadata,
-            tags=commit_tags(context),
+            tags={**commit_tags(context), **detection_tags(self.conflict_detection)},
         )
 
     def _streaming(self, result: Any) -> DataFrame:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.observability import Stopwatch, TaskMetrics
-from airflow_delta.operators.identity import commit_tags
 from airflow_delta.operators.table import DeltaMaintenanceBase
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
             transaction_timeout_hours=_TRANSACTION_TIMEOUT_HOURS if timeout is None else timeout,
             logging_enabled=self.logging_enabled,
             policy=committer.policy(),
-            tags=commit_tags(context),
+            tags=committer.tags(context),
             user_metadata=committer.user_metadata,
         )
         if not result.dry_run:

@@ -11,6 +11,7 @@ from airflow.utils.session import create_session
 from airflow_delta.plugins.formats import kind_of
 from airflow_delta.plugins.known import KnownTable, known_tables
 from airflow_delta.plugins.runs import facts_by_version, failed_commits, recent_events, run_of, task_run
+from airflow_delta.transaction.policy.conflict_detection import DETECTION_TAG, resolved_by
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -139,6 +140,9 @@ def _commit(
         "attempts": (facts or {}).get("attempts"),
         "versions_checked": (facts or {}).get("versions_checked", winners),
         "num_winners": winners,
+        # Not from the tags that are shown: they name no Dag.
+        "conflict_detection": commit["tags"].get(DETECTION_TAG),
+        "resolved": resolved_by(commit["tags"]),
     }
 
 

@@ -43,7 +43,9 @@ def run(spark: SparkSession, request: StageRequest, source: DataFrame) -> StageR
     with errors_of(work):
         merge = _Merge(work, source)
         merge.run()
-    return replace(work.report(), identities=merge.clauses.counts_identities if merge.inserts else ())
+        keys = None if merge.by_source else merge.source.keys()  # all rows of the table were read
+        work.lap("materializeSourceTimeMs")
+    return replace(work.report(), identities=merge.clauses.counts_identities if merge.inserts else (), keys=keys)
 
 
 class _Merge:

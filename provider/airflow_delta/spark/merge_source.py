@@ -5,20 +5,20 @@ Minimum and maximum of the compared columns, and their partitions, say which row
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.spark.key_values import AS_TEXT, Bounds, bounds_of, key_values, measures
 from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.rewrite import Rewrite
 from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.contract import Json, ScanFile
+from airflow_delta.staging.key_values import KeyValues, is_plain
 from airflow_delta.staging.merge import SCRATCH, ComparedColumns
 from airflow_delta.staging.schema import INTEGRAL, find_field
 
@@ -36,32 +36,6 @@ _WIDE = 4
 
 _ORDERED = {"date", "string", "timestamp", "timestamp_ntz", "double", "float"}
 _FIXED = {*INTEGRAL, "float", "double", "boolean", "date", "timestamp", "timestamp_ntz"}
-
-_AS_TEXT = ("date", "timestamp_ntz")
-"""Types whose values Python cannot all represent, and reads in its own time zone."""
-
-_CHAR = "__CHAR_VARCHAR_TYPE_STRING"
-
-
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    key: ComparedColumns
-    low: Any
-    high: Any
-    nulls: int
-
-    @property
-    def are_sound(self) -> bool:
-        """Return whether statistics cover all values: they leave out NaN, and text that is not UTF-8 was changed."""
-        if isinstance(self.high, float):
-            return not math.isnan(self.high)
-        return not isinstance(self.high, str) or "\ufffd" not in self.low + self.high
-
-    def of_zeros(self) -> _Bounds:
-        """Return the bounds with both zeros inside or both outside: Parquet distinguishes -0.0 from 0.0, comparisons do not."""
-        if not isinstance(self.low, float):
-            return self
-        return replace(self, low=self.low or -0.0, high=self.high or 0.0)
 
 
 class MergeSource:
@@ -115,6 +89,14 @@ class MergeSource:
                     left = [file for file in left if file.partition_values.get(name) in kept]
         return left
 
+    def keys(self) -> KeyValues | None:
+        """Return the values of the compared columns, as a report has them; ``None`` if there are none that can be reported."""
+        return key_values(self.rows, self._bounds, self.count, self._work.request, self._path)
+
+    @property
+    def _path(self) -> str:
+        return f"{self._work.request.path}/{SCRATCH}/{self._work.run}-source"
+
     def _written(self, source: DataFrame) -> DataFrame:
         """Write the rows and return them. Columns in the files are numbered, since files do not support all names and types."""
         from pyspark.sql import functions as sf
@@ -122,13 +104,12 @@ class MergeSource:
 
         fields = self.schema["fields"]
         stored = [(i, field) for i, field in enumerate(fields) if field["type"] != "void"]
-        path = f"{self._work.request.path}/{SCRATCH}/{self._work.run}-source"
         numbered = [sf.col(quoted(field["name"])).alias(f"c{i}", metadata={}) for i, field in stored]
-        self._num_written = save(source.select(*numbered, sf.monotonically_increasing_id().alias(SOURCE_ROW)), path)
+        self._num_written = save(source.select(*numbered, sf.monotonically_increasing_id().alias(SOURCE_ROW)), self._path)
         kept = [{**field, "name": f"c{i}", "nullable": True, "metadata": _without_id(field)} for i, field in stored]
         kept.append({"name": SOURCE_ROW, "type": "long", "nullable": True, "metadata": {}})
         schema = StructType.fromJson({"type": "struct", "fields": kept})
-        rows = self._work.spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(path))
+        rows = self._work.spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(self._path))
         columns = [
             (sf.lit(None) if field["type"] == "void" else sf.col(f"c{i}")).alias(field["name"]) for i, field in enumerate(fields)
         ]
@@ -137,7 +118,7 @@ class MergeSource:
     def _is_comparable(self, key: ComparedColumns) -> bool:
         """Return whether values of both columns have the same order, so that bounds of one rule out values of the other."""
         mine, other = self._type(key), find_field(self._work.target, key.column)
-        if other is None or not isinstance(mine, str) or not _is_plain(other):
+        if other is None or not isinstance(mine, str) or not is_plain(other):
             return False
         if mine in INTEGRAL and other["type"] in INTEGRAL:
             return True
@@ -149,27 +130,19 @@ class MergeSource:
         if name.count("`") != 2:
             return None
         field = find_field(self.schema, name[1:-1])
-        return None if field is None or not _is_plain(field) else field["type"]
+        return None if field is None or not is_plain(field) else field["type"]
 
-    def _measure(self) -> tuple[int, list[_Bounds]]:
+    def _measure(self) -> tuple[int, list[Bounds]]:
         from pyspark.sql import functions as sf
 
-        wanted: list[Column] = [sf.count("*")]
-        for key in self._keys:
-            column = sf.col(key.source)
-            # Instants as numbers: datetimes would go through the driver's time zone.
-            value = sf.unix_micros(column) if self._type(key) == "timestamp" else column
-            low, high = sf.min(value), sf.max(value)
-            if self._type(key) in _AS_TEXT:
-                low, high = low.cast("string"), high.cast("string")
-            wanted += [low, high, sf.count_if(column.isNull())]
-        row = self.rows.select(*{key.source: sf.col(key.source) for key in self._keys}.values()).agg(*wanted).collect()[0]
-        path = f"{self._work.request.path}/{SCRATCH}/{self._work.run}-source"
-        check_read_back(self._num_written, int(row[0]), path, self._work.request)
-        found = [_Bounds(key, *row[1 + 3 * i : 4 + 3 * i]) for i, key in enumerate(self._keys)]
-        return int(row[0]), [bounds.of_zeros() for bounds in found if bounds.are_sound]
+        keys = [(key, str(self._type(key))) for key in self._keys]
+        wanted = [measure for key, data_type in keys for measure in measures(sf.col(key.source), data_type)]
+        columns = {key.source: sf.col(key.source) for key in self._keys}
+        count, *measured = self.rows.select(*columns.values()).agg(sf.count("*"), *wanted).collect()[0]
+        check_read_back(self._num_written, int(count), self._path, self._work.request)
+        return int(count), [bounds.of_zeros() for bounds in bounds_of(keys, measured) if bounds.are_sound]
 
-    def _within(self, bounds: _Bounds) -> Column:
+    def _within(self, bounds: Bounds) -> Column:
         from pyspark.sql import functions as sf
 
         column = sf.col(quoted(bounds.key.column))
@@ -177,11 +150,10 @@ class MergeSource:
             inside = sf.lit(False)
         else:
             literals = [sf.lit(value) for value in (bounds.low, bounds.high)]
-            data_type = self._type(bounds.key)
-            if data_type == "timestamp":
+            if bounds.data_type == "timestamp":
                 literals = [sf.timestamp_micros(literal) for literal in literals]
-            elif data_type in _AS_TEXT:
-                literals = [literal.cast(data_type) for literal in literals]
+            elif bounds.data_type in AS_TEXT:
+                literals = [literal.cast(bounds.data_type) for literal in literals]
             inside = (column >= literals[0]) & (column <= literals[1])
         return inside | column.isNull() if bounds.key.null_safe and bounds.nulls else inside
 
@@ -197,12 +169,6 @@ class MergeSource:
         named = self.rows.select(sf.col(key.source).alias("named"))
         same = value.eqNullSafe(sf.col("named")) if key.null_safe else value == sf.col("named")
         return {row[0] for row in known.join(named, same, "left_semi").collect()}
-
-
-def _is_plain(field: Json) -> bool:
-    """Return whether values of a field are compared as stored: no collation, no padding of ``char``."""
-    metadata = field.get("metadata") or {}
-    return not metadata.get("__COLLATIONS") and not str(metadata.get(_CHAR, "")).startswith("char")
 
 
 def _without_id(field: Json) -> Json:

@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.spark.key_values import bounds_of, key_values, measures
 from airflow_delta.spark.layout import Layout
-from airflow_delta.spark.paths import data_file_uri, escape_glob, normal_form, normal_form_of_metadata
+from airflow_delta.spark.paths import data_file_uri, normal_form, normal_form_of_metadata
 from airflow_delta.spark.read import FILE_COLUMN, read_files
+from airflow_delta.spark.write import read_again
+from airflow_delta.spark.written import check_read_back
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
+from airflow_delta.staging.key_values import KeyValues, same_exact_type
+from airflow_delta.staging.merge import ComparedColumns
 from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.schema import find_field, parse_struct
 from airflow_delta.staging.zones import zoneless_values
 
 if TYPE_CHECKING:
@@ -25,17 +31,27 @@ class ReplacedRows:
 
     :param directory: directory of the attempt with the new rows. They are read from there, since the DataFrame may give other
         rows if it runs again.
+    :param num_rows: how many.
     :param on: ``replace_on`` of the request.
     """
 
     def __init__(
-        self, spark: SparkSession, request: StageRequest, plan: ScanPlan, target: Json, directory: str, *, on: str | None
+        self,
+        spark: SparkSession,
+        request: StageRequest,
+        plan: ScanPlan,
+        target: Json,
+        directory: str,
+        *,
+        num_rows: int,
+        on: str | None,
     ) -> None:
         self._spark = spark
         self._request = request
         self._plan = plan
         self._target = target
         self._directory = directory
+        self._num_rows = num_rows
         self._on = on
 
     def files(self) -> list[ScanFile]:
@@ -51,18 +67,45 @@ class ReplacedRows:
         """Return the replaced rows of files, or the others, including those for which the condition is null."""
         return self._select(read_files(self._spark, self._plan, files), wanted=wanted)
 
+    def keys(self, compared: Sequence[ComparedColumns]) -> KeyValues | None:
+        """Return the new rows' values in the columns that the condition compares; ``None`` if none can be reported.
+
+        :param compared: columns of the table, and of the new rows as ``source``.
+        """
+        from pyspark.sql import functions as sf
+
+        before = parse_struct(self._plan.schema_string)
+        found = []
+        for key in compared:
+            old, new = find_field(before, key.column), find_field(self._target, key.source[1:-1].replace("``", "`"))
+            if old is not None and new is not None and same_exact_type(new, old):
+                found.append((key, str(new["type"])))
+        if not found:
+            return None
+        rows = self._written()
+        wanted = [measure for key, data_type in found for measure in measures(sf.col(key.source), data_type)]
+        read, *measured = rows.agg(sf.count("*"), *wanted).collect()[0]
+        path = f"{self._request.path}/{self._directory}"
+        check_read_back(self._num_rows, int(read), path, self._request)
+        return key_values(rows, bounds_of(found, measured), self._num_rows, self._request, path)
+
+    def _written(self) -> DataFrame:
+        return written_rows(self._spark, self._request, self._target, self._directory, num_rows=self._num_rows)
+
     def _select(self, rows: DataFrame, *, wanted: bool) -> DataFrame:
         from pyspark.sql import functions as sf
 
         if self._on is None:
             selects = sf.coalesce(sf.expr(self._plan.predicate or "true"), sf.lit(False))
             return rows.where(selects if wanted else ~selects)
-        written = written_rows(self._spark, self._request, self._target, self._directory).alias(SOURCE)
-        return rows.alias(TARGET).join(written, sf.expr(self._on), "left_semi" if wanted else "left_anti")
+        return rows.alias(TARGET).join(self._written().alias(SOURCE), sf.expr(self._on), "left_semi" if wanted else "left_anti")
 
 
-def written_rows(spark: SparkSession, request: StageRequest, target: Json, directory: str) -> DataFrame:
-    """Return the rows of a directory of the attempt, under the table's names."""
+def written_rows(spark: SparkSession, request: StageRequest, target: Json, directory: str, *, num_rows: int) -> DataFrame:
+    """Return the rows of a directory of the attempt, under the table's names.
+
+    :param num_rows: how many rows were written there.
+    """
     from pyspark.sql.types import StructType
 
     layout = Layout(
@@ -77,7 +120,8 @@ def written_rows(spark: SparkSession, request: StageRequest, target: Json, direc
     )
     partitions = [{"name": name, "type": "string", "nullable": True, "metadata": {}} for _, name in layout.partition_columns]
     schema = StructType.fromJson({"type": "struct", "fields": [*layout.stored["fields"], *partitions]})
-    rows = spark.read.schema(schema).option("mergeSchema", "false").parquet(escape_glob(f"{request.path}/{directory}"))
+    names = [name for _, name in layout.partition_columns]
+    rows = read_again(spark, f"{request.path}/{directory}", schema, names, num_rows=num_rows)
     zoned = bool(zoneless_values(request.rewrite))
     columns = {field["name"]: _partition_value(field, name, zoned=zoned) for field, name in layout.partition_columns}
     in_files = [field["name"] for field in layout.fields if field["name"] not in columns]

@@ -62,7 +62,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
     # A unique name: a cluster manager may start the driver of an attempt twice.
     run = uuid.uuid4().hex[:8]
     copied, deleted, inserted = f"{run}-copied", f"{run}-deleted", f"{run}-inserted"
-    rewrite, touched, rows = request.rewrite, list[ScanFile](), dict[str, int]()
+    rewrite, touched, rows, keys = request.rewrite, list[ScanFile](), dict[str, int](), None
     try:
         with session_settings(spark, WRITE_SETTINGS):
             new = _new_rows(df, data, request, target, identities, checks)
@@ -71,9 +71,10 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
                 rows[run] = write_files(balanced, request, target, run, new_rows=True)
             replaced = None
             if rewrite is not None:
-                replaced = ReplacedRows(spark, request, rewrite, target, run, on=arguments.replace_on)
+                replaced = ReplacedRows(spark, request, rewrite, target, run, num_rows=rows[run], on=arguments.replace_on)
             if replaced is not None:
                 touched = replaced.files()
+                keys = replaced.keys(arguments.keys)
             if replaced is not None and touched:
                 kept = align(replaced.rows(touched, wanted=False), target, checks)
                 with file_sizes(spark, arguments.optimize_write):
@@ -105,6 +106,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
         # If the data decide the schema, they also decide the spelling of partition columns.
         partition_columns=tuple(partition_names(target, request)) if request.schema_string is None else request.partition_columns,
         time_zone=zone_of_directories(rewrite),
+        keys=keys,
     )
 
 

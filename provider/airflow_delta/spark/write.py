@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.spark.align import quoted, spark_type
@@ -16,6 +17,7 @@ from airflow_delta.staging.zones import zoneless_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 CHANGE_TYPE = "_change_type"
 
@@ -82,15 +84,24 @@ def write_inserts(
         fields.append({"name": name, "type": kind, "nullable": True, "metadata": field_metadata(field)})
     schema = StructType.fromJson({"type": "struct", "fields": fields})
     written = f"{request.path}/{source}"
-    reader, path = spark.read.schema(schema).option("mergeSchema", "false"), escape_glob(written)
-    if num_rows and any(name.startswith(".") for name in partitions):
-        # Listings leave out directories whose names begin with a dot, unless the path selects them.
-        reader, path = reader.option("basePath", written), path + "/*=*" * len(partitions)
-    rows = reader.parquet(path)
+    rows = read_again(spark, written, schema, partitions, num_rows=num_rows)
     rows = rows.select(*[sf.col(quoted(f["name"])).alias(f["name"], metadata=f["metadata"]) for f in fields])
     again = _save(rows.withColumn(CHANGE_TYPE, sf.lit(change_type)), request, partitions, directory)
     check_read_back(num_rows, again, written, request)
     return again
+
+
+def read_again(spark: SparkSession, path: str, schema: StructType, partitions: Sequence[str], *, num_rows: int) -> DataFrame:
+    """Return the rows of a directory that this attempt has written.
+
+    :param partitions: partition columns, as named in files.
+    :param num_rows: how many rows were written there.
+    """
+    reader, selected = spark.read.schema(schema).option("mergeSchema", "false"), escape_glob(path)
+    if num_rows and any(name.startswith(".") for name in partitions):
+        # Listings leave out directories whose names begin with a dot, unless the path selects them.
+        reader, selected = reader.option("basePath", path), selected + "/*=*" * len(partitions)
+    return reader.parquet(selected)
 
 
 def partition_names(target: Json, request: StageRequest) -> list[str]:

@@ -105,6 +105,8 @@ class CommitResult(Payload):
     :param timestamp: milliseconds since the epoch of the commit.
     :param auto_compaction: what auto compaction should compact now: ``version``, ``partitions``, ``numSmallFiles``,
         ``smallFileBytes``, ``minFileSize`` and ``maxFileSize``; ``None`` if the table does not ask for it, or nothing is due.
+    :param resolved: how winning commits that Delta's own rules would have called a conflict turned out not to be one
+        (``statistics``, ``keys``, ``rows``, ``moved``), to their versions, as in ``3-12,15``.
     """
 
     contract: int = CONTRACT
@@ -128,6 +130,7 @@ class CommitResult(Payload):
     num_bytes: int = 0
     partitions: tuple[dict, ...] = ()  # type: ignore[type-arg]
     auto_compaction: dict | None = None  # type: ignore[type-arg]
+    resolved: dict[str, str] = field(default_factory=dict)
 
     @property
     def committed_nothing(self) -> bool:
@@ -243,27 +246,11 @@ class ScanPlan(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReadSet(Payload):
-    """What a stage read; the commit checks it against concurrent commits.
-
-    :param predicates: Spark SQL, one for each read.
-    :param files: paths in the log of files that the stage read and rewrote.
-    :param whole_table: the whole table was read.
-    :param app_ids: application ids whose versions were read.
-    """
-
-    predicates: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    whole_table: bool = False
-    app_ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ManifestRef(Payload):
-    """A file of staged actions beside the staged files, if they are too many for XCom.
+    """A file of an attempt that holds what is too much for XCom.
 
     :param path: relative to the table root.
-    :param count: number of actions (lines).
+    :param count: number of items (lines).
     :param sha256: hex digest of its bytes.
     :param size: bytes.
     """
@@ -272,6 +259,55 @@ class ManifestRef(Payload):
     count: int
     sha256: str
     size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeyRead(Payload):
+    """Rows of the table that a stage read because they equal a row of its source in some columns, as a MERGE does.
+
+    Values are in JSON form: integers, text, booleans; dates as ``YYYY-MM-DD`` and decimals as text.
+
+    :param predicate: what else is true for the rows that were read; one of ``ReadSet.predicates``, which it makes narrower.
+    :param columns: columns of the table.
+    :param null_safe: for each column, whether null equals null (``<=>``) or nothing (``=``).
+    :param low: the source's least value of each column; null if it has none but nulls.
+    :param high: the greatest.
+    :param nulls: whether the source has nulls in each column.
+    :param rows: the source's values, a list for each row, distinct or not; ``None``: too many, or in ``file``.
+    :param file: a file that holds them, a JSON list on each line.
+    """
+
+    predicate: str
+    columns: tuple[str, ...]
+    null_safe: tuple[bool, ...]
+    low: tuple[Any, ...]
+    high: tuple[Any, ...]
+    nulls: tuple[bool, ...]
+    rows: tuple[tuple[Any, ...], ...] | None = None
+    file: ManifestRef | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadSet(Payload):
+    """What a stage read; the commit checks it against concurrent commits.
+
+    :param predicates: Spark SQL, one for each read.
+    :param files: paths in the log of files that the stage read and rewrote.
+    :param whole_table: the whole table was read.
+    :param app_ids: application ids whose versions were read.
+    :param marked: those predicates whose rows the stage has all marked in deletion vectors, and read no other for.
+    :param scanned: those predicates of which also rows count that the stage left alone, in files that are not listed: a MERGE that
+        inserts does so because a row is not there.
+    :param keys: narrower forms of some predicates.
+    """
+
+    predicates: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    whole_table: bool = False
+    app_ids: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
+    scanned: tuple[str, ...] = ()
+    keys: tuple[KeyRead, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

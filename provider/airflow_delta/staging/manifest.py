@@ -26,13 +26,17 @@ def manifest_ref(path: str, data: bytes, count: int) -> ManifestRef:
     return ManifestRef(path=path, count=count, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
 
 
-def check_manifest(ref: ManifestRef, data: bytes | None, *, table: str) -> list[bytes]:
-    """Return the lines of a manifest, checked against its reference.
+def check_manifest(
+    ref: ManifestRef, data: bytes | None, *, table: str, what: str = "manifest", lines_are: str = "actions"
+) -> list[bytes]:
+    """Return the lines of a manifest, or of another file with a line for each item, checked against its reference.
 
     :param data: its content, ``None`` if it is missing.
+    :param what: what the file is, for messages.
+    :param lines_are: what its lines are.
     :raises ManifestException: if it is missing, truncated or altered.
     """
-    where = f"The manifest {ref.path} of staged files for table {table}"
+    where = f"The {what} {ref.path} of staged files for table {table}"
     way_out = "Nothing was committed. Clear the stage that wrote it, so that it stages again."
     if data is None:
         raise ManifestException(f"{where} is missing. {way_out}", table=table)
@@ -42,7 +46,8 @@ def check_manifest(ref: ManifestRef, data: bytes | None, *, table: str) -> list[
         raise ManifestException(f"{where} was altered: its checksum is not the one its stage reported. {way_out}", table=table)
     lines = data.splitlines()
     if len(lines) != ref.count:
-        raise ManifestException(f"{where} holds {len(lines)} actions, but its stage reported {ref.count}. {way_out}", table=table)
+        found = f"{where} holds {len(lines)} {lines_are}, but its stage reported {ref.count}."
+        raise ManifestException(f"{found} {way_out}", table=table)
     return lines
 
 

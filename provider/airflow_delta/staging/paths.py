@@ -16,6 +16,7 @@ STAGING_DIRECTORY = "staged"
 """Directory of staged files, relative to the table root."""
 
 MANIFEST_NAME = "_manifest.json"
+KEYS_NAME = "keys.jsonl"
 REPORT_DIRECTORY = "_report"
 REQUEST_NAME = "request.json"
 SCAN_DIRECTORY = "_scans"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.masking import has_user_info, masked
 from airflow_delta.staging.contract import CONTRACT, Payload, ScanPlan
+from airflow_delta.staging.key_values import KeyValues
 from airflow_delta.staging.options import check_source, check_writer_options
 from airflow_delta.staging.rules import TableRules
 
@@ -98,6 +99,8 @@ class StageReport(Payload):
     :param schema_string: Spark's JSON form of the schema written: data and partition columns under their logical names.
     :param time_zone: time zone of timestamps in the names of partition directories, or
         :data:`airflow_delta.staging.zones.AS_IN_LOG`.
+    :param keys: what the rows of the source have in the columns that the table was searched by; ``None`` if all that a predicate
+        selects was read, or no column has values that can be compared elsewhere.
     :param answers: of an ``AUDIT``: JSON forms of :class:`~airflow_delta.staging.audit.SqlAnswer`.
     :param error_class: class name of the error if the stage failed.
     """
@@ -118,6 +121,7 @@ class StageReport(Payload):
     schema_string: str = ""
     partition_columns: tuple[str, ...] = ()
     time_zone: str = "UTC"
+    keys: KeyValues | None = None
     answers: tuple[dict, ...] = ()  # type: ignore[type-arg]
     error_class: str | None = None
     error_message: str | None = None

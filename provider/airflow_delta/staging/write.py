@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from airflow_delta.staging.arguments import Arguments
 from airflow_delta.staging.contract import Payload
+from airflow_delta.staging.merge import ComparedColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,7 @@ class WriteArguments(Arguments):
 
     :param replace_on: Spark SQL condition over rows ``t`` of the table and new rows ``s``; matching rows of the table are
         replaced.
+    :param keys: columns that the condition compares: of the table, and of the new rows as ``source``.
     :param parameters: ``operationParameters`` of the condition.
     :param optimize_write: bytes of shuffled rows per file of an optimised write.
     :param data_change: false if the table's rows stay the same and only move to other files.
@@ -36,6 +38,7 @@ class WriteArguments(Arguments):
 
     create: CreateArguments | None = None
     replace_on: str | None = None
+    keys: tuple[ComparedColumns, ...] = ()
     parameters: dict | None = None  # type: ignore[type-arg]
     optimize_write: int | None = None
     data_change: bool = True

@@ -16,6 +16,7 @@ from airflow_delta.staging.contract import CommitResult, Json, StagedWrite, Tran
 from airflow_delta.staging.options import check_writer_options
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.streaming.checkpoint import QUERY_ID, planned_at
+from airflow_delta.transaction.policy.conflict_detection import check_level
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +56,8 @@ class DeltaBatchSink:
     :param options: options of Spark's Parquet writer.
     :param spark_table_uri: URI of the table for Spark, if it differs from this process's.
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
+    :param conflict_detection: how closely a commit looks at what others committed since the version that its batch read:
+        ``delta``, ``statistics`` or ``rows``; see :class:`~airflow_delta.transaction.policy.policy.CommitPolicy`.
     :param max_restarts: how often a batch starts over on the newest version after a conflict with another commit.
     :param user_metadata: ``commitInfo.userMetadata`` of every commit.
     :param tags: ``commitInfo.tags`` of every commit.
@@ -81,6 +84,7 @@ class DeltaBatchSink:
         options: Mapping[str, str] | None = None,
         spark_table_uri: str | None = None,
         isolation_level: str | None = None,
+        conflict_detection: str = "rows",
         max_restarts: int = 0,
         user_metadata: str | None = None,
         tags: Mapping[str, str] | None = None,
@@ -113,6 +117,7 @@ class DeltaBatchSink:
         self._partition_by = tuple(partition_by)
         self._reads_table = reads_table
         self._isolation_level = isolation_level
+        self._conflict_detection = check_level(conflict_detection)
         self._max_restarts = max_restarts
         self._user_metadata = user_metadata
         self._tags = dict(tags or {})
@@ -138,6 +143,7 @@ class DeltaBatchSink:
         """Commit a micro-batch, unless the log holds it, and return its commit. Raises like a call of the sink."""
         from airflow_delta.commands.run_transaction import run_transaction
         from airflow_delta.log import DeltaLog
+        from airflow_delta.transaction import CommitPolicy
 
         query_id = self.query_id or _query_id(df, self.table)
         _check_types(df, self.table)
@@ -148,6 +154,7 @@ class DeltaBatchSink:
                 lambda handle: [self._stage(log, handle, df, query_id, batch_id)],
                 attempt=new_attempt(),
                 max_restarts=self._max_restarts,
+                policy=CommitPolicy(conflict_detection=self._conflict_detection),
                 tags=self._tags,
                 user_metadata=self._user_metadata,
                 app_id=query_id,

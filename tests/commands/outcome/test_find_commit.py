@@ -161,6 +161,24 @@ def test_a_try_finds_the_commit_of_another_try_of_its_chain(path: Path) -> None:
     assert own_after_conflict(log_of(path), "unknown", tries(2, 2)) is None
 
 
+@pytest.mark.parametrize(
+    ("tag", "resolved"),
+    [
+        ('{"rows":"7","statistics":"3-5"}', {"rows": "7", "statistics": "3-5"}),
+        ("{}", {}),
+        (None, {}),
+        ("of another writer", {}),
+        ('{"rows":7}', {}),
+    ],
+)
+def test_a_commit_that_is_found_tells_the_conflicts_that_it_resolved(path: Path, tag: str | None, resolved: object) -> None:
+    tags = {**tries(1, 2).tags, **({} if tag is None else {"airflow.conflictsResolved": tag})}
+    write_commit(path, 1, info(tags=tags), txn(APP, 0))
+    for found in (find_commit(log_of(path), app_id=APP), own_after_conflict(log_of(path), APP, tries(2, 2))):
+        assert found is not None
+        assert found.resolved == resolved
+
+
 def test_a_table_of_one_commit(tmp_path: Path) -> None:
     create_table(tmp_path / "t", info(tags=dict(tries(1, 2).tags)), txn(APP, 0))
     assert own_after_conflict(log_of(tmp_path / "t"), APP, tries(2, 2)).version == 0

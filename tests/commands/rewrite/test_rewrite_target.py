@@ -10,7 +10,7 @@ import pytest
 from airflow_delta.commands.files.rules import table_rules
 from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.commands.rewrite.update import is_repeatable, plan_update, resolve_assignments
-from airflow_delta.commands.rewrite.vectors import with_wide_bounds
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.exceptions import (
     AppendOnlyException,
     DeltaAnalysisException,

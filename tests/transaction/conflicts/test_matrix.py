@@ -1,4 +1,4 @@
-"""The write-conflict matrix, every cell at both isolation levels that a table can have."""
+"""The write-conflict matrix at level ``delta``, every cell at both isolation levels that a table can have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from airflow_delta.transaction import Operation
+from airflow_delta.transaction import CommitPolicy, Operation
 from transaction.harness import Table, add, metadata
 from transaction.matrix import (
     COLUMNS,
@@ -49,7 +49,7 @@ CELLS = [
 @pytest.mark.parametrize(("loser", "winner", "level", "letter"), CELLS)
 def test_cell(tmp_path: Path, loser: Loser, winner: str, level: str, letter: str) -> None:
     table = start(tmp_path, level)
-    transaction = table.open().start_transaction()
+    transaction = table.open().start_transaction(policy=CommitPolicy(conflict_detection="delta"))
     actions, operation = loser(transaction, level)
     version = win(table, winner, level)
     if letter == "-":

@@ -12,7 +12,7 @@ from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.commands.rewrite.collect_rewrite import Rewritten, collect_rewrite
 from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.staging.contract import StagedWrite
-from airflow_delta.staging.merge import INSERTED, SCRATCH
+from airflow_delta.staging.merge import INSERTED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, SCRATCH, ComparedColumns, MergeArguments
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
@@ -24,16 +24,19 @@ logger = logging.getLogger(__name__)
 def collect_merge(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
     """Turn what one attempt of a MERGE has written into staged actions.
 
-    :raises StagingException: if the report is of another attempt, or does not fit what was planned.
+    :raises StagingException: if the report is of another attempt, or does not fit what was planned or the table.
     :raises StagedFileException: if a file cannot be read as Parquet.
     :raises InvariantViolationException: if a NOT NULL column holds a null.
     """
     inserted_into = tuple(f"{request.directory}/{name}/" for name in report.directories if name.endswith(INSERTED))
-    staged = collect_rewrite(stage, request, report, metrics=partial(merge_metrics, inserted_into))
+    staged = collect_rewrite(
+        stage, request, report, metrics=partial(merge_metrics, inserted_into), compared=_compared(MergeArguments.of(request))
+    )
     _clean_up(stage.log, request)
     copied = staged.metrics["numTargetRowsCopied"]
     rows = staged.metrics["numOutputRows"] - copied
-    return replace(staged, num_records=rows, num_copied_records=copied)
+    reads = replace(staged.reads, scanned=staged.reads.predicates[:1]) if _inserts(request) else staged.reads
+    return replace(staged, num_records=rows, num_copied_records=copied, reads=reads)
 
 
 def merge_metrics(inserted_into: tuple[str, ...], rewritten: Rewritten, report: StageReport) -> Mapping[str, int]:
@@ -57,6 +60,17 @@ def merge_metrics(inserted_into: tuple[str, ...], rewritten: Rewritten, report: 
         "numTargetDeletionVectorsRemoved": rewritten.marked.removed,
         "numTargetDeletionVectorsUpdated": rewritten.marked.updated,
     }
+
+
+def _inserts(request: StageRequest) -> bool:
+    """Return whether a MERGE adds source rows because no row of the table matches: every row that does has been read."""
+    return any(clause.kind == NOT_MATCHED for clause in MergeArguments.of(request).clauses)
+
+
+def _compared(arguments: MergeArguments) -> tuple[ComparedColumns, ...]:
+    """Return the columns in which the rows that a MERGE reads equal a row of its source."""
+    whole = any(clause.kind == NOT_MATCHED_BY_SOURCE for clause in arguments.clauses)
+    return () if whole else arguments.keys
 
 
 def _clean_up(log: DeltaLog, request: StageRequest) -> None:

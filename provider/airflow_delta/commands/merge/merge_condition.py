@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_delta.commands.stage.compared_columns import Sides, conjuncts
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
-from airflow_delta.log.expressions.text import split, tokens_of, tree_of
+from airflow_delta.log.expressions.text import tokens_of, tree_of
 from airflow_delta.staging.merge import ComparedColumns
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 class MergeCondition:
     """A condition over a row of the table and a row of the source.
 
-    A column without an alias is the table's if the table has it; if the source has it too, Spark refuses it as ambiguous.
-
     :param text: Spark SQL.
     :raises DeltaAnalysisException: if it is not valid Spark SQL, or not a condition that a MERGE can have.
     """
@@ -26,11 +25,10 @@ class MergeCondition:
     def __init__(self, text: str, schema: StructType, target_alias: str, source_alias: str, *, table: str) -> None:
         from sqlglot.errors import SqlglotError
 
-        self._schema = schema
-        self._target, self._source = target_alias.lower(), source_alias.lower()
+        self._sides = Sides(schema, target_alias.lower(), source_alias.lower())
         try:
             check_expression(text, table=table, repeatable=True)
-            self.conjuncts = list(_conjuncts(text))
+            self.conjuncts = list(conjuncts(text))
         except SqlglotError as error:
             raise refused(table, f"{text!r} is not valid Spark SQL: {first_line(error)}") from error
 
@@ -44,7 +42,7 @@ class MergeCondition:
             columns = list(self._columns(text))
             if any(side != "target" for side, _ in columns):
                 continue
-            alone = _without_alias(text, self._target)
+            alone = _without_alias(text, self._sides.target)
             try:
                 predicate = parse(alone)
             except PredicateException:  # the whole table is read, and Spark reports the error
@@ -57,37 +55,13 @@ class MergeCondition:
 
     def compared(self) -> list[ComparedColumns]:
         """Return the columns that are equal in rows that match."""
-        from sqlglot import exp
-
-        found = []
-        for text in self.conjuncts:
-            node: Any = _unwrapped(tree_of(text))
-            if not isinstance(node, exp.EQ | exp.NullSafeEQ):
-                continue
-            sides = [_unwrapped(node.this), _unwrapped(node.expression)]
-            if not all(isinstance(side, exp.Column) for side in sides):
-                continue
-            by_side = {self._side(side)[0]: self._side(side)[1] for side in sides}
-            names = by_side.get("target", [])
-            field = self._schema.find(names[0]) if len(names) == 1 else None
-            if field is None or "source" not in by_side:
-                continue
-            source = ".".join(_quoted(name) for name in by_side["source"])
-            found.append(ComparedColumns(column=field.name, source=source, null_safe=isinstance(node, exp.NullSafeEQ)))
-        return found
+        return self._sides.compared(self.conjuncts)
 
     def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
         from sqlglot import exp
 
         for column in tree_of(text).find_all(exp.Column):
-            yield self._side(column)
-
-    def _side(self, column: Any) -> tuple[str, list[str]]:
-        """Return the side of a column, and its names without the alias."""
-        names = [part.name for part in column.parts]
-        if len(names) > 1 and names[0].lower() in (self._target, self._source):
-            return ("target" if names[0].lower() == self._target else "source"), names[1:]
-        return ("target" if self._schema.find(names[0]) is not None else "source"), names
+            yield self._sides.of(column)
 
 
 def check_expression(text: str, *, table: str, repeatable: bool = False) -> None:
@@ -127,23 +101,6 @@ def first_line(error: Exception) -> str:
     return str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
 
 
-def _conjuncts(text: str) -> Iterator[str]:
-    pieces = split(text)
-    if pieces is None or pieces[0] != "AND":
-        yield text
-        return
-    for part in pieces[1]:
-        yield from _conjuncts(part)
-
-
-def _unwrapped(node: Any) -> Any:
-    from sqlglot import exp
-
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node
-
-
 def _without_alias(text: str, alias: str) -> str:
     """Return the text with ``alias.column`` as ``column``, otherwise unchanged."""
     tokens = tokens_of(text)
@@ -153,7 +110,3 @@ def _without_alias(text: str, alias: str) -> str:
         if token.text.lower() == alias and dot.token_type.name == "DOT" and not after_dot:
             text = text[: token.start] + text[dot.end + 1 :]
     return text
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

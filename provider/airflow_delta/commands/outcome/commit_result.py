@@ -11,6 +11,7 @@ from airflow_delta.exceptions import CommitStateUnknownException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.decode import Commit
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
+from airflow_delta.transaction.policy.conflict_detection import resolved_by
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
@@ -58,6 +59,7 @@ def result_of_transaction(
         num_removed_files=num_removed_files,
         num_records=num_records,
         auto_compaction=auto_compaction,
+        resolved=dict(outcome.resolved),
     )
 
 
@@ -96,6 +98,7 @@ def result_of_commit(log: DeltaLog, commit: Commit, *, app_id: str | None, commi
         timestamp=integer(info.get("timestamp"), 0) or None,
         num_removed_files=len(commit.removes),
         num_records=_records(info.get("operationMetrics") or {}, commit.adds),
+        resolved=resolved_by(info.get("tags")),
     )
 
 

@@ -20,6 +20,7 @@ from airflow_delta.commands.stage.view import view_of
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import (
+    KEYS_NAME,
     REPORT_DIRECTORY,
     REQUEST_NAME,
     SCAN_DIRECTORY,
@@ -145,6 +146,8 @@ def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedW
         paths = [write.manifest.path for write in writes if write.manifest is not None]
         for write in writes:
             directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
+            if any(key.file is not None for key in write.reads.keys):
+                paths.append(f"{directory}/{KEYS_NAME}")
             if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:
                 paths.append(f"{directory}/{REQUEST_NAME}")
                 log.store.delete_tree(f"{directory}/{REPORT_DIRECTORY}")

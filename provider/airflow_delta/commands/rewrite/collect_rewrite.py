@@ -5,17 +5,19 @@ Delta's counterparts are ``DeleteCommand`` and ``UpdateCommand`` with ``DMLWithD
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_delta.commands.files.adds import DataFiles, Footers
 from airflow_delta.commands.rewrite.vectors import MarkedFiles, mark_rows
+from airflow_delta.commands.stage.key_reads import key_reads, read_predicate
 from airflow_delta.commands.stage.rewritten_files import rewritten_files
 from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.staging.arguments import RewriteArguments
 from airflow_delta.staging.contract import ReadSet, StagedWrite
+from airflow_delta.staging.merge import ComparedColumns
 from airflow_delta.staging.report import StageReport, StageRequest
 
 
@@ -76,12 +78,14 @@ def collect_rewrite(
     report: StageReport,
     *,
     metrics: Metrics = row_metrics,
+    compared: Sequence[ComparedColumns] = (),
 ) -> StagedWrite:
     """Turn what one attempt of a rewrite has written into staged actions, in the worker, after Spark.
 
     Touched files are removed; with deletion vectors, files with remaining rows stay and get the rows marked.
 
     :param metrics: returns ``operationMetrics`` beside the metrics of the report.
+    :param compared: columns in which the rows that were read equal a row of the source.
     :raises StagingException: if the report is of another attempt, or does not fit what was planned.
     :raises StagedFileException: if the files are not those that Spark says it wrote, or a file cannot be read as Parquet.
     :raises InvariantViolationException: if a NOT NULL column holds a null.
@@ -118,7 +122,7 @@ def collect_rewrite(
         schema_string=report.schema_string,
         merge_schema=request.merge_schema,
         partition_columns=report.partition_columns,
-        reads=_reads(request, report),
+        reads=_reads(stage, request, report, compared),
     )
 
 
@@ -141,14 +145,21 @@ def _data_files(stage: StageView, request: StageRequest, report: StageReport) ->
     return found[0], found[1], found[2]
 
 
-def _reads(request: StageRequest, report: StageReport) -> ReadSet:
+def _reads(stage: StageView, request: StageRequest, report: StageReport, compared: Sequence[ComparedColumns]) -> ReadSet:
     """Return what the stage depends on: the predicate that its files were planned for, and the files that it touched.
 
     Files without matching rows may go: what others add where the predicate matches is a conflict anyway.
     """
-    predicates = [request.rewrite.predicate or "true"] if request.rewrite is not None else []
-    files = list(report.rewritten_files)
+    predicates, files = [read_predicate(request)], list(report.rewritten_files)
+    # Spark has marked each row that the condition selects, or its file goes: `Rewrite.marked`.
+    marked = request.deletion_vectors and request.predicate == predicates[0]
     if request.scan is not None:  # the source reads the table too
         predicates.append(request.scan.predicate or "true")
         files += [file.path for file in request.scan.files]
-    return ReadSet(predicates=tuple(dict.fromkeys(predicates)), files=tuple(dict.fromkeys(files)))
+        marked = marked and predicates[0] != predicates[1]
+    return ReadSet(
+        predicates=tuple(dict.fromkeys(predicates)),
+        files=tuple(dict.fromkeys(files)),
+        marked=(predicates[0],) if marked else (),
+        keys=key_reads(stage, request, report, compared),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from airflow_delta.commands.files.written import check_files, check_rows
 from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.log.storage.factory import sibling
 from airflow_delta.spark.plan_files import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.staging.contract import TransactionHandle
@@ -98,31 +98,6 @@ def mark_rows(stage: StageView, request: StageRequest, report: StageReport, file
     marked.removes += [file.remove(0) for file in whole]
     marked.removed += sum(file.deletion_vector is not None for file in whole)
     return marked
-
-
-def with_wide_bounds(stats: str | None, before: object | None = None) -> str:
-    """Return statistics whose bounds may be wider than the remaining rows (``tightBounds`` false).
-
-    A column of only nulls has as many nulls as the file has rows, whatever a deletion vector marks; other null counts stay and
-    tell readers nothing (Delta protocol, "Per-file Statistics").
-
-    :param before: the deletion vector that exact statistics took into account.
-    """
-    parts = msgspec.json.decode(stats or "{}", type=dict[str, msgspec.Raw])  # values keep their digits
-    was_tight = bytes(parts.get("tightBounds", b"true")) != b"false"
-    cardinality = getattr(before, "cardinality", 0)
-    if was_tight and cardinality and "nullCount" in parts:
-        total = int(bytes(parts["numRecords"]))
-        nulls = _all_null(json.loads(bytes(parts["nullCount"])), total - cardinality, total)
-        parts["nullCount"] = msgspec.Raw(json.dumps(nulls, separators=(",", ":"), ensure_ascii=False).encode())
-    parts["tightBounds"] = msgspec.Raw(b"false")
-    return msgspec.json.encode(parts).decode()
-
-
-def _all_null(value: object, live: int, total: int) -> object:
-    if isinstance(value, dict):
-        return {name: _all_null(item, live, total) for name, item in value.items()}
-    return total if value == live else value
 
 
 def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) -> dict[str, BitMap64]:

@@ -21,9 +21,9 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import KeyRead, ManifestRef, StagedWrite, TransactionHandle
 from airflow_delta.staging.manifest import check_manifest
-from airflow_delta.staging.paths import MANIFEST_NAME, attempt_directory, transaction_directory
+from airflow_delta.staging.paths import KEYS_NAME, MANIFEST_NAME, attempt_directory, transaction_directory
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -42,6 +42,7 @@ class _Line(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Line)
+_row_decoder = msgspec.json.Decoder(list[Any])
 
 
 @dataclass(slots=True)
@@ -141,20 +142,54 @@ def _lines(log: DeltaLog, handle: TransactionHandle, write: StagedWrite) -> list
     try:
         if write.manifest is None:
             return msgspec.convert(list(write.actions), list[_Line])
-        own = f"{attempt_directory(handle.transaction_id, write.stage, write.attempt)}/{MANIFEST_NAME}"
-        if write.manifest.path != own:
-            raise ManifestException(
-                f"The manifest {write.manifest.path} of stage {write.stage} of table {log.uri} is not that of its attempt "
-                f"({own}). Nothing is committed. Clear the stage.",
-                table=log.uri,
-            )
-        try:
-            data = log.store.read(write.manifest.path)
-        except FileNotFoundError:
-            data = None
+        data = _own_file(log, handle, write, write.manifest, MANIFEST_NAME, "manifest")
         return [_decoder.decode(line) for line in check_manifest(write.manifest, data, table=log.uri)]
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise not_staged(handle, write, f"an action is malformed ({error})") from error
+
+
+def load_key_rows(log: DeltaLog, handle: TransactionHandle, write: StagedWrite, key: KeyRead) -> list[list[Any]] | None:
+    """Return the values that a stage looked for, from the payload or its file; ``None`` if they were too many to list.
+
+    :param key: one of ``write.reads.keys``.
+    :raises ManifestException: if the file is missing, truncated or altered.
+    :raises StagingException: if the values do not fit the columns in number, or one is neither an integer nor text nor a boolean.
+    """
+    rows: Any = key.rows
+    if key.file is not None:
+        data = _own_file(log, handle, write, key.file, KEYS_NAME, "key file")
+        lines = check_manifest(key.file, data, table=log.uri, what="key file", lines_are="rows")
+        try:
+            rows = [_row_decoder.decode(line) for line in lines]
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise not_staged(handle, write, f"a row of key values is malformed ({error})") from error
+    given = [key.null_safe, key.low, key.high, key.nulls, *(rows or ())]
+    for values in given:
+        if not isinstance(values, list | tuple) or len(values) != len(key.columns):
+            raise not_staged(handle, write, f"{values!r} has not a value for each of {', '.join(key.columns)}")
+        if not all(value is None or isinstance(value, int | str) for value in values):
+            raise not_staged(handle, write, f"{values!r} has values that no key column can have")
+    return None if rows is None else [list(row) for row in rows]
+
+
+def _own_file(
+    log: DeltaLog, handle: TransactionHandle, write: StagedWrite, ref: ManifestRef, name: str, what: str
+) -> bytes | None:
+    """Return the content of a file of the attempt, ``None`` if it is missing.
+
+    :raises ManifestException: if it is the file of another one.
+    """
+    own = f"{attempt_directory(handle.transaction_id, write.stage, write.attempt)}/{name}"
+    if ref.path != own:
+        raise ManifestException(
+            f"The {what} {ref.path} of stage {write.stage} of table {log.uri} is not that of its attempt "
+            f"({own}). Nothing is committed. Clear the stage.",
+            table=log.uri,
+        )
+    try:
+        return log.store.read(ref.path)
+    except FileNotFoundError:
+        return None
 
 
 def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]) -> None:

@@ -10,6 +10,7 @@ from airflow_delta.commands.begin.replace_rerun import files_to_replace
 from airflow_delta.commands.stage.after import FileKey, file_key, stage_id
 from airflow_delta.commands.stage.data_change import check_dropped
 from airflow_delta.commands.stage.load import StageActions
+from airflow_delta.commands.stage.read_keys import key_set
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
@@ -136,17 +137,19 @@ def _record_reads(view: TransactionView, txn: OptimisticTransaction, stage: Stag
     reads = stage.write.reads
     if reads.whole_table:
         txn.filter_files(columns=["path"])
-        txn.read_whole_table()
+        txn.read_whole_table(rows=True)
     rewrites = stage.write.mode == "rewrite"
     own = stage.write.replace_where if stage.write.mode == "overwrite" else None
-    for predicate in reads.predicates:
+    for text in reads.predicates:
+        predicate = view.predicate_of(stage, text)
         # A rewrite lists the files that it depends on; others that it looked at had no matching rows.
-        if rewrites or (predicate == own and stage.removes):
-            txn.track_read_predicates(view.predicate_of(stage, predicate))
+        if rewrites or (text == own and stage.removes):
+            keys, marked, scanned = key_set(view, stage, text), text in reads.marked, text in reads.scanned
+            txn.track_read_predicates(predicate, keys=keys, marked=marked, scanned=scanned)
         else:
-            txn.filter_files(view.predicate_of(stage, predicate), columns=["path"])
+            txn.filter_files(predicate, columns=["path"])
     if reads.files:
-        txn.track_files_read(reads.files)
+        txn.track_files_read(reads.files, whole=not (reads.predicates or reads.whole_table))
     if reads.app_ids:
         txn.track_app_ids(*reads.app_ids)
 

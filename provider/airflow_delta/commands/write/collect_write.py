@@ -14,6 +14,7 @@ from airflow_delta.commands.definition.create import as_defined, define_table
 from airflow_delta.commands.files.adds import DataFiles, Footers
 from airflow_delta.commands.files.rules import check_finished_files, table_rules
 from airflow_delta.commands.stage.data_change import check_replacement, refuse_untold
+from airflow_delta.commands.stage.key_reads import key_reads
 from airflow_delta.commands.stage.plan_create import defining
 from airflow_delta.commands.stage.rewritten_files import rewritten_files
 from airflow_delta.commands.stage.scan import undecided_files, zone_needed
@@ -106,7 +107,7 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
             "merge_schema": request.merge_schema,
             "overwrite_schema": request.overwrite_schema,
             "partition_columns": report.partition_columns,
-            "reads": _reads(request, report, removes),
+            "reads": _reads(stage, request, report, removes),
             "data_change": arguments.data_change,
             "identity_high_water_marks": new.marks,
             **written,
@@ -114,8 +115,12 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
     )
 
 
-def _reads(request: StageRequest, report: StageReport, removes: Sequence[RemoveFile]) -> ReadSet:
-    """Return what the stage depends on: what it may have read, and the files that it rewrote."""
+def _reads(stage: StageView, request: StageRequest, report: StageReport, removes: Sequence[RemoveFile]) -> ReadSet:
+    """Return what the stage depends on: what it may have read, and the files that it rewrote.
+
+    Rows that ``replace_on`` replaces may be anywhere in the table. If all of them equal a new row in some columns, its key values
+    make that narrower: then the table is also read by the predicate that these are of.
+    """
     predicates: tuple[str, ...] = ()
     whole_table = False
     if request.scan is not None:
@@ -124,7 +129,9 @@ def _reads(request: StageRequest, report: StageReport, removes: Sequence[RemoveF
     if request.rewrite is None:
         return ReadSet(predicates=predicates, whole_table=whole_table)
     if request.replace_where is None:
-        return ReadSet(predicates=predicates, files=tuple(remove.path for remove in removes), whole_table=True)
+        keys = key_reads(stage, request, report, WriteArguments.of(request).keys)
+        predicates += tuple(key.predicate for key in keys)
+        return ReadSet(predicates=predicates, files=tuple(remove.path for remove in removes), whole_table=True, keys=keys)
     return ReadSet(predicates=(*predicates, request.replace_where), files=report.rewritten_files, whole_table=whole_table)
 
 

@@ -93,6 +93,7 @@ def plan_stage(
     arguments = WriteArguments(
         create=created,
         replace_on=replaced.condition,
+        keys=replaced.keys,
         parameters=replaced.parameters,
         optimize_write=optimized_file_size(stage.target, optimize_write),
         data_change=data_change,

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_delta.commands.stage.compared_columns import Sides, conjuncts, quoted
 from airflow_delta.commands.stage.plan_create import check_create
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException
 from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.staging.contract import Json, TransactionHandle
+from airflow_delta.staging.merge import ComparedColumns
 from airflow_delta.staging.write import CreateArguments
 
 if TYPE_CHECKING:
@@ -76,11 +78,13 @@ class Replacement:
     """Which rows of the table an overwrite with ``replace_on`` or ``replace_using`` replaces.
 
     :param condition: for Spark; ``None``: the write has no such option.
+    :param keys: columns that are equal in rows for which it is true.
     :param parameters: as ``operationParameters`` record it.
     """
 
     condition: str | None = None
     parameters: Json | None = None
+    keys: tuple[ComparedColumns, ...] = ()
 
 
 def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, fits: bool) -> Replacement:
@@ -109,7 +113,9 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
         from airflow_delta.commands.write.repeatable import at_one_instant
 
         _check_repeatable(handle, on)
-        return Replacement(at_one_instant(on, time.time_ns() // 1000, view.schema), {"replaceOnCond": on})
+        condition = at_one_instant(on, time.time_ns() // 1000, view.schema)
+        keys = tuple(Sides(view.schema, "t", "s").compared(conjuncts(on)))
+        return Replacement(condition, {"replaceOnCond": on}, keys)
     unknown = [name for name in using if view.schema.find(name) is None] if handle.schema_string is not None else []
     if unknown:
         raise DeltaIllegalArgumentException(
@@ -118,8 +124,10 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
             table=handle.table,
             version=handle.read_version,
         )
-    quoted = ["`" + name.replace("`", "``") + "`" for name in using]
-    return Replacement(" AND ".join(f"t.{name} = s.{name}" for name in quoted), {"replaceUsingCols": list(using)})
+    condition = " AND ".join(f"t.{name} = s.{name}" for name in map(quoted, using))
+    found = [field for name in using if (field := view.schema.find(name)) is not None]
+    keys = tuple(ComparedColumns(column=field.name, source=quoted(field.name), null_safe=False) for field in found)
+    return Replacement(condition, {"replaceUsingCols": list(using)}, keys)
 
 
 def _check_repeatable(handle: TransactionHandle, condition: str) -> None:

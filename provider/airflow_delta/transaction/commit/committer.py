@@ -20,6 +20,8 @@ from airflow_delta.transaction.commit.stats import CommitStats
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
+from airflow_delta.transaction.conflicts.resolution import Resolution
+from airflow_delta.transaction.policy.conflict_detection import resolved_by
 from airflow_delta.transaction.policy.events import record_event
 from airflow_delta.transaction.policy.policy import CommitOutcome, CommitPolicy
 from airflow_delta.transaction.prepare import in_commit_timestamps
@@ -240,7 +242,8 @@ class Committer:
         """Put the log entry, and bring the log up to date with it."""
         current = self._current(prepared, info, level)
         entry = Entry(self.txn_id, self._read_version, current.encode(), len(prepared.actions) + 1, level.value, may_retry)
-        loop = CommitLoop(self.log, entry, ConflictChecker(current, self._commit_time), self.policy, self.observer)
+        checker = ConflictChecker(current, self._commit_time, self._resolution(current))
+        loop = CommitLoop(self.log, entry, checker, self.policy, self.observer)
         with lock_commit_if_enabled(self.log.store, self.policy):
             landed = loop.run()
             info, actions = loop.committed(landed)
@@ -252,11 +255,13 @@ class Committer:
                 commit_info=info,
                 timestamp=info.timestamp or 0,
                 elapsed=loop.elapsed,
+                resolved=resolved_by(info.tags),
             )
             self._committed_metadata = current.metadata
             record_commit(landed.version)
             self.observer.committed(landed.version)
             self.log.update_after_commit(landed.version, landed.commits)
+        self._record_resolved(outcome)
         if CommitStats.enabled():
             CommitStats.of(
                 outcome,
@@ -270,6 +275,16 @@ class Committer:
                 checkpoint_attempt=self.needs_checkpoint or not may_retry,
             ).record(self.log.uri)
         return Committed(outcome, prepared, [info, *actions])
+
+    def _resolution(self, current: CurrentTransaction) -> Resolution | None:
+        level = self.policy.conflict_detection
+        return None if level == "delta" else Resolution(current, level, self.log.store, self.policy.conflict_read_limit)
+
+    def _record_resolved(self, outcome: CommitOutcome) -> None:
+        """Record which winners turned out not to conflict (``delta.commit.resolved``, ours)."""
+        if outcome.resolved:
+            data = {"txnId": self.txn_id, "version": outcome.version, "how": dict(outcome.resolved)}
+            record_event("delta.commit.resolved", self.log.uri, data, level=logging.INFO)
 
     def _current(self, prepared: PreparedCommit, info: CommitInfo, level: IsolationLevel) -> CurrentTransaction:
         read = prepared.read

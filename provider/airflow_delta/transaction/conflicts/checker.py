@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from airflow_delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
     ConcurrentTransactionException,
     DeltaConcurrentModificationException,
     DeltaIllegalStateException,
@@ -21,9 +18,11 @@ from airflow_delta.log.actions.actions import AddFile, Metadata, Protocol, Remov
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.domains import check_domains
-from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, keep_apart, partition_hint
+from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict
+from airflow_delta.transaction.conflicts.file_conflicts import BACKFILLS, FileConflicts
 from airflow_delta.transaction.conflicts.metadata import check_metadata
 from airflow_delta.transaction.conflicts.protocol import check_own_drop, check_protocol
+from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.winning_commit import (
     ADD_KEY,
     DOMAIN_KEY,
@@ -38,40 +37,41 @@ from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 __all__ = ["ConflictChecker", "CurrentTransaction"]
 
-_BACKFILLS = (row_tracking.BACKFILL, row_tracking.UNBACKFILL)
-
 
 class ConflictChecker:
     """Checks winning commits against one transaction.
 
     :param modification_time: returns the time of a winner's file in milliseconds, for a winner without a timestamp of its own.
+    :param resolution: decides by bounds and rows what partition values and paths leave as a conflict; ``None``: they decide.
     """
 
-    def __init__(self, current: CurrentTransaction, modification_time: Callable[[int], int]) -> None:
+    def __init__(
+        self, current: CurrentTransaction, modification_time: Callable[[int], int], resolution: Resolution | None = None
+    ) -> None:
         self.current = current
         self._modification_time = modification_time
-        self._is_backfill = current.operation in _BACKFILLS
+        self._resolution = resolution
+        self._files = FileConflicts(current, resolution)
+        self._is_backfill = current.operation in BACKFILLS
         self._checks_adds = (
             not current.is_blind_append
             and not self._is_backfill
             and current.isolation_level is not IsolationLevel.SNAPSHOT_ISOLATION
         )
-        self._batch: Sequence[WinningCommit] = ()
-        self._read_and_removed: set[str] | None = None
         self._look_at_actions()
 
     def _look_at_actions(self) -> None:
         actions = self._seen = self.current.own_actions
         self._has_metadata = any(isinstance(action, Metadata) for action in actions)
         self._has_protocol = any(isinstance(action, Protocol) for action in actions)
-        self._removes = {action.path: action for action in actions if isinstance(action, RemoveFile)}
+        removes = {action.path: action.partition_values for action in actions if isinstance(action, RemoveFile)}
+        self._files.look(removes)
         reads = self.current.reads
-        self._checks_removes = reads.has_files or reads.whole_table or bool(self._removes)
+        self._checks_removes = reads.has_files or reads.whole_table or bool(removes)
 
     def begin(self, winners: Sequence[WinningCommit]) -> None:
         """Begin a batch of winners, so that the files that were read are searched once for all of them."""
-        self._batch = winners
-        self._read_and_removed = None
+        self._files.begin(winners)
 
     def check(self, winner: WinningCommit) -> None:
         """Check one winning commit of the batch; call once for each, in ascending order.
@@ -94,9 +94,10 @@ class ConflictChecker:
         if row_tracking.is_supported(self.current.protocol):
             self._fold_row_tracking(winner)
         if self._checks_adds and winner.may_hold(ADD_KEY):
-            self._check_added(winner)
+            self._files.check_added(winner)
         if self._checks_removes and winner.may_hold(REMOVE_KEY):
-            self._check_removed(winner)
+            self._files.check_removed(winner)
+        self._files.note_added(winner)
         if in_commit_timestamps.is_enabled(self.current.metadata):
             self._fold_timestamp(winner)
         if changes_table and (winner.protocol is not None or winner.metadata):
@@ -112,8 +113,11 @@ class ConflictChecker:
         :raises DeltaIllegalStateException: if what it would write now is no longer valid.
         """
         current = self.current
-        seen = current.actions
-        changed = current.rebase(version)
+        seen, info = current.actions, current.commit_info
+        if self._resolution is not None:
+            self._resolution.apply()
+            self._look_at_actions()
+        changed = current.rebase(version) or current.commit_info is not info
         if current.actions is not seen:
             current.validate(current.actions)
         return changed
@@ -124,9 +128,8 @@ class ConflictChecker:
         winner: WinningCommit,
         what: str,
         advice: str = BEGIN_AGAIN,
-        partition: dict[str, str | None] | None = None,
     ) -> DeltaConcurrentModificationException:
-        return conflict(kind, winner, what, advice, current=self.current, partition=partition)
+        return conflict(kind, winner, what, advice, current=self.current)
 
     def _check_app_ids(self, winner: WinningCommit) -> None:
         common = sorted(self.current.reads.app_ids.intersection(winner.app_ids))
@@ -183,73 +186,3 @@ class ConflictChecker:
         if own is None:  # a winner has enabled timestamps
             own = current.commit_info.timestamp or 0
         current.in_commit_timestamp = in_commit_timestamps.rebase(own, winning)
-
-    # -- files -----------------------------------------------------------------------------------------------------------------
-
-    def _check_added(self, winner: WinningCommit) -> None:
-        current = self.current
-        if current.isolation_level is IsolationLevel.WRITE_SERIALIZABLE and not self._has_metadata and winner.is_blind_append:
-            return
-        for _path, values in winner.added:
-            if self._should_have_read(values):
-                if winner.operation in _BACKFILLS:
-                    return
-                hint = partition_hint(values, current)
-                where = f"the partition {hint}" if hint else "the table"
-                raise self._fail(
-                    ConcurrentAppendException,
-                    winner,
-                    f"Files were added to {where} by a concurrent update, and this transaction should have read them (it read "
-                    f"{current.reads.describe()})",
-                    f"{BEGIN_AGAIN}\n{keep_apart(current)}",
-                    partition=values,
-                )
-
-    def _should_have_read(self, partition_values: dict[str, str | None]) -> bool:
-        reads = self.current.reads
-        if reads.whole_table or not self.current.partition_columns:
-            return True
-        return any(predicate.covers(partition_values) for predicate in reads.predicates.values())
-
-    def _check_removed(self, winner: WinningCommit) -> None:
-        removed = winner.removed
-        if not removed:
-            return
-        current = self.current
-        values_of = dict(removed)
-        read = self._read_files_removed_by_batch().intersection(values_of) - current.forgotten
-        if read or current.reads.whole_table:
-            path = min(read) if read else None
-            values = self._values_of(path, values_of) if path is not None else {}
-            hint = partition_hint(values, current)
-            what = (
-                f"A file in the partition {hint} that this transaction read ({path}) was removed by a concurrent update"
-                if hint
-                else f"A file that this transaction read ({path or 'it read the whole table'}) was removed by a concurrent update"
-            )
-            raise self._fail(
-                ConcurrentDeleteReadException, winner, what, f"{BEGIN_AGAIN}\n{keep_apart(current)}", partition=values
-            )
-        both = min(self._removes.keys() & values_of.keys(), default=None)
-        if both is not None:
-            values = self._values_of(both, values_of)
-            hint = partition_hint(values, current)
-            where = f" in the partition {hint}" if hint else ""
-            raise self._fail(
-                ConcurrentDeleteDeleteException,
-                winner,
-                f"A file{where} that this transaction removes ({both}) was removed by a concurrent update",
-                f"{BEGIN_AGAIN}\n{keep_apart(current)}",
-                partition=values,
-            )
-
-    def _values_of(self, path: str, winners: dict[str, dict[str, str | None]]) -> dict[str, str | None]:
-        """Return the partition of a file as this transaction knows it, else as the winner has it, which may be empty."""
-        own = self._removes.get(path)
-        return (own.partition_values if own is not None else None) or winners[path]
-
-    def _read_files_removed_by_batch(self) -> set[str]:
-        if self._read_and_removed is None:
-            paths = {path for winner in self._batch if winner.may_hold(REMOVE_KEY) for path, _values in winner.removed}
-            self._read_and_removed = self.current.reads.read_among(list(paths))
-        return self._read_and_removed

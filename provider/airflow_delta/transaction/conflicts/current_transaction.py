@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ class CurrentTransaction:
     :param snapshot_at: returns the table at a winning version; called only by a commit that drops a feature.
     :param validate: checks the actions against each other, as when the commit was prepared; raises an error if they are wrong.
     :ivar forgotten: paths of files that were read and whose removal by others is already dealt with.
+    :ivar files_of_others: paths of files among its actions whose row ids and versions winners have set.
     """
 
     table: str
@@ -54,6 +55,7 @@ class CurrentTransaction:
     winning_high_water_mark: int | None = field(default=None, init=False)
     in_commit_timestamp: int | None = field(default=None, init=False)
     forgotten: set[str] = field(default_factory=set, init=False)
+    files_of_others: set[str] = field(default_factory=set, init=False)
     _own: Sequence[Action] = field(init=False)
     """The actions before row ids, timestamps and versions were updated."""
 
@@ -78,6 +80,15 @@ class CurrentTransaction:
         """Set a tag of ``commitInfo``."""
         tags = {**(self.commit_info.tags or {}), name: value}
         self.commit_info = msgspec.structs.replace(self.commit_info, tags=tags)
+
+    def count_again(self, counted: Callable[[Mapping[str, str] | None], dict[str, str] | None]) -> None:
+        """Change ``operationMetrics``.
+
+        :param counted: returns the metrics as they should be, ``None`` if they are right.
+        """
+        metrics = counted(self.commit_info.operation_metrics)
+        if metrics is not None:
+            self.commit_info = msgspec.structs.replace(self.commit_info, operation_metrics=metrics)
 
     def encode(self) -> bytes:
         """Return the log entry."""
@@ -114,6 +125,7 @@ class CurrentTransaction:
                 winning_high_water_mark=mark if mark is not None else self.read_high_water_mark(),
                 commit_version=version,
                 table=self.table,
+                files_of_others=self.files_of_others,
             )
         self.actions = actions
         return self.actions is not before_actions or self.commit_info is not before_info

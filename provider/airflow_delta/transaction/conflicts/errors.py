@@ -70,19 +70,33 @@ def describe_winner(winner: WinningCommit) -> str:
     return f"version {winner.version} ({info.get('operation') or 'TRANSACTION'}), committed by {by}{when}{note}"
 
 
-def keep_apart(current: CurrentTransaction) -> str:
-    """Return how to avoid such a conflict."""
+def keep_apart(current: CurrentTransaction, *, by_rows: bool = False) -> str:
+    """Return how to avoid such a conflict.
+
+    :param by_rows: rows were looked at already, and did not settle it.
+    """
     columns = ", ".join(current.partition_columns)
-    if not columns:
-        return (
-            "To avoid it: the table is not partitioned, so whatever one transaction adds conflicts with every other that read "
-            "something. Partition the table by what its writers keep apart."
+    if columns:
+        how = (
+            "transactions on disjoint partitions do not conflict. Use the partition columns "
+            f"({columns}) in the predicates of overwrites, deletes and reads, and select no more partitions than needed; run "
+            "transactions that need the same partitions one after the other (max_active_runs, a pool)."
         )
-    return (
-        "To avoid it: transactions on disjoint partitions do not conflict. Use the partition columns "
-        f"({columns}) in the predicates of overwrites, deletes and reads, and select no more partitions than needed; run "
-        "transactions that need the same partitions one after the other (max_active_runs, a pool)."
-    )
+    else:
+        how = (
+            "the table is not partitioned, so transactions are told apart by their rows alone. Run those that need the same rows "
+            "one after the other (max_active_runs, a pool), or partition the table by what its writers keep apart."
+        )
+    if by_rows:
+        return f"To avoid it: {how} {_ROWS}"
+    return f"To avoid it: {how} With conflict_detection='rows', only transactions that need the same rows conflict."
+
+
+_ROWS = (
+    "Conditions that compare columns with literals (=, <, IN, IS NULL) can be told from other rows, function calls cannot; "
+    "deletion vectors (delta.enableDeletionVectors) leave other rows of a file alone, and row tracking (delta.enableRowTracking) "
+    "finds rows again that a compaction moved."
+)
 
 
 def conflict(

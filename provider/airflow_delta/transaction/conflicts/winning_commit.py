@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.actions.actions import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.actions.actions import (
+    Action,
+    AddFile,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    SetTransaction,
+)
 from airflow_delta.log.actions.decode import (
     ADD_KEY,
     DOMAIN_KEY,
@@ -15,6 +26,7 @@ from airflow_delta.log.actions.decode import (
     PROTOCOL_KEY,
     REMOVE_KEY,
     TXN_KEY,
+    Commit,
     CommitFile,
     check_complete,
     decode_commit,
@@ -142,7 +154,35 @@ class WinningCommit:
     @property
     def added_files(self) -> list[AddFile]:
         """The files that were added, decoded completely."""
-        return decode_commit(self.version, self._data, table=self.table).adds
+        return self._files.adds
+
+    @property
+    def removed_files(self) -> list[RemoveFile]:
+        """The files that were removed, decoded completely."""
+        return self._files.removes
+
+    @cached_property
+    def only_moves_rows(self) -> bool:
+        """Whether the commit says that it moves rows to other files and changes none, as a compaction does.
+
+        One that says so and only adds files, or adds and removes different numbers of rows, is not believed.
+        """
+        adds, removes = self.added_files, self.removed_files
+        changes = any(add.data_change for add in adds) or any(remove.data_change for remove in removes)
+        if changes or not removes or self._files.cdcs:
+            return False
+        counts = [[_live_records(file) for file in files] for files in (adds, removes)]
+        return any(None in known for known in counts) or sum(_given(counts[0])) == sum(_given(counts[1]))
+
+    @cached_property
+    def replaced(self) -> dict[str, AddFile]:
+        """The files, by path, that were removed and added again in one go, as those are that get another deletion vector."""
+        removed = {file.path for file in self.removed_files}
+        return {file.path: file for file in self.added_files if file.path in removed}
+
+    @cached_property
+    def _files(self) -> Commit:
+        return decode_commit(self.version, self._data, table=self.table)
 
     def _lines(self) -> list[_Line]:
         if self._all is None:
@@ -166,6 +206,27 @@ class WinningCommit:
                 table=self.table,
                 version=self.version,
             ) from error
+
+
+class _Records(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
+
+
+def num_records(file: AddFile | RemoveFile) -> int | None:
+    """Return how many rows the statistics of a file say that it has, deleted ones included; ``None`` if they do not."""
+    try:
+        return msgspec.json.decode(file.stats or "{}", type=_Records).num_records
+    except msgspec.DecodeError:
+        return None
+
+
+def _live_records(file: AddFile | RemoveFile) -> int | None:
+    records, vector = num_records(file), file.deletion_vector
+    return records if records is None or vector is None else records - vector.cardinality
+
+
+def _given(counts: Iterable[int | None]) -> Iterable[int]:
+    return (count for count in counts if count is not None)
 
 
 def read_back(file: CommitFile, *, table: str) -> tuple[CommitInfo, list[Action]]:

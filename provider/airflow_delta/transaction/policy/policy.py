@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import CommitInfo
+from airflow_delta.transaction.policy.conflict_detection import ConflictDetection, check_level
 from airflow_delta.transaction.policy.conflict_options import ConflictOptions
 
 CheckMode = Literal["off", "log", "fatal"]
@@ -26,6 +27,9 @@ class CommitPolicy:
     :param checksum: write ``<version>.crc`` after the commit.
     :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit stands either way.
     :param conflicts: options of the conflict checker.
+    :param conflict_detection: ``delta``, ``statistics`` or ``rows``: see
+        :data:`~airflow_delta.transaction.policy.conflict_detection.ConflictDetection`.
+    :param conflict_read_limit: bytes of columns of winning commits' files that a commit may read to decide by rows.
     :param commit_lock: hold the table's lock in this process while committing; default: depends on the kind of store
         (Delta: ``commitLock.enabled``).
     :param skip_recording_empty_commits: ``commit_if_needed`` writes no version if there are no actions
@@ -59,6 +63,8 @@ class CommitPolicy:
     checksum: bool = True
     fail_on_hook_error: bool = False
     conflicts: ConflictOptions = field(default_factory=ConflictOptions)
+    conflict_detection: ConflictDetection = "rows"
+    conflict_read_limit: int = 64 * 1024 * 1024
     commit_lock: bool | None = None
     skip_recording_empty_commits: bool = True
     duplicate_action_check: bool = True
@@ -82,6 +88,9 @@ class CommitPolicy:
             )
         if self.total_timeout is not None and self.total_timeout <= 0:
             raise DeltaIllegalArgumentException(f"total_timeout must be positive, got {self.total_timeout}")
+        check_level(self.conflict_detection)
+        if self.conflict_read_limit < 0:
+            raise DeltaIllegalArgumentException(f"conflict_read_limit must be 0 or more, got {self.conflict_read_limit}")
         if self.checkpoint not in ("inline", "off"):
             raise DeltaIllegalArgumentException(f"checkpoint must be 'inline' or 'off', got {self.checkpoint!r}")
         for name in ("consistent_data_change", "partition_column_change"):
@@ -106,6 +115,8 @@ class CommitOutcome:
     :param timestamp: milliseconds since the epoch, ``commitInfo.timestamp``.
     :param elapsed: seconds from the start of the loop to the durable commit.
     :param auto_compaction: what should be compacted now, if a post-commit hook found anything.
+    :param resolved: how winning commits turned out not to conflict (``statistics``, ``keys``, ``rows``, ``moved``), to their
+        versions, as in ``3-12,15``; empty if Delta's own rules found no conflict.
     """
 
     version: int
@@ -116,6 +127,7 @@ class CommitOutcome:
     timestamp: int
     elapsed: float
     auto_compaction: AutoCompactionRequest | None = None
+    resolved: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

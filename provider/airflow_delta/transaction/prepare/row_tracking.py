@@ -119,6 +119,7 @@ def rebase(
     winning_high_water_mark: int,
     commit_version: int,
     table: str = "",
+    files_of_others: Collection[str] = (),
 ) -> list[Action]:
     """Return prepared actions as a commit at ``commit_version`` must have them, after others have assigned row ids.
 
@@ -126,12 +127,15 @@ def rebase(
     The mark is always written, before all other actions (Delta's ``reassignOverlappingRowIds``).
 
     :param winning_high_water_mark: after the last winning commit.
+    :param files_of_others: paths of files that keep the ids and versions which winning commits gave them.
     :raises RowIdAssignmentWithoutStatsException: if a file needs its first id and does not say how many rows it has.
     """
     if not is_supported(protocol) or is_suspended(metadata):
         return list(actions)
     own = [action for action in actions if not (isinstance(action, DomainMetadata) and action.domain == DOMAIN)]
-    assigned, mark = _assigned(own, read_high_water_mark, winning_high_water_mark, read_version, commit_version, table)
+    assigned, mark = _assigned(
+        own, read_high_water_mark, winning_high_water_mark, read_version, commit_version, table, kept=files_of_others
+    )
     return [mark_action(mark), *assigned]
 
 
@@ -144,15 +148,17 @@ def _assigned(
     table: str,
     *,
     only_missing: bool = False,
+    kept: Collection[str] = (),
 ) -> tuple[list[Action], int]:
     """Assign ids above ``mark``; return the actions and the last id."""
     result: list[Action] = []
     for action in actions:
         if isinstance(action, AddFile):
             base, version = action.base_row_id, action.default_row_commit_version
-            if base is None or (not only_missing and base > read_mark):
+            stays = only_missing or action.path in kept
+            if base is None or (not stays and base > read_mark):
                 base, mark = mark + 1, mark + _num_records(action, table)
-            if version is None or (not only_missing and version > read_version):
+            if version is None or (not stays and version > read_version):
                 version = commit_version
             if base != action.base_row_id or version != action.default_row_commit_version:
                 action = msgspec.structs.replace(action, base_row_id=base, default_row_commit_version=version)

@@ -14,6 +14,8 @@ from airflow_delta.exceptions import DeltaAnalysisException
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_delta.transaction.reads.row_condition import RowCondition
+
 PartitionValues = Mapping[str, str | None]
 
 EVERYTHING = "true"
@@ -33,10 +35,16 @@ class ReadPredicate:
 
     :param text: the predicate as the caller gave it.
     :param matches: tells whether a file of a partition belongs to what was read.
+    :param rows: which rows were read; ``None``: all of these files.
+    :param marked: the transaction marks every row that was read in a deletion vector, or removes its file.
+    :param scanned: it counts when one of these rows goes, although the files are not recorded.
     """
 
     text: str
     matches: Callable[[PartitionValues], bool] | None
+    rows: RowCondition | None = None
+    marked: bool = False
+    scanned: bool = False
     _known: dict[tuple[tuple[str, str | None], ...], bool] = field(default_factory=dict)
 
     def covers(self, partition_values: PartitionValues) -> bool:
@@ -60,40 +68,80 @@ class ReadSet:
 
     :param whole_table: the transaction relies on the whole table, whatever its predicates say.
     :param app_ids: application ids whose version it looked up.
+    :param files_of_table: it relies on the files of the whole table, not only on their rows.
     """
 
     predicates: dict[Hashable, ReadPredicate] = field(default_factory=dict)
     whole_table: bool = False
     app_ids: set[str] = field(default_factory=set)
+    files_of_table: bool = False
     _columns: list[pa.ChunkedArray] = field(default_factory=list)
     _paths: set[str] = field(default_factory=set)
+    _whole: set[str] = field(default_factory=set)
 
-    def add_predicate(self, text: str, matcher: PartitionMatcher | None = None, key: Hashable = EVERYTHING) -> None:
+    def add_predicate(
+        self,
+        text: str,
+        matcher: PartitionMatcher | None = None,
+        key: Hashable = EVERYTHING,
+        *,
+        rows: RowCondition | None = None,
+        marked: bool = False,
+        scanned: bool = False,
+    ) -> None:
         """Record a read; without a matcher it covers every partition.
 
         :param key: identifies what the matcher selects (``text`` may be abbreviated); a key is recorded once.
+        :param rows: which rows of these partitions it selects, if not all. So does ``key``.
+        :param marked: see :class:`ReadPredicate`. So is ``scanned``.
         """
         matches = None if matcher is None else matcher.matches_partition
-        self.predicates.setdefault(key, ReadPredicate(text, matches))
+        self.predicates.setdefault(key, ReadPredicate(text, matches, rows, marked, scanned))
 
     def add_files(self, files: pa.Table) -> None:
-        """Record the files of a scan, a table with a column ``path``."""
+        """Record the files of a scan by predicates that are recorded, a table with a column ``path``."""
         if files.num_rows:
             self._columns.append(files.column("path"))
 
-    def add_paths(self, paths: Iterable[str]) -> None:
-        """Record files that were read, by path as the log has it."""
-        self._paths.update(paths)
+    def add_paths(self, paths: Iterable[str], *, whole: bool = True) -> None:
+        """Record files that were read, by path as the log has it.
 
-    def read_whole_table(self) -> None:
-        """Record that the transaction relies on the whole table."""
+        :param whole: all their rows count; otherwise, those that the recorded predicates select.
+        """
+        found = set(paths)
+        self._paths |= found
+        if whole:
+            self._whole |= found
+
+    def read_whole_table(self, *, rows: bool = False) -> None:
+        """Record that the transaction relies on the whole table.
+
+        :param rows: on its rows, in whatever files they are.
+        """
         self.whole_table = True
+        self.files_of_table |= not rows
         self.add_predicate(EVERYTHING)
 
     @property
     def has_files(self) -> bool:
         """Whether files were read."""
-        return bool(self._columns or self._paths)
+        return bool(self._columns or self._paths) or self.has_scans
+
+    @property
+    def has_scans(self) -> bool:
+        """Whether there are reads whose files are not recorded."""
+        return any(predicate.scanned for predicate in self.predicates.values())
+
+    def scanned(self, partition_values: PartitionValues, *, are_known: bool = True) -> bool:
+        """Tell whether a file of a partition may be among those of such a read.
+
+        :param are_known: whether these are the values of the file.
+        """
+        return any(read.scanned and (not are_known or read.covers(partition_values)) for read in self.predicates.values())
+
+    def read_whole(self, path: str) -> bool:
+        """Tell whether all rows of a file count as read, whatever the predicates say."""
+        return path in self._whole
 
     @property
     def depends_on_files(self) -> bool:
@@ -122,7 +170,9 @@ class ReadSet:
 
     def split(self, paths: Iterable[str]) -> ReadSet:
         """Return what was read, but with these files only."""
-        return ReadSet(dict(self.predicates), self.whole_table, set(self.app_ids), [], set(paths))
+        kept = set(paths)
+        app_ids = set(self.app_ids)
+        return ReadSet(dict(self.predicates), self.whole_table, app_ids, self.files_of_table, [], kept, self._whole & kept)
 
     def describe(self) -> str:
         """Return what was read, for an error message."""

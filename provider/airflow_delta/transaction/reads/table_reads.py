@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.snapshot import Snapshot
+    from airflow_delta.transaction.reads.key_set import KeySet
 
 
 class TableReads:
@@ -105,19 +106,33 @@ class TableReads:
         self.recorded.add_predicate(partitions.text, partitions, partitions.members)
         return partitions.select(self.snapshot.files(columns=columns), replace=True)
 
-    def track_files_read(self, paths: Iterable[str]) -> None:
-        """Record files as read, by path as the log has it."""
-        self.recorded.add_paths(paths)
+    def track_files_read(self, paths: Iterable[str], *, whole: bool = True) -> None:
+        """Record files as read, by path as the log has it.
 
-    def track_read_predicates(self, *predicates: str | Predicate) -> None:
-        """Record that the rows matching all predicates were read."""
+        :param whole: all their rows count; otherwise, those that the recorded predicates select.
+        """
+        self.recorded.add_paths(paths, whole=whole)
+
+    def track_read_predicates(
+        self, *predicates: str | Predicate, keys: KeySet | None = None, marked: bool = False, scanned: bool = False
+    ) -> None:
+        """Record that the rows matching all predicates were read.
+
+        :param keys: values of which each of these rows has one, as in a MERGE.
+        :param marked: the transaction marks every row that matches in a deletion vector, or removes its file.
+        :param scanned: it counts when one of these rows goes, although their files are not recorded.
+        """
         predicate = self._conjunction(predicates)
         if predicate is not None:
-            self._record(predicate)
+            self._record(predicate, keys=keys, marked=marked, scanned=scanned)
 
-    def read_whole_table(self) -> None:
-        """Record that the transaction relies on the whole table: whatever others add or remove is a conflict."""
-        self.recorded.read_whole_table()
+    def read_whole_table(self, *, rows: bool = False) -> None:
+        """Record that the transaction relies on the whole table: whatever others add or remove is a conflict.
+
+        :param rows: it relies on the rows, in whatever files they are; a compaction is then no conflict, unless
+            ``conflict_detection`` is ``delta``.
+        """
+        self.recorded.read_whole_table(rows=rows)
 
     def track_app_ids(self, *app_ids: str) -> None:
         """Record that the versions of application ids were looked up elsewhere, at the version that this transaction reads."""
@@ -170,14 +185,19 @@ class TableReads:
         text = texts[0] if len(texts) == 1 else " AND ".join(f"({text})" for text in texts)
         return Predicate.parse(text, self.snapshot.schema, self.snapshot.metadata.partition_columns)
 
-    def _record(self, predicate: Predicate | None) -> None:
+    def _record(
+        self, predicate: Predicate | None, *, keys: KeySet | None = None, marked: bool = False, scanned: bool = False
+    ) -> None:
         """Record a read of the rows that a predicate selects; ``None`` selects all."""
-        part = None if predicate is None else predicate.partition_part
-        text = EVERYTHING if predicate is None else predicate.text
-        if part is None:
-            self.recorded.add_predicate(text)
-        else:
-            self.recorded.add_predicate(text, part, part.text)
+        from airflow_delta.transaction.reads.row_condition import RowCondition
+
+        if predicate is None:
+            self.recorded.add_predicate(EVERYTHING)
+            return
+        key = (predicate.text, None if keys is None else id(keys), marked, scanned)
+        rows = RowCondition(predicate, keys)
+        part = predicate.partition_part
+        self.recorded.add_predicate(predicate.text, part, key, rows=rows, marked=marked, scanned=scanned)
 
 
 def _read_counted(read: Callable[..., pa.Table], columns: Sequence[str] | None) -> pa.Table:

@@ -1,0 +1,80 @@
+"""A condition over a row of the table and a row of a source: which of its columns are whose, and which it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.log.expressions.text import split, tree_of
+from airflow_delta.staging.merge import ComparedColumns
+
+if TYPE_CHECKING:
+    from airflow_delta.log.schema.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The two sides of a condition.
+
+    A column without an alias is the table's if the table has it; if the source has it too, Spark refuses it as ambiguous.
+
+    :param schema: of the table.
+    :param target: alias of the table, in lower case.
+    :param source: alias of the source, in lower case.
+    """
+
+    schema: StructType
+    target: str
+    source: str
+
+    def of(self, column: Any) -> tuple[str, list[str]]:
+        """Return the side of a column, ``target`` or ``source``, and its names without the alias."""
+        names = [part.name for part in column.parts]
+        if len(names) > 1 and names[0].lower() in (self.target, self.source):
+            return ("target" if names[0].lower() == self.target else "source"), names[1:]
+        return ("target" if self.schema.find(names[0]) is not None else "source"), names
+
+    def compared(self, conjuncts: Iterable[str]) -> list[ComparedColumns]:
+        """Return the columns that are equal in rows for which all of some conditions are true."""
+        from sqlglot import exp
+
+        found = []
+        for text in conjuncts:
+            node: Any = _unwrapped(tree_of(text))
+            if not isinstance(node, exp.EQ | exp.NullSafeEQ):
+                continue
+            sides = [_unwrapped(node.this), _unwrapped(node.expression)]
+            if not all(isinstance(side, exp.Column) for side in sides):
+                continue
+            by_side = dict(map(self.of, sides))
+            names = by_side.get("target", [])
+            field = self.schema.find(names[0]) if len(names) == 1 else None
+            if field is None or "source" not in by_side:
+                continue
+            source = ".".join(quoted(name) for name in by_side["source"])
+            found.append(ComparedColumns(column=field.name, source=source, null_safe=isinstance(node, exp.NullSafeEQ)))
+        return found
+
+
+def conjuncts(text: str) -> Iterator[str]:
+    """Yield the conditions that a condition joins by ``AND``."""
+    pieces = split(text)
+    if pieces is None or pieces[0] != "AND":
+        yield text
+        return
+    for part in pieces[1]:
+        yield from conjuncts(part)
+
+
+def quoted(name: str) -> str:
+    """Return a name that Spark SQL takes literally."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _unwrapped(node: Any) -> Any:
+    from sqlglot import exp
+
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node

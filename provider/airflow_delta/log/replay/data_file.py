@@ -1,0 +1,94 @@
+"""Reading some columns of a data file, rows with their positions, and no more bytes than allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+from airflow_delta.log.storage.factory import sibling
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log.storage.base import LogStore
+
+
+class Rows(NamedTuple):
+    """Rows of one row group.
+
+    :param start: position of the first of them in the file.
+    :param columns: those that were asked for and that the file has, by name.
+    """
+
+    start: int
+    length: int
+    columns: dict[str, pa.Array]
+
+
+class DataFile:
+    """A Parquet file of the table.
+
+    :param path: as in the log.
+    :param size: bytes.
+    :raises FileNotFoundError: if it is gone.
+    :raises pyarrow.ArrowException: if it is not Parquet. So do all methods if its content is damaged.
+    """
+
+    def __init__(self, store: LogStore, path: str, size: int | None) -> None:
+        import pyarrow.parquet as pq
+
+        plain = unquote(path)
+        if plain.startswith(("/", "file:")) or "://" in plain:
+            directory, _, plain = plain.rpartition("/")
+            store = sibling(store, directory)
+        self._file: pq.ParquetFile = pq.ParquetFile(store.open_input(plain, size), pre_buffer=False)
+        self._metadata = self._file.metadata
+        schema = self._metadata.schema
+        self._leaves = {schema.column(i).path: i for i in range(len(schema))}
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, deleted ones included."""
+        return int(self._metadata.num_rows)
+
+    def has(self, name: str) -> bool | None:
+        """Tell whether the file has a top-level column of a type without fields; ``None`` if that is not clear.
+
+        Spark finds columns whatever the case of their names.
+        """
+        if "." in name:
+            return None
+        if name in self._leaves:
+            return True
+        return None if name.lower() in {known.lower() for known in self._file.schema_arrow.names} else False
+
+    def groups(self) -> Iterator[tuple[int, int, int]]:
+        """Yield number, first row and number of rows of each row group."""
+        start = 0
+        for number in range(self._metadata.num_row_groups):
+            rows = self._metadata.row_group(number).num_rows
+            yield number, start, rows
+            start += rows
+
+    def size_of(self, group: int, names: Sequence[str]) -> int:
+        """Return the compressed bytes of columns in a row group."""
+        columns = self._metadata.row_group(group)
+        return sum(columns.column(self._leaves[name]).total_compressed_size for name in names)
+
+    def bounds(self, group: int, name: str) -> tuple[Any, Any] | None:
+        """Return least and greatest value of an integer or a date in a row group; ``None`` if the footer does not say."""
+        statistics = self._metadata.row_group(group).column(self._leaves[name]).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        if statistics.physical_type not in ("INT32", "INT64") or statistics.logical_type.type not in ("NONE", "INT", "DATE"):
+            return None
+        return statistics.min, statistics.max
+
+    def read(self, group: int, start: int, length: int, names: Sequence[str]) -> Rows:
+        """Return columns of a row group."""
+        if not names:
+            return Rows(start, length, {})
+        table = self._file.read_row_group(group, columns=list(names), use_threads=False)
+        return Rows(start, length, {name: table.column(name).combine_chunks() for name in names})

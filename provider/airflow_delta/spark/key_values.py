@@ -1,0 +1,145 @@
+"""Values of the columns that rows are compared by: their bounds, and the values themselves if they are few."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.spark.written import check_read_back
+from airflow_delta.staging.key_values import KeyValues, is_exact
+from airflow_delta.staging.merge import ComparedColumns
+from airflow_delta.staging.report import StageRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MAX_ROWS = 100_000
+"""Maximum number of rows whose values are reported."""
+
+MAX_CHARACTERS = 8 * 1024 * 1024
+"""Maximum length of the JSON of these values."""
+
+MAX_TEXT = 512
+"""Maximum number of bytes of a text; a column with a longer one is not reported."""
+
+AS_TEXT = ("date", "timestamp_ntz")
+"""Types whose values Python cannot all represent, and reads in its own time zone."""
+
+_DATE = re.compile(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}")
+"""A date that Python can represent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Least and greatest value of a compared column, as :func:`measures` gives them.
+
+    :param longest: bytes of the longest text, ``None`` if it is of another type.
+    """
+
+    key: ComparedColumns
+    data_type: str
+    low: Any
+    high: Any
+    nulls: int
+    longest: int | None = None
+
+    @property
+    def are_sound(self) -> bool:
+        """Return whether statistics cover all values: they leave out NaN, and text that is not UTF-8 was changed."""
+        if isinstance(self.high, float):
+            return not math.isnan(self.high)
+        return not isinstance(self.high, str) or "\ufffd" not in self.low + self.high
+
+    @property
+    def are_exact(self) -> bool:
+        """Return whether the values of the column can be reported."""
+        if not is_exact(self.data_type) or not self.are_sound or (self.longest or 0) > MAX_TEXT:
+            return False
+        return self.data_type != "date" or self.low is None or all(map(_DATE.fullmatch, (self.low, self.high)))
+
+    def of_zeros(self) -> Bounds:
+        """Return the bounds with both zeros inside or both outside: Parquet distinguishes -0.0 from 0.0, comparisons do not."""
+        if not isinstance(self.low, float):
+            return self
+        return replace(self, low=self.low or -0.0, high=self.high or 0.0)
+
+
+def measures(column: Column, data_type: str) -> list[Column]:
+    """Return the aggregates that a :class:`Bounds` holds."""
+    from pyspark.sql import functions as sf
+
+    # Instants as numbers: datetimes would go through the driver's time zone.
+    value = sf.unix_micros(column) if data_type == "timestamp" else column
+    low, high = sf.min(value), sf.max(value)
+    if data_type in AS_TEXT:
+        low, high = low.cast("string"), high.cast("string")
+    longest = sf.max(sf.octet_length(column)) if data_type == "string" else sf.lit(None)
+    return [low, high, sf.count_if(column.isNull()), longest]
+
+
+def bounds_of(keys: Sequence[tuple[ComparedColumns, str]], measured: Sequence[Any]) -> list[Bounds]:
+    """Return the bounds of columns.
+
+    :param keys: the columns, with the types of ``source``.
+    :param measured: values of their :func:`measures`.
+    """
+    return [Bounds(key, data_type, *measured[4 * i : 4 * i + 4]) for i, (key, data_type) in enumerate(keys)]
+
+
+def key_values(rows: DataFrame, bounds: Sequence[Bounds], count: int, request: StageRequest, path: str) -> KeyValues | None:
+    """Return the values of the compared columns, ``None`` if they cannot be reported exactly.
+
+    :param rows: as they were written.
+    :param bounds: of the columns; of those that are the same column of the table, the first counts.
+    :param count: number of the rows.
+    :param path: where they are.
+    :raises StagedFileException: if not all rows can be read back.
+    """
+    exact = list({b.key.column: b for b in reversed(bounds) if b.are_exact}.values())[::-1]
+    listed = None
+    if exact and count <= MAX_ROWS:
+        values = zip(exact, _values(rows, exact, count, request, path), strict=True)
+        known = [(b, column) for b, column in values if column is not None]
+        exact = [b for b, _ in known]
+        listed = tuple(dict.fromkeys(zip(*(column for _, column in known), strict=True)))
+    if not exact:
+        return None
+    if len(json.dumps(listed, ensure_ascii=False)) > MAX_CHARACTERS:
+        listed = None
+    return KeyValues(
+        columns=tuple(b.key.column for b in exact),
+        null_safe=tuple(b.key.null_safe for b in exact),
+        low=tuple(_plain(b.low) for b in exact),
+        high=tuple(_plain(b.high) for b in exact),
+        nulls=tuple(b.nulls > 0 for b in exact),
+        rows=listed,
+    )
+
+
+def _values(rows: DataFrame, bounds: Sequence[Bounds], count: int, request: StageRequest, path: str) -> list[list[Any] | None]:
+    """Return the values of each column, in the order of the rows; ``None`` for a column with text that is not UTF-8."""
+    from pyspark.sql import functions as sf
+
+    # Text as bytes: what is not UTF-8 would be replaced, or refused, on the way.
+    forms = {"string": "binary", "date": "string"}
+    columns = [sf.col(b.key.source).cast(forms.get(b.data_type, b.data_type)).alias(str(i)) for i, b in enumerate(bounds)]
+    collected = rows.select(*columns).collect() if count else []
+    check_read_back(count, len(collected), path, request)
+    found: list[list[Any] | None] = []
+    for i in range(len(bounds)):
+        try:
+            found.append([_plain(row[i]) for row in collected])
+        except UnicodeDecodeError:
+            found.append(None)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in JSON form."""
+    if value is None or isinstance(value, int | str):
+        return value
+    return value.decode() if isinstance(value, bytes | bytearray) else format(value, "f")

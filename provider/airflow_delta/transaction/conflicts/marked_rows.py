@@ -1,0 +1,195 @@
+"""The rows that a transaction marks in deletion vectors, carried along when winning commits mark others or move them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
+from airflow_delta.transaction.conflicts.moved_rows import find_moved
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit, num_records
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+    from airflow_delta.log.actions.actions import DeletionVectorDescriptor, Metadata
+    from airflow_delta.log.storage.base import LogStore
+    from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
+
+_INLINE_BYTES = 512
+_NAME_LENGTH = 20  # of a vector's file, encoded
+_COUNTED = ("numDeletionVectors", "numTargetDeletionVectors")
+
+
+@dataclass(slots=True)
+class _Marks:
+    """What the transaction marks in one file.
+
+    :param rows: positions that it marks.
+    :param others: positions that others have marked.
+    :param file: the file as the last winner that touched it left it; at first, as it was read.
+    :param stats: statistics of the file with a vector.
+    :param remove: the transaction's action that removes the file.
+    """
+
+    rows: BitMap64
+    others: BitMap64
+    file: AddFile
+    stats: str | None
+    remove: RemoveFile
+    is_new: bool = False
+    """Whether others have touched the file since it was read."""
+
+
+@dataclass(slots=True)
+class MarkedRows:
+    """The deletion vectors of a transaction.
+
+    :param metadata: of the version that was read.
+    """
+
+    store: LogStore
+    reader: WinnersRows
+    metadata: Metadata | None
+    _adds: dict[str, AddFile] = field(default_factory=dict)
+    _removes: dict[str, RemoveFile] = field(default_factory=dict)
+    _added: set[str] = field(default_factory=set)
+    _marks: dict[str, _Marks] = field(default_factory=dict)
+    _gone: set[str] = field(default_factory=set)
+    _directory: str | None = None
+    _changed: bool = False
+    _grown: int = 0
+
+    def look(self, actions: Iterable[Action]) -> None:
+        """Take in the actions of the transaction, as winners left them."""
+        listed = list(actions)
+        self._removes = {action.path: action for action in listed if isinstance(action, RemoveFile)}
+        self._added = {action.path for action in listed if isinstance(action, AddFile)}
+        self._adds = {
+            action.path: action
+            for action in listed
+            if isinstance(action, AddFile) and action.deletion_vector is not None and action.path in self._removes
+        }
+        for file in self._adds.values():
+            vector = file.deletion_vector
+            if self._directory is None and vector is not None and vector.storage_type == "u":
+                self._directory = vector.path_or_inline_dv[:-_NAME_LENGTH]
+
+    @property
+    def paths(self) -> set[str]:
+        """Paths of the files that the transaction adds or removes; files of the table may be among those that it adds."""
+        return ((self._removes.keys() | self._added) - self._gone) | self._marks.keys()
+
+    def marks(self, path: str) -> bool:
+        """Tell whether the transaction marks rows of a file, and keeps the file."""
+        return path in self._marks or (path in self._adds and path not in self._gone)
+
+    @property
+    def files_of_others(self) -> set[str]:
+        """Files whose row ids and versions winning commits have set."""
+        return {path for path, marks in self._marks.items() if marks.is_new}
+
+    def meet(self, file: AddFile, others: BitMap64, marked: BitMap64) -> int:
+        """Go on from a winner's vector on a file that the transaction marks; return how many rows both mark.
+
+        :param file: with the winner's vector.
+        :param others: the rows of that vector.
+        :param marked: those of them that the winner itself has marked.
+        :raises Undecided: if a vector of the transaction cannot be read.
+        """
+        marks = self._of(file.path)
+        both = len(marks.rows & marked)
+        if not both:
+            self._grown += not marks.others and not marks.is_new
+            marks.file, marks.others, marks.is_new, self._changed = file, others, True, True
+        return both
+
+    def move(self, path: str, winner: WinningCommit) -> None:
+        """Find the rows that the transaction marks in a file that a winner compacted.
+
+        :raises Undecided: if that cannot be done.
+        """
+        marks = self._of(path)
+        for file, rows in find_moved(self.reader, self.metadata, marks.file, marks.rows, winner.added_files):
+            known = self._marks.get(file.path)
+            if known is not None:
+                known.rows |= rows
+                continue
+            others, stats = self.reader.vector(file.deletion_vector), with_wide_bounds(file.stats, file.deletion_vector)
+            self._marks[file.path] = _Marks(rows, others, file, stats, marks.remove, is_new=True)
+        del self._marks[path]
+        self._gone.add(path)
+        self._changed = True
+
+    def applied(self, actions: Sequence[Action]) -> list[Action] | None:
+        """Return the actions with vectors that mark what winners and the transaction mark; ``None`` if nothing has changed.
+
+        Vectors are written to a new file beside those of the transaction.
+        """
+        if not self._changed:
+            return None
+        self._changed = False
+        changed = {path: marks for path, marks in self._marks.items() if marks.is_new}
+        # A file without a row left goes.
+        stay = {path: rows for path, marks in changed.items() if len(rows := marks.rows | marks.others) < _records(marks)}
+        vectors = dict(zip(stay, self._written(list(stay.values())), strict=True))
+        result = [action for action in actions if not self._is_replaced(action, changed)]
+        for path, marks in changed.items():
+            file = self._with_row_ids(marks.file)
+            result.append(file.remove(marks.remove.deletion_timestamp or 0, data_change=marks.remove.data_change))
+            if path in vectors:
+                vector = vectors[path]
+                result.append(msgspec.structs.replace(file, data_change=True, deletion_vector=vector, stats=marks.stats))
+        return result
+
+    def counted(self, metrics: Mapping[str, str] | None) -> dict[str, str] | None:
+        """Return the metrics of the operation with the vectors that took the place of a winner's; ``None``: as they are."""
+        grown, self._grown = self._grown, 0
+        if not grown or metrics is None:
+            return None
+        names = [f"{name}{kind}" for name in _COUNTED for kind in ("Updated", "Removed")]
+        return {**metrics, **{name: str(int(metrics[name]) + grown) for name in names if name in metrics}}
+
+    def _is_replaced(self, action: Action, changed: Mapping[str, _Marks]) -> bool:
+        return isinstance(action, AddFile | RemoveFile) and (action.path in changed or action.path in self._gone)
+
+    def _written(self, vectors: Sequence[BitMap64]) -> list[DeletionVectorDescriptor]:
+        from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
+
+        if self._directory is None:  # as those of the transaction
+            inline = [inline_deletion_vector(rows) for rows in vectors]
+            if all(vector.size_in_bytes <= _INLINE_BYTES for vector in inline):
+                return inline
+        return write_deletion_vectors(self.store, self._directory or "", vectors) if vectors else []
+
+    def _with_row_ids(self, file: AddFile) -> AddFile:
+        """Return a file with the row ids that a winning backfill may have given it."""
+        known = self._adds.get(file.path, file)
+        return msgspec.structs.replace(
+            file,
+            base_row_id=known.base_row_id if file.base_row_id is None else file.base_row_id,
+            default_row_commit_version=(
+                known.default_row_commit_version if file.default_row_commit_version is None else file.default_row_commit_version
+            ),
+        )
+
+    def _of(self, path: str) -> _Marks:
+        if path not in self._marks:
+            add, remove = self._adds[path], self._removes[path]
+            records = num_records(add)
+            before = self.reader.vector(remove.deletion_vector, records)
+            rows = self.reader.vector(add.deletion_vector, records) - before
+            read = msgspec.structs.replace(add, deletion_vector=remove.deletion_vector)
+            self._marks[path] = _Marks(rows, before, read, add.stats, remove)
+        return self._marks[path]
+
+
+def _records(marks: _Marks) -> float:
+    records = num_records(marks.file)
+    if records is None and marks.stats is not None:
+        records = num_records(msgspec.structs.replace(marks.file, stats=marks.stats))
+    return float("inf") if records is None else records

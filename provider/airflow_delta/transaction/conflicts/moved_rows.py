@@ -1,0 +1,88 @@
+"""Rows that a compaction moved, found again by row id (Delta protocol, "Row Tracking")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows, first_line, positions
+from airflow_delta.transaction.prepare import row_tracking
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyroaring import BitMap64
+
+    from airflow_delta.log.actions.actions import AddFile, Metadata
+
+_MATERIALIZED = "delta.rowTracking.materializedRowIdColumnName"
+
+
+def find_moved(
+    reader: WinnersRows, metadata: Metadata | None, file: AddFile, rows: BitMap64, added: Sequence[AddFile]
+) -> list[tuple[AddFile, BitMap64]]:
+    """Return where rows of a file are now: files and positions.
+
+    :param metadata: of the table.
+    :param file: the file that the compaction removed.
+    :param rows: positions in it.
+    :param added: the files that the compaction added.
+    :raises Undecided: if the table has no row tracking, or not every row is found, or a file cannot be read within the limit.
+    """
+    import pyarrow as pa
+
+    if metadata is None or not row_tracking.is_enabled(metadata):
+        raise Undecided(
+            "its rows were moved to other files, and without row tracking (delta.enableRowTracking) nothing says where"
+        )
+    column = metadata.configuration.get(_MATERIALIZED)
+    try:
+        ids = pa.concat_arrays([values for values, _start in _row_ids(reader, file, column, rows)])
+        found = []
+        for other in added:
+            if other.partition_values == file.partition_values:
+                here = _positions(reader, other, column, ids)
+                if here:
+                    found.append((other, here))
+    except (pa.ArrowException, OSError, DeltaError) as error:
+        raise Undecided(f"its rows were moved to other files, and the row ids cannot be read ({first_line(error)})") from error
+    if sum(len(here) for _other, here in found) != len(rows):
+        raise Undecided("its rows were moved to other files, and not every row id is found there")
+    return found
+
+
+def _positions(reader: WinnersRows, file: AddFile, column: str | None, ids: pa.Array) -> BitMap64:
+    import pyarrow.compute as pc
+    from pyroaring import BitMap64
+
+    found = BitMap64()
+    for values, start in _row_ids(reader, file, column, None):
+        found |= positions(pc.is_in(values, value_set=ids), start)
+    return found - reader.vector(file.deletion_vector)
+
+
+def _row_ids(reader: WinnersRows, file: AddFile, column: str | None, rows: BitMap64 | None) -> list[tuple[pa.Array, int]]:
+    """Return the row ids of each row group, and the position of its first row; with ``rows``, those rows' only."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import array
+
+    if file.base_row_id is None:
+        raise Undecided(f"its rows were moved, and the file {file.path} has no row ids")
+    data = reader.open(file)
+    names = [column] if column is not None and data.has(column) else []
+    if column is not None and data.has(column) is None:
+        raise Undecided(f"its rows were moved, and the row ids in {file.path} cannot be told from another column")
+    found = []
+    for number, start, length in data.groups():
+        if rows is not None and not rows.range_cardinality(start, start + length):
+            continue
+        values = array(range(file.base_row_id + start, file.base_row_id + start + length), pa.int64())
+        if names:
+            stored = reader.columns(data, number, start, length, names).columns[names[0]]
+            values = pc.coalesce(stored.cast(pa.int64()), values)
+        if rows is not None:
+            values = values.take(array([row - start for row in rows if start <= row < start + length], pa.int64()))
+        found.append((values, start))
+    return found

@@ -1,0 +1,299 @@
+"""A second look at what Delta's rules call a conflict: by column bounds, and by the rows themselves.
+
+The transaction is serialised after the winner if it would have read the same rows: no row that the winner added or removed
+satisfies one of its reads, or rows only moved to other files. What it removes must still be there, and be its own to remove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.features.column_mapping import mode
+from airflow_delta.log.schema.types import StructType, parse_schema
+from airflow_delta.transaction.conflicts.added_files import AddedFiles
+from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
+from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows
+from airflow_delta.transaction.policy.conflict_detection import (
+    DETECTION_TAG,
+    KEYS,
+    MOVED,
+    RESOLVED_TAG,
+    ROWS,
+    STATISTICS,
+    ConflictDetection,
+    in_ranges,
+    resolved_text,
+)
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+    from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
+    from airflow_delta.log.storage.base import LogStore
+    from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+    from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
+    from airflow_delta.transaction.reads.read_set import ReadPredicate
+    from airflow_delta.transaction.reads.row_condition import RowCondition
+
+
+class RowsOfBoth(NamedTuple):
+    """Rows that a winner and the transaction both mark."""
+
+    path: str
+    number: int
+
+
+@dataclass(slots=True)
+class Resolution:
+    """Decides by bounds and rows, for one transaction.
+
+    :param level: ``statistics`` or ``rows``.
+    :param read_limit: bytes of winners' files that may be read.
+    :ivar followed: files that hold rows of files that were read, after a compaction.
+    :ivar rows_of_both: set when a winner marked rows that the transaction marks too.
+    """
+
+    current: CurrentTransaction
+    level: ConflictDetection
+    store: LogStore
+    read_limit: int
+    followed: set[str] = field(default_factory=set)
+    rows_of_both: RowsOfBoth | None = None
+    _rows: WinnersRows = field(init=False)
+    _marked: MarkedRows = field(init=False)
+    _schemas: dict[str, StructType | None] = field(default_factory=dict)
+    _reads: list[ReadPredicate] = field(default_factory=list)
+    _usable: list[bool] = field(default_factory=list)
+    _added: AddedFiles | None = None
+    _how: dict[str, set[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rows = WinnersRows(self.store, self.read_limit)
+        self._marked = MarkedRows(self.store, self._rows, self.current.read_metadata)
+
+    def look(self, actions: Iterable[Action]) -> None:
+        """Take in the actions of the transaction, as winners left them."""
+        self._marked.look(actions)
+
+    def begin(self, winners: Sequence[WinningCommit]) -> None:
+        """Begin a batch of winners."""
+        self._reads = list(self.current.reads.predicates.values())
+        for metadata in (self.current.read_metadata, self.current.metadata, *(m for w in winners for m in w.metadata)):
+            if metadata is not None and metadata.schema_string not in self._schemas:
+                self._schemas[metadata.schema_string] = _parsed(metadata.schema_string)
+        self._usable = [self._is_usable(read) for read in self._reads]
+        self._added = AddedFiles(winners, self._reads, self._usable)
+
+    @property
+    def own_files(self) -> set[str]:
+        """Paths of the files that the transaction adds or removes."""
+        return self._marked.paths - self.current.forgotten
+
+    @property
+    def files_of_others(self) -> set[str]:
+        """Files among its actions whose row ids and versions winning commits have set."""
+        return self._marked.files_of_others
+
+    # -- added -----------------------------------------------------------------------------------------------------------------
+
+    def added(self, winner: WinningCommit) -> None:
+        """Decide on the files that a winner added.
+
+        :raises Undecided: if the transaction may have to have read one of them.
+        """
+        if self.current.reads.whole_table:
+            if not winner.only_moves_rows or self.current.reads.files_of_table:
+                raise Undecided("it relies on the whole table")
+            self._note(MOVED, winner)
+            return
+        if winner.only_moves_rows:
+            self._note(MOVED, winner)
+            return
+        assert self._added is not None
+        if not self._reads:
+            raise Undecided("it did not record what it read")
+        candidates = self._added.candidates(winner)
+        if not candidates:
+            self._note(STATISTICS, winner)
+            return
+        if self.level != "rows":
+            raise Undecided("its column bounds leave open that rows were added which this transaction should have read")
+        for file, reads in candidates:
+            replaced = self._rows_removed_from(winner, file)
+            if replaced is not None:  # it only lost rows
+                self._note(ROWS, winner)
+                continue
+            if self._rows.any_was_read(file, self._conditions(reads, "added")):
+                raise Undecided(f"a row of the file {file.path} that was added is one that it should have read")
+            self._note(KEYS, winner)
+
+    # -- removed ---------------------------------------------------------------------------------------------------------------
+
+    def removed(self, winner: WinningCommit, read: set[str], both: set[str]) -> None:
+        """Decide on the files that a winner removed.
+
+        :param read: those that the transaction read, also after a compaction.
+        :param both: those that it removes, or adds again.
+        :raises Undecided: if it removes a file that is gone, or may have read a row that is gone.
+        """
+        whole_table = self.current.reads.whole_table
+        if winner.only_moves_rows:
+            if whole_table and self.current.reads.files_of_table:
+                raise Undecided("it relies on the files of the whole table")
+            for path in sorted(both):
+                self._move(path, winner)
+            self._follow(winner)
+            return
+        if whole_table:
+            raise Undecided("it relies on the whole table")
+        removed = {file.path: file for file in winner.removed_files}
+        marked: dict[str, _Replaced | None] = {}
+        for path in sorted(both):
+            marked[path] = self._meet(winner, removed[path])
+        for path in sorted(read):
+            self._was_not_read(winner, removed[path], marked)
+
+    def _move(self, path: str, winner: WinningCommit) -> None:
+        if self.level != "rows" or not self._marked.marks(path):
+            raise Undecided(f"a compaction replaced the file {path}, which this transaction rewrites or removes")
+        added = winner.replaced.get(path)
+        same = None if added is None else self._rows_removed_from(winner, added)
+        if added is not None and same is not None and not same.rows:  # only what the log says about the file has changed
+            self._marked.meet(added, same.vector, same.rows)
+        else:
+            self._marked.move(path, winner)
+        self._note(ROWS, winner)
+
+    def _follow(self, winner: WinningCommit) -> None:
+        self.followed.update(file.path for file in winner.added_files)
+        self._note(MOVED, winner)
+
+    def _meet(self, winner: WinningCommit, file: RemoveFile) -> _Replaced:
+        """Go on from a winner's vector on a file that the transaction marks."""
+        path = file.path
+        if self.level != "rows":
+            raise Undecided(f"both change the file {path}")
+        if not self._marked.marks(path):
+            raise Undecided(
+                f"this transaction rewrites or removes the whole file {path} (deletion vectors would leave it in place)"
+            )
+        added = winner.replaced.get(path)
+        replaced = None if added is None else self._rows_removed_from(winner, added)
+        if added is None or replaced is None:
+            raise Undecided(f"the whole file {path} was rewritten or removed; deletion vectors would have left it in place")
+        count = self._marked.meet(added, replaced.vector, replaced.rows)
+        if count:
+            self.rows_of_both = RowsOfBoth(path, count)
+            raise Undecided(f"both change {count} of its rows")
+        self._note(ROWS, winner)
+        return replaced
+
+    def _was_not_read(self, winner: WinningCommit, file: RemoveFile, known: dict[str, _Replaced | None]) -> None:
+        """Decide on the rows of one file that the transaction looked at.
+
+        :raises Undecided: if it may have read one of the rows that are gone.
+        """
+        path = file.path
+        if self.current.reads.read_whole(path):
+            raise Undecided(f"it relies on every row of the file {path}")
+        reads = [read for read in self._reads if self._counts(read, file)]
+        if path not in self.followed:  # a read that marks its rows has none in files without marks, and only those in others
+            reads = [read for read in reads if not read.marked] if self.level == "rows" else reads
+        if not reads:
+            self._note(ROWS, winner)
+            return
+        conditions = self._conditions(reads, "removed")
+        known_partition = file.partition_values is not None
+        if known_partition and not any(condition.may_hold([_as_added(file)])[0] for condition in conditions):
+            self._note(STATISTICS, winner)
+            return
+        if self.level != "rows":
+            raise Undecided(f"the column bounds of the file {path} leave open that it read rows which are gone")
+        replaced = known.get(path)
+        added = winner.replaced.get(path)
+        if replaced is None and added is not None:
+            replaced = self._rows_removed_from(winner, added)
+        if self._rows.any_was_read(file, conditions, rows=None if replaced is None else replaced.rows):
+            raise Undecided(f"a row of the file {path} that it read is gone or changed")
+        self._note(KEYS, winner)
+
+    def _counts(self, read: ReadPredicate, file: RemoveFile) -> bool:
+        return file.partition_values is None or read.covers(file.partition_values)
+
+    def _rows_removed_from(self, winner: WinningCommit, added: AddFile) -> _Replaced | None:
+        """Return which rows a file lost that was removed and added again; ``None`` if it was not, or got rows back."""
+        if added.path not in winner.replaced:
+            return None
+        before = next(file.deletion_vector for file in winner.removed_files if file.path == added.path)
+        old, new = self._rows.vector(before), self._rows.vector(added.deletion_vector)
+        return None if old - new else _Replaced(new - old, new)
+
+    # -- conditions ------------------------------------------------------------------------------------------------------------
+
+    def _conditions(self, reads: Sequence[ReadPredicate], what: str) -> list[RowCondition]:
+        found = []
+        for read in reads:
+            index = next(i for i, known in enumerate(self._reads) if known is read)
+            if read.rows is None or not self._usable[index]:
+                raise Undecided(f"rows were {what} where it read all rows ({read.text})")
+            found.append(read.rows)
+        return found
+
+    def _is_usable(self, read: ReadPredicate) -> bool:
+        """Tell whether values in files mean what they meant to a read: no winner has changed its columns."""
+        metadata = self.current.read_metadata
+        if read.rows is None or metadata is None or mode(metadata.configuration) == "id":
+            return False
+        return all(schema is not None and read.rows.fits(schema) for schema in self._schemas.values())
+
+    # -- what was resolved -----------------------------------------------------------------------------------------------------
+
+    def _note(self, how: str, winner: WinningCommit) -> None:
+        self._how.setdefault(how, set()).add(winner.version)
+
+    def apply(self) -> None:
+        """Update the transaction after a batch: its vectors, and the tags that say what was resolved how."""
+        current = self.current
+        actions = self._marked.applied(current.own_actions)
+        if actions is not None:
+            current.replace_actions(actions)
+            current.files_of_others = self.files_of_others
+            current.count_again(self._marked.counted)
+        if self._how:
+            current.add_tag(DETECTION_TAG, self.level)
+            current.add_tag(RESOLVED_TAG, resolved_text({how: in_ranges(found) for how, found in self._how.items()}))
+
+
+def _parsed(schema_string: str) -> StructType | None:
+    try:
+        return parse_schema(schema_string)
+    except DeltaAnalysisException:
+        return None
+
+
+class _Replaced(NamedTuple):
+    """A file with another vector.
+
+    :param rows: positions that were marked.
+    :param vector: all positions that are marked now.
+    """
+
+    rows: BitMap64
+    vector: BitMap64
+
+
+def _as_added(file: RemoveFile) -> AddFile:
+    """Return a removed file as statistics are looked at."""
+    from airflow_delta.log.actions.actions import AddFile
+
+    return AddFile(
+        path=file.path,
+        partition_values=file.partition_values or {},
+        size=file.size or 0,
+        modification_time=0,
+        data_change=False,
+        stats=file.stats,
+    )
