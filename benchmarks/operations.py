@@ -68,7 +68,6 @@ ROWS_OF_TABLE = ROWS
 class Bench:
     def __init__(self, folder: Path, spark: Any) -> None:
         self.folder, self.spark = folder, spark
-        self.keys = 0
 
     # -- tables ---------------------------------------------------------------------------------------------------------------
 
@@ -91,7 +90,8 @@ class Bench:
 
     # -- ours -----------------------------------------------------------------------------------------------------------------
 
-    def operation(self, table: Path, plan: Callable[..., Any], source: Any = None) -> None:
+    def operation(self, table: Path, plan: Callable[..., Any], source: Any = None, *, policy: Any = None) -> Any:
+        """Run an operation as its own transaction, and return its commit."""
         from airflow_delta.commands.run_transaction import run_transaction
         from airflow_delta.commands.stage.stage_view import open_stage
         from airflow_delta.log import DeltaLog
@@ -106,10 +106,10 @@ class Bench:
                 return [planned]
             return [planned.collect(planned.request, run_operation(self.spark, planned.request, source))]
 
-        self.keys += 1
-        run_transaction(log, stage, attempt="1", transaction_key=f"benchmark-{self.keys}")
+        return run_transaction(log, stage, attempt="1", transaction_key=f"benchmark-{uuid.uuid4()}", policy=policy)
 
-    def write(self, table: Path, frame: Any, **options: Any) -> None:
+    def write(self, table: Path, frame: Any, *, policy: Any = None, **options: Any) -> Any:
+        """Write rows as a transaction, and return its commit."""
         from airflow_delta.commands.run_transaction import run_transaction
         from airflow_delta.commands.stage.stage_view import open_stage
         from airflow_delta.commands.write.collect_write import collect_stage
@@ -124,8 +124,7 @@ class Bench:
             request = plan_stage(view, **options)
             return [collect_stage(view, request, stage_dataframe(self.spark, frame, request))]
 
-        self.keys += 1
-        run_transaction(log, stage, attempt="1", transaction_key=f"benchmark-{self.keys}")
+        return run_transaction(log, stage, attempt="1", transaction_key=f"benchmark-{uuid.uuid4()}", policy=policy)
 
     # -- measuring ------------------------------------------------------------------------------------------------------------
 

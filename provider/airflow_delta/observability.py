@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,12 +94,12 @@ class TaskMetrics:
         """Count a conflict by the class of its exception."""
         self.count("commit.conflict", table=table, kind=kind)
 
-    def resolved(self, table: str, how: Iterable[str], versions: int) -> None:
+    def resolved(self, table: str, how: str, versions: int) -> None:
         """Count winning commits that conflict by Delta's rules, and turned out not to.
 
-        :param how: what showed it, such as ``statistics`` and ``rows``; the tag ``how`` joins them with ``.``.
+        :param how: what showed it, such as ``statistics``.
         """
-        self.count("commit.resolved", versions, table=table, how=".".join(sorted(how)))
+        self.count("commit.resolved", versions, table=table, how=how)
 
     def aborted(self, result: AbortResult) -> None:
         """Count an abort by its outcome: ``committed`` (nothing to do), ``deleted`` or ``marked``."""

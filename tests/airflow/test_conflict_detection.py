@@ -13,7 +13,7 @@ from airflow.sdk import DAG, BaseOperator
 
 from airflow_delta import delta_transaction
 from airflow_delta.decorators.delta_stream import delta_stream_task
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import ConcurrentAppendException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
@@ -242,6 +242,37 @@ def test_a_commit_that_is_found_in_the_log_tells_it_again(uri, monkeypatch):
     result = again.execute(context(again))
     assert (result["committedBefore"], result["resolved"]) == (True, RESOLVED)
     assert again.log.texts()[-1] == f"Transaction {handle['transactionId']}: {LINE}"
+
+
+@pytest.fixture
+def raced(uri):
+    """Return a function that makes a commit task: a stage has read the rows above 100, and others have added the row 2 since."""
+    deltalake.write_deltalake(uri, pa.table({"id": [1, 200]}))
+
+    def commit_task(**more):
+        handle = start(uri)
+        _, staged = stage(handle, [300])
+        staged["reads"]["predicates"] = ["id > 100"]  # as of table("id > 100") in a Spark stage
+        deltalake.write_deltalake(uri, pa.table({"id": [2]}), mode="append")
+        return commit(handle, staged, **more)
+
+    return commit_task
+
+
+def test_a_race_that_bounds_decide(uri, raced, monkeypatch):
+    operator = raced(conflict_detection="statistics")
+    monkeypatch.setattr(DeltaCommitOperator, "log", Lines(), raising=False)
+    result = operator.execute(context(operator))
+    assert result["resolved"] == {"statistics": "1"}
+    assert operator.log.texts()[-1].endswith("version 1 conflicts by Delta's rules, but not by column bounds (statistics).")
+    tags = deltalake.DeltaTable(uri).history(1)[0]["tags"]
+    assert (tags[DETECTION_TAG], tags[RESOLVED_TAG]) == ("statistics", '{"statistics":"1"}')
+
+
+def test_by_deltas_rules_it_is_a_conflict(raced):
+    operator = raced(conflict_detection="delta")
+    with pytest.raises(ConcurrentAppendException):
+        operator.execute(context(operator))
 
 
 def test_a_stage_of_its_own_level_commits_nothing(uri):

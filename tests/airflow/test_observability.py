@@ -215,20 +215,32 @@ class TestMetrics:
         )
 
     @pytest.mark.parametrize(
-        ("how", "versions", "tag"),
-        [({"statistics": "3-12"}, 10, "statistics"), ({"rows": "3", "keys": "3-4"}, 2, "keys.rows")],
+        ("how", "counted"),
+        [
+            ({"statistics": "3-12"}, {"statistics": 10}),
+            ({"rows": "3", "keys": "3-4,7,9-10"}, {"rows": 1, "keys": 5}),
+        ],
     )
-    def test_conflicts_that_a_closer_look_resolved(self, statsd, how, versions, tag):
+    def test_conflicts_that_a_closer_look_resolved(self, statsd, how, counted):
         ti = context(SimpleNamespace(task_id="t"))["ti"]
         with watched_commit(TaskMetrics(ti), Lines(), "/t"):
-            events.record_event("delta.commit.resolved", "/t", {"txnId": "x", "how": how, "versions": versions})
-        (metric,) = statsd.received()
-        assert (metric.name, metric.value, metric.tags["how"], metric.tags["table"]) == (
-            "delta.commit.resolved",
-            versions,
-            tag,
-            "/t",
-        )
+            events.record_event("delta.commit.resolved", "/t", {"txnId": "x", "version": 13, "how": how})
+        found = statsd.received()
+        assert {metric.tags["how"]: metric.value for metric in found} == counted
+        assert {(metric.name, metric.tags["table"]) for metric in found} == {("delta.commit.resolved", "/t")}
+
+    def test_a_commit_that_resolves_a_conflict(self, uri, statsd):
+        deltalake.write_deltalake(uri, pa.table({"id": [200]}))
+        handle = start(uri)
+        _, staged = stage(handle, [300])
+        staged["reads"]["predicates"] = ["id > 100"]  # as of table("id > 100") in a Spark stage
+        for value in (1, 2):
+            deltalake.write_deltalake(uri, pa.table({"id": [value]}), mode="append")
+        operator = commit(handle, staged)
+        operator.execute(context(operator))
+        counted = values(statsd.received(), task_id="commit")
+        assert (counted["delta.commit.versions_checked"], counted["delta.commit.resolved"]) == (2, 2)
+        assert "delta.commit.conflict" not in counted
 
     def test_an_unknown_state(self, statsd):
         ti = context(SimpleNamespace(task_id="t"))["ti"]

@@ -11,6 +11,7 @@ from airflow_delta.transaction.commit.committer import Committer
 from airflow_delta.transaction.commit.loop import CommitLoop
 from airflow_delta.transaction.conflicts import checker
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
+from airflow_delta.transaction.conflicts.file_conflicts import FileConflicts
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 from airflow_delta.transaction.reads.read_set import ReadPredicate, ReadSet
@@ -38,14 +39,13 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-_ADDED = ConflictChecker._check_added
-_ENTRIES = ConflictChecker._look_at_actions
+_ADDED = FileConflicts.check_added
+_LOOK = FileConflicts.look
 _CHECKS = CommitLoop.check_for_conflicts
 
 
-def _forgets_own_removes(self: ConflictChecker) -> None:
-    _ENTRIES(self)
-    self._removes = {}
+def _forgets_own_removes(self: FileConflicts, _removes: Any) -> None:
+    _LOOK(self, {})
 
 
 def _checks_the_last_only(self: CommitLoop, winners: Any) -> None:
@@ -56,14 +56,14 @@ def _gives_up_after_a_doubt(self: CommitLoop, version: int, error: Exception) ->
     raise error
 
 
-def _lets_blind_appends_pass(self: ConflictChecker, winner: WinningCommit) -> None:
+def _lets_blind_appends_pass(self: FileConflicts, winner: WinningCommit) -> None:
     if not winner.is_blind_append:
         _ADDED(self, winner)
 
 
-def _says_added(self: ConflictChecker, winner: WinningCommit) -> None:
+def _says_added(self: FileConflicts, winner: WinningCommit) -> None:
     if winner.added:
-        raise self._fail(ConcurrentAppendException, winner, "Files were added")
+        raise self._conflict(ConcurrentAppendException, winner, "Files were added", None, {})
 
 
 def _loses_at_rebase(self: ConflictChecker, version: int) -> bool:
@@ -73,14 +73,14 @@ def _loses_at_rebase(self: ConflictChecker, version: int) -> bool:
 WRITERS = ("append", "insert_select", "replace", "delete", "move", "compact")
 
 MUTATIONS = {
-    "added files are not checked": Mutation(_set(ConflictChecker, "_check_added", _nothing), WRITERS),
-    "removed files are not checked": Mutation(_set(ConflictChecker, "_check_removed", _nothing), WRITERS),
+    "added files are not checked": Mutation(_set(FileConflicts, "check_added", _nothing), WRITERS),
+    "removed files are not checked": Mutation(_set(FileConflicts, "check_removed", _nothing), WRITERS),
     "files that were read may be removed": Mutation(
-        _set(ConflictChecker, "_read_files_removed_by_batch", lambda _self: set()),
+        _set(FileConflicts, "_read_files_removed_by_batch", lambda _self: set()),
         ("insert_select", "delete", "replace", "summary"),
     ),
     "both may remove a file": Mutation(
-        _set(ConflictChecker, "_look_at_actions", _forgets_own_removes), ("drop", "replace_partitions")
+        _set(FileConflicts, "look", _forgets_own_removes), ("drop", "replace_partitions")
     ),
     "other partitions are all that matters": Mutation(_set(ReadPredicate, "covers", lambda _self, _values: False), WRITERS),
     "the whole table is not what was read": Mutation(_set(ReadSet, "read_whole_table", _nothing), ("summary", "append", "drop")),
@@ -89,11 +89,11 @@ MUTATIONS = {
     "only the newest winner is checked": Mutation(_set(CommitLoop, "check_for_conflicts", _checks_the_last_only), WRITERS),
     "every winner is a blind append": Mutation(_set(WinningCommit, "is_blind_append", True), WRITERS, "WriteSerializable"),
     "Serializable lets blind appends pass": Mutation(
-        _set(ConflictChecker, "_check_added", _lets_blind_appends_pass), WRITERS, "Serializable"
+        _set(FileConflicts, "check_added", _lets_blind_appends_pass), WRITERS, "Serializable"
     ),
     "it does not know its own commit": Mutation(_set(WinningCommit, "is_of", lambda _self, _txn: False), ("append",)),
     "a doubtful put has failed": Mutation(_set(CommitLoop, "_settle", _gives_up_after_a_doubt), ("append", "delete")),
     "a lost race changes nothing": Mutation(_set(ConflictChecker, "rebase", _loses_at_rebase), ("append",)),
-    "any added file is a conflict": Mutation(_set(ConflictChecker, "_check_added", _says_added), WRITERS),
+    "any added file is a conflict": Mutation(_set(FileConflicts, "check_added", _says_added), WRITERS),
     "all is SnapshotIsolation": Mutation(_set(Committer, "_level", lambda *_: IsolationLevel.SNAPSHOT_ISOLATION), WRITERS),
 }

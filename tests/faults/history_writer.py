@@ -50,7 +50,9 @@ class Writer:
     partitioned: bool
     rows: int
     pause: float = 0.006
-    policy: CommitPolicy = field(default_factory=lambda: CommitPolicy(total_timeout=20.0, max_wait=0.02))
+    policy: CommitPolicy = field(
+        default_factory=lambda: CommitPolicy(total_timeout=20.0, max_wait=0.02, conflict_detection="delta")
+    )
 
     def run(self, what: str, level: str | None) -> None:
         """Run one transaction, to whatever end."""

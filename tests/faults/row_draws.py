@@ -147,7 +147,7 @@ class Draw:
         alone = rust or operation.kind in ("restore", "vacuum")
         lag = 0 if alone else draw.choices(list(lags), list(lags.values()))[0]
         also: Append | Delete | None = None
-        if not alone and draw.random() < 0.06:
+        if not alone and operation.kind != "restate" and draw.random() < 0.06:
             also = self._delete() if operation.kind == "delete" and draw.random() < 0.5 else self._append()
         inside: tuple[Step, ...] = ()
         if not (inner or alone) and draw.random() < 0.2:

@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import shutil
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_delta.log import DeltaLog
 from faults.row_commits import Result, run
 from faults.row_draws import Draw, History
 from faults.row_files import Table
@@ -199,17 +199,18 @@ def described(history: History) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--directory", type=Path, default=Path("/dev/shm") / "row-histories")
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()) / "row-histories")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--level", choices=("delta", "statistics", "rows"), help="conflict detection of every transaction")
     parser.add_argument("--needless", action="store_true", help="print refusals that rows did not require")
     parser.add_argument("--mutations", action="store_true", help="with the engine broken, by one mutation after the other")
+    parser.add_argument("--part", default="0/1", help="only some of the mutations: 0/2 for every other one")
     options = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    DeltaLog.for_table(str(options.directory))
-    for mutation in MUTATIONS if options.mutations else [""]:
+    logging.disable(logging.CRITICAL)  # refusals are meant
+    first, step = map(int, options.part.split("/"))
+    for mutation in list(MUTATIONS)[first::step] if options.mutations else [""]:
         run_all(options, mutation)
 
 

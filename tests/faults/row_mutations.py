@@ -1,8 +1,194 @@
-"""The rules of the engine broken by hand, one at a time: what the histories must notice."""
+"""The rules of the engine broken by hand, one at a time: what the histories must notice.
+
+Each value makes a context manager in which a rule is broken. A name that the engine no longer has is an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
-MUTATIONS: dict[str, Callable[[], AbstractContextManager[object]]] = {}
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from airflow_delta.log.expressions import arrow_rows
+from airflow_delta.log.expressions.ast import Constant
+from airflow_delta.transaction.commit.loop import CommitLoop
+from airflow_delta.transaction.conflicts import marked_rows, moved_rows, resolution, rows_of_winners
+from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+from airflow_delta.transaction.conflicts.file_conflicts import FileConflicts
+from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
+from airflow_delta.transaction.conflicts.resolution import Resolution
+from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
+from airflow_delta.transaction.reads.key_set import KeySet
+from airflow_delta.transaction.reads.read_set import ReadPredicate
+from airflow_delta.transaction.reads.row_condition import RowCondition
+
+Broken = Callable[[], AbstractContextManager[object]]
+
+
+def _broken(target: Any, name: str, make: Callable[[Any], Any]) -> Broken:
+    """Return a rule broken: an attribute replaced by what ``make`` makes of it."""
+    return lambda: patch.object(target, name, make(_of(target, name)))
+
+
+def _of(target: Any, name: str) -> Any:
+    return vars(target)[name] if isinstance(target, type) else getattr(target, name)
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda _rule: lambda *_arguments, **_named: value
+
+
+def _without_others(rule: Any) -> Any:
+    return lambda self, file, _others, marked: rule(self, file, BitMap64(), marked)
+
+
+def _ignores_what_both_mark(rule: Any) -> Any:
+    return lambda self, file, others, _marked: rule(self, file, others, BitMap64())
+
+
+def _in_the_first_group(rule: Any) -> Any:
+    return lambda mask, _start: rule(mask, 0)
+
+
+def _forgets_the_winners(rule: Any) -> Any:
+    return lambda self, winners: rule(self, winners[-1:])
+
+
+def _whatever_it_got_back(_rule: Any) -> Any:
+    def lost(self: Any, winner: Any, added: Any) -> Any:
+        if added.path not in winner.replaced:
+            return None
+        before = next(file.deletion_vector for file in winner.removed_files if file.path == added.path)
+        old, new = self._rows.vector(before), self._rows.vector(added.deletion_vector)
+        return resolution._Replaced(new - old, new)
+
+    return lost
+
+
+def _same_places(_rule: Any) -> Any:
+    return lambda _reader, _metadata, _file, rows, added: [(added[0], rows)]
+
+
+def _without_stored_ids(rule: Any) -> Any:
+    return lambda reader, file, _column, rows: rule(reader, file, None, rows)
+
+
+def _without_the_last(rule: Any) -> Any:
+    return lambda self, row: rule(self, row) and tuple(row) != max(self.rows, key=repr)
+
+
+def _excludes_its_bounds(rule: Any) -> Any:
+    def shrunk(self: Any, position: int) -> Any:
+        low = self.low[position]
+        if self.rows is None and isinstance(low, int) and low == self.high[position]:
+            return Constant(False)
+        return rule(self, position)
+
+    return shrunk
+
+
+def _as_if_exact(rule: Any) -> Any:
+    return lambda values, data_type: values if data_type.name == "double" else rule(values, data_type)
+
+
+@contextmanager
+def _doubles_as_in_arrow() -> Iterator[None]:
+    with (
+        patch.object(arrow_rows, "is_exact", lambda _type: True),
+        patch.object(rows_of_winners, "comparable", _as_if_exact(arrow_rows.comparable)),
+    ):
+        yield
+
+
+def _nothing_if_absent(rule: Any) -> Any:
+    def values(self: Any, column: Any) -> Any:
+        found = rule(self, column)
+        if found is None or found.null_count < len(found) or column.data_type.name != "integer" or column.is_partition:
+            return found
+        return pa.array([10**6] * len(found), found.type)
+
+    return values
+
+
+def _of_no_partition(rule: Any) -> Any:
+    def values(self: Any, column: Any, name: str) -> Any:
+        found = rule(self, column, name)
+        return found if found is None else pa.nulls(len(found), found.type)
+
+    return values
+
+
+def _keeps_its_own(rule: Any) -> Any:
+    def apply(self: Any) -> None:
+        rule(self)
+        self.current.files_of_others = set()
+
+    return apply
+
+
+def _marked_everywhere(rule: Any) -> Any:
+    def was_not_read(self: Any, winner: Any, file: Any, known: Any) -> None:
+        followed, self.followed = self.followed, set()
+        try:
+            rule(self, winner, file, known)
+        finally:
+            self.followed = followed
+
+    return was_not_read
+
+
+def _without_reads_of_rows(rule: Any) -> Any:
+    def init(self: Any, predicate: Any, keys: Any = None) -> None:
+        rule(self, predicate, None if keys is None else replace(keys, null_safe=(False,) * len(keys.columns)))
+
+    return init
+
+
+MUTATIONS: dict[str, Broken] = {
+    # What winners added.
+    "added files are not checked": _broken(FileConflicts, "check_added", _always(None)),
+    "rows that were added are not looked at": _broken(WinnersRows, "any_was_read", _always(False)),
+    "bounds rule every file out": _broken(RowCondition, "may_hold", lambda _rule: lambda _self, files: [False] * len(files)),
+    "no row is ever selected": _broken(
+        RowCondition, "may_select", lambda _rule: lambda _self, _values, length: arrow_rows._Rows(None, length)._all(False)
+    ),
+    "who removes files only moves rows": _broken(
+        WinningCommit, "only_moves_rows", lambda _rule: property(lambda self: bool(self.removed_files))
+    ),
+    "every winner is a blind append": _broken(WinningCommit, "is_blind_append", lambda _rule: True),
+    "other partitions are all that matters": _broken(ReadPredicate, "covers", _always(False)),
+    "a file that got rows back has lost them": _broken(Resolution, "_rows_removed_from", _whatever_it_got_back),
+    # What winners removed.
+    "removed files are not checked": _broken(FileConflicts, "check_removed", _always(None)),
+    "rows that are gone were not read": _broken(Resolution, "_was_not_read", _always(None)),
+    "compacted files are not followed": _broken(Resolution, "_follow", _always(None)),
+    "marked reads count in no file": _broken(Resolution, "_was_not_read", _marked_everywhere),
+    # Keys.
+    "null equals no key": _broken(RowCondition, "__init__", _without_reads_of_rows),
+    "the last key is forgotten": _broken(KeySet, "_matches", _without_the_last),
+    "the bounds of keys are not keys": _broken(KeySet, "_of_column", _excludes_its_bounds),
+    # Values.
+    "doubles compare as in Arrow": _doubles_as_in_arrow,
+    "a column that a file lacks is not null": _broken(rows_of_winners._Values, "_values", _nothing_if_absent),
+    "the partition of every file is null": _broken(rows_of_winners._Values, "_partition", _of_no_partition),
+    "all rows are in the first row group": _broken(rows_of_winners, "positions", _in_the_first_group),
+    # Deletion vectors.
+    "both may mark a row": _broken(MarkedRows, "meet", _ignores_what_both_mark),
+    "the winner's vector is lost": _broken(MarkedRows, "meet", _without_others),
+    "vectors are as they were": _broken(MarkedRows, "applied", _always(None)),
+    "statistics stay exact": _broken(marked_rows, "with_wide_bounds", lambda _rule: lambda stats, _before=None: stats),
+    "rows that moved are where they were": _broken(marked_rows, "find_moved", _same_places),
+    "row ids that files hold do not count": _broken(moved_rows, "_row_ids", _without_stored_ids),
+    "files of others get new row ids": _broken(Resolution, "apply", _keeps_its_own),
+    # The loop around it all.
+    "only the newest winner is checked": _broken(CommitLoop, "check_for_conflicts", _forgets_the_winners),
+    "a lost race changes nothing": _broken(CurrentTransaction, "rebase", _always(False)),
+}
+
+

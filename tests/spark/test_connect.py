@@ -15,9 +15,11 @@ import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from commands.flow import Table
+from airflow_delta.commands.merge.plan_merge import plan_merge
 from airflow_delta.operators.spark_storage import _connect_settings
 from airflow_delta.spark import read as reading
 from airflow_delta.spark.connectors import storage_error
+from airflow_delta.staging.merge import when_matched_delete
 
 spark = SparkSession.builder.remote("local[1]").getOrCreate()
 table = Table(Path(sys.argv[1]), spark)
@@ -28,6 +30,11 @@ handle = table.begin()
 out["rows"], out["literals"] = table.rows(), table.read(handle)
 reading.MAX_LITERAL_PARTITIONS = 0
 out["joined"] = table.read(handle)
+out["keys"] = []
+for text in ("CAST(X'61FF' AS STRING)", "'ü'"):
+    options = {"condition": "target.p = source.k AND target.v = source.v", "clauses": [when_matched_delete()]}
+    reads = table.operate(handle, plan_merge, source=f"SELECT {text} AS k, 3000000000L AS v", **options).reads
+    out["keys"] += [[key.columns, key.rows] for key in reads.keys]
 out["errors"] = []
 for rows, options in (
     ("SELECT 9 AS id, 'c' AS p, 1 AS v", {"mode": "overwrite", "replace_where": "v >= 30"}),
@@ -72,6 +79,7 @@ def test_stages_and_scans_through_spark_connect(tmp_path):
     expected = [[1, "a b", 10], [3, "b", None], [9, "c", 99]]
     assert out["session"].startswith("pyspark.sql.connect")
     assert out["rows"] == out["literals"] == out["joined"] == expected
+    assert out["keys"] == [[["v"], [[3000000000]]], [["p", "v"], [["ü", 3000000000]]]]  # text that is not UTF-8 is no key
     assert out["errors"] == ["ReplaceWhereMismatchException", "SchemaMismatchException", "SchemaMismatchException"]
     assert out["setting"] in (None, "INT96")
     assert "no.such.FileSystem" in out["inside"]  # a setting of the session is one of Hadoop, as long as the task works

@@ -19,7 +19,7 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
 )
 from airflow_delta.spark import merge_source
-from airflow_delta.spark.key_values import Bounds
+from airflow_delta.spark.key_values import bounds_of
 from airflow_delta.staging.merge import (
     SCRATCH,
     ComparedColumns,
@@ -203,17 +203,15 @@ def test_bounds_of_the_source_rule_out_no_match(table, monkeypatch, zone):
 def test_bounds_that_statistics_do_not_keep():
     """Files of other writers have NaN outside of minimum and maximum, and Parquet orders -0.0 before 0.0."""
     key = ComparedColumns(column="x", source="`x`", null_safe=False)
-    assert [
-        Bounds(key, "double", low, high, 0).are_sound
-        for low, high in ((1.0, math.nan), (0.0, 1.0), ("a", "\ufffd"), (None, None))
-    ] == [
-        False,
-        True,
-        False,
-        True,
-    ]
-    zeros = Bounds(key, "double", 0.0, -0.0, 0).of_zeros()
-    assert (math.copysign(1, zeros.low), math.copysign(1, zeros.high)) == (-1, 1)
+
+    def bounds(data_type: str, low: Any, high: Any) -> list[tuple[Any, Any]]:
+        return [(found.low, found.high) for found in bounds_of([(key, data_type)], [low, high, 0, None])]
+
+    assert bounds("double", 1.0, math.nan) == bounds("string", b"a", b"\xff") == bounds("string", b"\xed\xa0\x80", b"z") == []
+    assert bounds("double", None, None) == bounds("string", None, None) == [(None, None)]
+    assert bounds("string", b"a", bytearray("\ufffd", "utf-8")) == [("a", "\ufffd")]
+    [zeros] = bounds("double", 0.0, -0.0)
+    assert [math.copysign(1, bound) for bound in zeros] == [-1, 1]
 
 
 def test_a_source_whose_columns_share_a_field_id(table, spark):

@@ -91,7 +91,7 @@ KEYS = {
     ),
     "dates, decimals and text": (
         "SELECT DATE'0001-01-01' AS day, CAST(-1.5 AS DECIMAL(10,2)) AS amount, 'ünï\n\u2028🦔\\\\\"' AS name, 'abc' AS limited",
-        "target.day = source.day AND target.amount = source.amount AND target.name = source.name AND target.limited = source.limited",
+        " AND ".join(f"target.{name} = source.{name}" for name in ("day", "amount", "name", "limited")),
         {
             "columns": ("day", "amount", "name", "limited"),
             "rows": {("0001-01-01", "-1.50", 'ünï\n\u2028🦔\\"', "abc")},
@@ -206,7 +206,7 @@ def test_many_rows_are_in_a_file(table, monkeypatch):
 
 def replaced_keys(table: Table, rows: str, **options: Any) -> KeyRead | None:
     reads = table.stage(table.begin(), rows, mode="overwrite", **options).reads
-    assert reads.whole_table
+    assert (reads.whole_table, reads.selected) == (True, bool(reads.keys))
     assert reads.predicates == tuple(key.predicate for key in reads.keys)
     return next(iter(reads.keys), None)
 
@@ -230,7 +230,7 @@ def test_replaced_rows_of_a_source_that_read_the_table(table):
         reads = table.stage(
             table.begin(), "SELECT 1L AS id, 'b' AS part", mode="overwrite", replace_using=["id"], read=read
         ).reads
-        assert (reads.whole_table, reads.predicates, len(reads.keys)) == (True, predicates, keys)
+        assert (reads.whole_table, reads.predicates, len(reads.keys), reads.selected) == (True, predicates, keys, keys == 1)
 
 
 def test_replaced_rows_in_partitions_whose_names_look_hidden(tmp_path, spark):

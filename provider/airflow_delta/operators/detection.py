@@ -1,4 +1,4 @@
-"""``conflict_detection`` of a task: its check in the Dag file, its tag, and the log lines about conflicts that it resolved."""
+"""``conflict_detection`` of a task: its check in the Dag file, its tag, and what is told about conflicts that it resolved."""
 
 from __future__ import annotations
 
@@ -38,3 +38,9 @@ def resolved_lines(resolved: Mapping[str, str]) -> Iterator[str]:
     for how, versions in resolved.items():
         named = f"versions {versions} conflict" if "-" in versions or "," in versions else f"version {versions} conflicts"
         yield f"{named} by Delta's rules, but not by {_SHOWN_BY.get(how, 'a closer look')} ({how})."
+
+
+def number_of(versions: str) -> int:
+    """Return how many versions a text such as ``3-12,15`` names."""
+    ends = [part.partition("-") for part in versions.split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ends)

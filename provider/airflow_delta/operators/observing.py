@@ -15,6 +15,7 @@ from airflow_delta.exceptions import (
     MaxCommitRetriesExceededException,
 )
 from airflow_delta.observability import TaskMetrics
+from airflow_delta.operators.detection import number_of
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -44,7 +45,8 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
             lost = int(data["attempts"])
             _tell_loss(logger, where, data)
         elif name == _RESOLVED:
-            metrics.resolved(where, data["how"], int(data["versions"]))
+            for how, versions in data["how"].items():
+                metrics.resolved(where, how, number_of(versions))
         elif name.startswith(_CONFLICT):
             kind = f"{name.removeprefix(_CONFLICT)}Exception"
             counted.add(kind)

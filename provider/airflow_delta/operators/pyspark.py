@@ -94,13 +94,16 @@ class TableReader:
         """Return the staged write with the reads of this reader added."""
         if not self._whole_table and not self._predicates:
             return staged
-        from airflow_delta.staging.contract import ReadSet
-
-        reads = ReadSet(
-            predicates=(*staged.reads.predicates, *(p for p in self._predicates if p not in staged.reads.predicates)),
-            files=staged.reads.files,
-            whole_table=staged.reads.whole_table or self._whole_table,
-            app_ids=staged.reads.app_ids,
+        own, others = staged.reads, tuple(self._predicates)
+        reads = dataclasses.replace(
+            own,
+            predicates=tuple(dict.fromkeys((*own.predicates, *others))),
+            whole_table=own.whole_table or self._whole_table,
+            selected=own.selected and not self._whole_table,
+            # All rows of these predicates were read, whichever of them the stage itself has looked for.
+            marked=tuple(text for text in own.marked if text not in others),
+            scanned=tuple(dict.fromkeys((*own.scanned, *others))),
+            keys=tuple(key for key in own.keys if key.predicate not in others),
         )
         return dataclasses.replace(staged, reads=reads)
 

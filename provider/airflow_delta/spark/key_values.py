@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.spark.written import check_read_back
@@ -29,14 +29,19 @@ MAX_TEXT = 512
 AS_TEXT = ("date", "timestamp_ntz")
 """Types whose values Python cannot all represent, and reads in its own time zone."""
 
+_FORMS = {**dict.fromkeys(AS_TEXT, "string"), "string": "binary"}
+"""Types that values travel to Python in. Text that is not UTF-8 would be changed on the way, or refused."""
+
 _DATE = re.compile(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}")
 """A date that Python can represent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Least and greatest value of a compared column, as :func:`measures` gives them.
+    """Least and greatest value of a compared column.
 
+    :param data_type: of ``key.source``.
+    :param low: ``None`` if there are none but nulls.
     :param longest: bytes of the longest text, ``None`` if it is of another type.
     """
 
@@ -48,46 +53,45 @@ class Bounds:
     longest: int | None = None
 
     @property
-    def are_sound(self) -> bool:
-        """Return whether statistics cover all values: they leave out NaN, and text that is not UTF-8 was changed."""
-        if isinstance(self.high, float):
-            return not math.isnan(self.high)
-        return not isinstance(self.high, str) or "\ufffd" not in self.low + self.high
-
-    @property
     def are_exact(self) -> bool:
         """Return whether the values of the column can be reported."""
-        if not is_exact(self.data_type) or not self.are_sound or (self.longest or 0) > MAX_TEXT:
+        if not is_exact(self.data_type) or (self.longest or 0) > MAX_TEXT:
             return False
         return self.data_type != "date" or self.low is None or all(map(_DATE.fullmatch, (self.low, self.high)))
 
-    def of_zeros(self) -> Bounds:
-        """Return the bounds with both zeros inside or both outside: Parquet distinguishes -0.0 from 0.0, comparisons do not."""
-        if not isinstance(self.low, float):
-            return self
-        return replace(self, low=self.low or -0.0, high=self.high or 0.0)
-
 
 def measures(column: Column, data_type: str) -> list[Column]:
-    """Return the aggregates that a :class:`Bounds` holds."""
+    """Return the aggregates that :func:`bounds_of` takes: least and greatest value, nulls, bytes of the longest text."""
     from pyspark.sql import functions as sf
 
     # Instants as numbers: datetimes would go through the driver's time zone.
     value = sf.unix_micros(column) if data_type == "timestamp" else column
-    low, high = sf.min(value), sf.max(value)
-    if data_type in AS_TEXT:
-        low, high = low.cast("string"), high.cast("string")
+    low, high = (bound.cast(_FORMS[data_type]) if data_type in _FORMS else bound for bound in (sf.min(value), sf.max(value)))
     longest = sf.max(sf.octet_length(column)) if data_type == "string" else sf.lit(None)
     return [low, high, sf.count_if(column.isNull()), longest]
 
 
 def bounds_of(keys: Sequence[tuple[ComparedColumns, str]], measured: Sequence[Any]) -> list[Bounds]:
-    """Return the bounds of columns.
+    """Return the bounds of columns, without those that do not cover all values that statistics may leave out.
 
     :param keys: the columns, with the types of ``source``.
     :param measured: values of their :func:`measures`.
     """
-    return [Bounds(key, data_type, *measured[4 * i : 4 * i + 4]) for i, (key, data_type) in enumerate(keys)]
+    found = []
+    for i, (key, data_type) in enumerate(keys):
+        low, high, nulls, longest = measured[4 * i : 4 * i + 4]
+        if data_type == "string" and low is not None:
+            try:
+                low, high = low.decode(), high.decode()
+            except UnicodeDecodeError:
+                continue
+        if isinstance(high, float):
+            if math.isnan(high):
+                continue
+            # Both zeros inside or both outside: Parquet distinguishes -0.0 from 0.0, comparisons do not.
+            low, high = low or -0.0, high or 0.0
+        found.append(Bounds(key, data_type, low, high, nulls, longest))
+    return found
 
 
 def key_values(rows: DataFrame, bounds: Sequence[Bounds], count: int, request: StageRequest, path: str) -> KeyValues | None:
@@ -124,9 +128,7 @@ def _values(rows: DataFrame, bounds: Sequence[Bounds], count: int, request: Stag
     """Return the values of each column, in the order of the rows; ``None`` for a column with text that is not UTF-8."""
     from pyspark.sql import functions as sf
 
-    # Text as bytes: what is not UTF-8 would be replaced, or refused, on the way.
-    forms = {"string": "binary", "date": "string"}
-    columns = [sf.col(b.key.source).cast(forms.get(b.data_type, b.data_type)).alias(str(i)) for i, b in enumerate(bounds)]
+    columns = [sf.col(b.key.source).cast(_FORMS.get(b.data_type, b.data_type)).alias(str(i)) for i, b in enumerate(bounds)]
     collected = rows.select(*columns).collect() if count else []
     check_read_back(count, len(collected), path, request)
     found: list[list[Any] | None] = []

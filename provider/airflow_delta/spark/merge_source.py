@@ -140,7 +140,7 @@ class MergeSource:
         columns = {key.source: sf.col(key.source) for key in self._keys}
         count, *measured = self.rows.select(*columns.values()).agg(sf.count("*"), *wanted).collect()[0]
         check_read_back(self._num_written, int(count), self._path, self._work.request)
-        return int(count), [bounds.of_zeros() for bounds in bounds_of(keys, measured) if bounds.are_sound]
+        return int(count), bounds_of(keys, measured)
 
     def _within(self, bounds: Bounds) -> Column:
         from pyspark.sql import functions as sf

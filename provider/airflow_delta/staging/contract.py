@@ -296,9 +296,10 @@ class ReadSet(Payload):
     :param whole_table: the whole table was read.
     :param app_ids: application ids whose versions were read.
     :param marked: those predicates whose rows the stage has all marked in deletion vectors, and read no other for.
-    :param scanned: those predicates of which also rows count that the stage left alone, in files that are not listed: a MERGE that
-        inserts does so because a row is not there.
+    :param scanned: those predicates of which also rows count that the stage left alone, in files that are not listed: a MERGE
+        inserts a row because none is there.
     :param keys: narrower forms of some predicates.
+    :param selected: ``whole_table`` stands for rows that ``keys`` tell from others, anywhere in the table.
     """
 
     predicates: tuple[str, ...] = ()
@@ -308,6 +309,7 @@ class ReadSet(Payload):
     marked: tuple[str, ...] = ()
     scanned: tuple[str, ...] = ()
     keys: tuple[KeyRead, ...] = ()
+    selected: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

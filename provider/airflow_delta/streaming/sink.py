@@ -198,7 +198,7 @@ class DeltaBatchSink:
         if staged.num_records is not None:
             metrics["numOutputRows"] = staged.num_records
         operation = Operation.streaming_update(OUTPUT_MODES[self.mode], query_id, batch_id)
-        reads = dataclasses.replace(staged.reads, whole_table=True) if self._reads_table else staged.reads
+        reads = dataclasses.replace(staged.reads, whole_table=True, selected=False) if self._reads_table else staged.reads
         return dataclasses.replace(
             staged, operation=operation.name, parameters=dict(operation.parameters), metrics=metrics, reads=reads
         )

@@ -142,5 +142,5 @@ def test_nulls_that_a_footer_counts_are_those_of_the_file(tmp_path):
 
 def test_the_predicate_whose_rows_are_all_marked(table):
     _, staged = collect(table, {NAMES[2]: BitMap64([5])})
-    assert staged.reads.marked == staged.reads.predicates == ("`id` % 2 = 7",)
+    assert staged.reads.marked == staged.reads.predicates == ("(id % 2 = 7)",)
     assert staged.reads.files == (quote(NAMES[2]),)

@@ -135,10 +135,11 @@ def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> Replaced
 
 def _record_reads(view: TransactionView, txn: OptimisticTransaction, stage: StageActions) -> None:
     reads = stage.write.reads
-    if reads.whole_table:
-        txn.filter_files(columns=["path"])
-        txn.read_whole_table(rows=True)
     rewrites = stage.write.mode == "rewrite"
+    if reads.whole_table:
+        if not reads.selected:
+            txn.filter_files(columns=["path"])
+        txn.read_whole_table(rows=True, selected=reads.selected)
     own = stage.write.replace_where if stage.write.mode == "overwrite" else None
     for text in reads.predicates:
         predicate = view.predicate_of(stage, text)

@@ -131,7 +131,8 @@ def _reads(stage: StageView, request: StageRequest, report: StageReport, removes
     if request.replace_where is None:
         keys = key_reads(stage, request, report, WriteArguments.of(request).keys)
         predicates += tuple(key.predicate for key in keys)
-        return ReadSet(predicates=predicates, files=tuple(remove.path for remove in removes), whole_table=True, keys=keys)
+        files = tuple(remove.path for remove in removes)
+        return ReadSet(predicates=predicates, files=files, whole_table=True, keys=keys, selected=bool(keys))
     return ReadSet(predicates=(*predicates, request.replace_where), files=report.rewritten_files, whole_table=whole_table)
 
 

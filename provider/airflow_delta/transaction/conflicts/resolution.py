@@ -104,7 +104,7 @@ class Resolution:
 
         :raises Undecided: if the transaction may have to have read one of them.
         """
-        if self.current.reads.whole_table:
+        if self.current.reads.all_rows:
             if not winner.only_moves_rows or self.current.reads.files_of_table:
                 raise Undecided("it relies on the whole table")
             self._note(MOVED, winner)
@@ -139,15 +139,15 @@ class Resolution:
         :param both: those that it removes, or adds again.
         :raises Undecided: if it removes a file that is gone, or may have read a row that is gone.
         """
-        whole_table = self.current.reads.whole_table
+        reads = self.current.reads
         if winner.only_moves_rows:
-            if whole_table and self.current.reads.files_of_table:
+            if reads.files_of_table:
                 raise Undecided("it relies on the files of the whole table")
             for path in sorted(both):
                 self._move(path, winner)
             self._follow(winner)
             return
-        if whole_table:
+        if reads.all_rows:
             raise Undecided("it relies on the whole table")
         removed = {file.path: file for file in winner.removed_files}
         marked: dict[str, _Replaced | None] = {}

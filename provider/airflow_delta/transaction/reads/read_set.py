@@ -6,7 +6,7 @@ Files that were read stay Arrow columns, which are only searched for the few pat
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_delta.exceptions import DeltaAnalysisException
@@ -69,12 +69,14 @@ class ReadSet:
     :param whole_table: the transaction relies on the whole table, whatever its predicates say.
     :param app_ids: application ids whose version it looked up.
     :param files_of_table: it relies on the files of the whole table, not only on their rows.
+    :param all_rows: it relies on all rows of the table, not only on those that its predicates select.
     """
 
     predicates: dict[Hashable, ReadPredicate] = field(default_factory=dict)
     whole_table: bool = False
     app_ids: set[str] = field(default_factory=set)
     files_of_table: bool = False
+    all_rows: bool = False
     _columns: list[pa.ChunkedArray] = field(default_factory=list)
     _paths: set[str] = field(default_factory=set)
     _whole: set[str] = field(default_factory=set)
@@ -113,14 +115,17 @@ class ReadSet:
         if whole:
             self._whole |= found
 
-    def read_whole_table(self, *, rows: bool = False) -> None:
+    def read_whole_table(self, *, rows: bool = False, selected: bool = False) -> None:
         """Record that the transaction relies on the whole table.
 
         :param rows: on its rows, in whatever files they are.
+        :param selected: only on rows that its predicates select, which not every level of conflict detection can tell.
         """
         self.whole_table = True
         self.files_of_table |= not rows
-        self.add_predicate(EVERYTHING)
+        if not selected:
+            self.all_rows = True
+            self.add_predicate(EVERYTHING)
 
     @property
     def has_files(self) -> bool:
@@ -171,8 +176,9 @@ class ReadSet:
     def split(self, paths: Iterable[str]) -> ReadSet:
         """Return what was read, but with these files only."""
         kept = set(paths)
-        app_ids = set(self.app_ids)
-        return ReadSet(dict(self.predicates), self.whole_table, app_ids, self.files_of_table, [], kept, self._whole & kept)
+        part = replace(self, predicates=dict(self.predicates), app_ids=set(self.app_ids))
+        part._columns, part._paths, part._whole = [], kept, self._whole & kept
+        return part
 
     def describe(self) -> str:
         """Return what was read, for an error message."""

@@ -126,13 +126,14 @@ class TableReads:
         if predicate is not None:
             self._record(predicate, keys=keys, marked=marked, scanned=scanned)
 
-    def read_whole_table(self, *, rows: bool = False) -> None:
+    def read_whole_table(self, *, rows: bool = False, selected: bool = False) -> None:
         """Record that the transaction relies on the whole table: whatever others add or remove is a conflict.
 
         :param rows: it relies on the rows, in whatever files they are; a compaction is then no conflict, unless
             ``conflict_detection`` is ``delta``.
+        :param selected: it relies on those rows only that recorded predicates select; at ``delta``, on all.
         """
-        self.recorded.read_whole_table(rows=rows)
+        self.recorded.read_whole_table(rows=rows, selected=selected)
 
     def track_app_ids(self, *app_ids: str) -> None:
         """Record that the versions of application ids were looked up elsewhere, at the version that this transaction reads."""

@@ -1,0 +1,577 @@
+"""Commits that went on after a conflict was resolved by rows: Delta Spark reads each of them, as it reads its own, and goes on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_delta.commands.merge.plan_merge import plan_merge
+from airflow_delta.commands.rewrite.delete import plan_delete
+from airflow_delta.commands.rewrite.update import plan_update
+from airflow_delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+)
+from airflow_delta.log.actions.actions import encode_actions
+from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
+from airflow_delta.transaction import CommitPolicy
+from commands.flow import Table
+from delta_spark.jvm import exception_name
+from delta_spark.support import delta_history, sql_name
+from delta_spark.test_checksum import assert_valid_to_delta
+from support import readers, tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Rows = dict[int, int]
+"""The column ``v`` by ``id``; ``p`` follows from the id."""
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+TRACKED = {"delta.enableRowTracking": "true"}
+TIMED = {"delta.enableInCommitTimestamps": "true"}
+MAPPED = {"delta.columnMapping.mode": "name"}
+
+COLUMNS = "id BIGINT, v INT, p STRING"
+DERIVED = "n BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), id BIGINT, v INT, p STRING, " + (
+    "g BIGINT GENERATED ALWAYS AS (id * 2)"
+)
+
+TABLES: dict[str, tuple[str, str, Mapping[str, str]]] = {
+    "everything": (COLUMNS, "", {**VECTORS, **FEED, **TRACKED, **TIMED}),
+    "everything, mapped": (COLUMNS, "PARTITIONED BY (p)", {**VECTORS, **FEED, **TRACKED, **TIMED, **MAPPED}),
+    "vectors": (COLUMNS, "", VECTORS),
+    "copy on write": (COLUMNS, "", {"delta.enableDeletionVectors": "false"}),
+    "derived": (DERIVED, "", {**VECTORS, **FEED}),
+}
+"""Columns, partitioning and properties."""
+
+P = "substring('ab', CAST(id % 2 AS INT) + 1, 1)"
+FILES = ((0, 12), (12, 20))
+"""Ids of the first files. An UPDATE of id 1 makes a third one, and a vector in the first."""
+
+
+def row(number: int, v: int) -> tuple[int, int, str]:
+    return (number, v, "ab"[number % 2])
+
+
+# -- statements -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """A statement as Delta Spark runs it and as we stage it.
+
+    :param after: returns the rows that it leaves of some rows.
+    """
+
+    sql: str
+    plan: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    after: Callable[[Rows], Rows]
+
+
+def delete(*ids: int) -> Change:
+    where = f"id IN ({', '.join(map(str, ids))})"
+    return Change(
+        f"DELETE FROM {{t}} WHERE {where}",
+        plan_delete,
+        {"predicate": where},
+        lambda rows: {number: v for number, v in rows.items() if number not in ids},
+    )
+
+
+def update(*ids: int) -> Change:
+    """Add 1000 to ``v``."""
+    where = f"id IN ({', '.join(map(str, ids))})"
+    return Change(
+        f"UPDATE {{t}} SET v = v + 1000 WHERE {where}",
+        plan_update,
+        {"predicate": where, "set": {"v": "v + 1000"}},
+        lambda rows: {number: v + 1000 if number in ids else v for number, v in rows.items()},
+    )
+
+
+def merge(*ids: int) -> Change:
+    """Add 5 to ``v``, or insert a row with 5."""
+    source = f"SELECT id, 5 AS v, {P} AS p FROM VALUES {', '.join(f'({number}L)' for number in ids)} AS s(id)"
+    values = {name: f"source.{name}" for name in ("id", "v", "p")}
+    return Change(
+        f"MERGE INTO {{t}} target USING ({source}) source ON target.id = source.id "
+        "WHEN MATCHED THEN UPDATE SET v = target.v + source.v "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})",
+        plan_merge,
+        {
+            "source": source,
+            "condition": "target.id = source.id",
+            "clauses": [when_matched_update({"v": "target.v + source.v"}), when_not_matched_insert(values)],
+        },
+        lambda rows: rows | {number: rows.get(number, 0) + 5 for number in ids},
+    )
+
+
+CHANGES = {"delete": delete, "update": update, "merge": merge}
+
+
+# -- a table --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Staged:
+    """What we have staged and not committed."""
+
+    change: Change
+    handle: TransactionHandle
+    write: StagedWrite
+
+
+class KnownTable:
+    """A table whose rows are known at each version, from the one on that it is copied at.
+
+    :param rows: at that version.
+    """
+
+    def __init__(self, delta: SparkSession, path: Path, rows: Rows) -> None:
+        self.delta = delta
+        self.path = path
+        self.table = Table(path, delta)
+        self.rows: list[Rows] = [rows]
+        self.first = self.table.versions() - 1
+
+    @property
+    def version(self) -> int:
+        return self.first + len(self.rows) - 1
+
+    def sql(self, text: str) -> list[tuple[Any, ...]]:
+        return [tuple(found) for found in self.delta.sql(text.replace("{t}", sql_name(self.path))).collect()]
+
+    def by_delta(self, *statements: Change | str) -> None:
+        """Let Delta Spark run statements; a text leaves the rows as they are."""
+        for statement in statements:
+            self.sql(statement if isinstance(statement, str) else statement.sql)
+            self.became(self.rows[-1] if isinstance(statement, str) else statement.after(self.rows[-1]))
+
+    def became(self, rows: Rows) -> None:
+        """Note the rows of a new version."""
+        self.rows.append(rows)
+        assert self.table.versions() == self.version + 1
+
+    def stage(self, change: Change) -> Staged:
+        handle = self.table.begin()
+        return Staged(change, handle, self.table.operate(handle, change.plan, **change.arguments))
+
+    def publish(self, staged: Staged, level: str = "rows") -> CommitResult:
+        """Commit; the result must be that of the statement on the newest rows, and its checksum that of the log."""
+        before = self.row_ids()
+        policy = CommitPolicy(conflict_detection=level)  # type: ignore[arg-type]
+        result = self.table.publish(staged.handle, staged.write, policy=policy)
+        self.became(staged.change.after(self.rows[-1]))
+        assert result.version == self.version
+        assert_valid_to_delta(self.delta, self.path)
+        self.check_row_ids(before)
+        return result
+
+    # -- what Delta Spark sees ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Check the rows of each version as Delta Spark and the independent readers see them, and the changes between them."""
+        for version, rows in enumerate(self.rows, self.first):
+            expected = sorted(row(number, v) for number, v in rows.items())
+            assert sorted(self.sql(f"SELECT id, v, p FROM {{t}} VERSION AS OF {version}")) == expected, version
+            assert sorted((found["id"], found["v"], found["p"]) for found in readers.rows(self.path, version)) == expected
+        if self.has(FEED):
+            assert self.changes() == self.expected_changes()
+        timestamps = [record["timestamp"] for _version, record in sorted(delta_history(self.delta, self.path).items())]
+        if self.has(TIMED):
+            assert all(earlier < later for earlier, later in pairwise(timestamps)), timestamps
+
+    def has(self, properties: Mapping[str, str]) -> bool:
+        return properties.items() <= self.table.log().snapshot.metadata.configuration.items()
+
+    def changes(self, version: int | None = None) -> list[tuple[Any, ...]]:
+        """Return the change data feed of all versions, or of one."""
+        start, end = (self.first + 1, self.version) if version is None else (version, version)
+        reader = self.delta.read.option("readChangeFeed", "true").option("startingVersion", start).option("endingVersion", end)
+        found = reader.format("delta").load(str(self.path)).select("_commit_version", "_change_type", "id", "v", "p")
+        return sorted(map(tuple, found.collect()))
+
+    def expected_changes(self, version: int | None = None) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        for number, (before, after) in enumerate(pairwise(self.rows), self.first + 1):
+            if version in (None, number):
+                found += [(number, *change) for change in changes_between(before, after)]
+        return sorted(found)
+
+    def row_ids(self) -> dict[int, tuple[int, int, int]]:
+        """Return ``v``, the row id and the row commit version of each row, by its column ``id``."""
+        if not self.has(TRACKED):
+            return {}
+        found = self.sql("SELECT id, v, _metadata.row_id, _metadata.row_commit_version FROM {t}")
+        assert len({row_id for _id, _v, row_id, _version in found}) == len(found)
+        return {number: rest for number, *rest in found}  # type: ignore[misc]
+
+    def check_row_ids(self, before: Mapping[int, tuple[int, int, int]]) -> None:
+        """Check that rows that the last version left as they were have their ids and versions, and that others are new."""
+        after = self.row_ids()
+        kept = {number for number in before.keys() & after.keys() if before[number][0] == after[number][0]}
+        assert {number: after[number] for number in kept} == {number: before[number] for number in kept}
+        known = {row_id for _v, row_id, _version in before.values()}
+        for number in after.keys() - kept:  # this engine gives changed rows new ids
+            _v, row_id, version = after[number]
+            assert row_id not in known
+            assert version == self.version
+
+
+def changes_between(before: Rows, after: Rows) -> Iterator[tuple[Any, ...]]:
+    for number, v in before.items():
+        if number not in after:
+            yield "delete", *row(number, v)
+        elif after[number] != v:
+            yield "update_preimage", *row(number, v)
+            yield "update_postimage", *row(number, after[number])
+    for number in after.keys() - before.keys():
+        yield "insert", *row(number, after[number])
+
+
+Make = Callable[..., KnownTable]
+
+
+@pytest.fixture(scope="module")
+def origins(delta: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Tables as Delta Spark has made them, once; tests work on copies."""
+    made: dict[str, Path] = {}
+
+    def origin(kind: str) -> Path:
+        if kind not in made:
+            path = made[kind] = tmp_path_factory.mktemp("origins") / "table"
+            columns, partitioning, properties = TABLES[kind]
+            listed = ", ".join(f"'{key}' = '{value}'" for key, value in {**properties, "delta.checkpointInterval": "7"}.items())
+            delta.sql(f"CREATE TABLE {sql_name(path)} ({columns}) USING delta {partitioning} TBLPROPERTIES ({listed})")
+            if kind == "derived":
+                delta.sql(f"ALTER TABLE {sql_name(path)} ADD CONSTRAINT small CHECK (v < 100000)")
+            for start, end in FILES:
+                select = f"SELECT /*+ COALESCE(1) */ id, CAST(id * 10 AS INT), {P} FROM range({start}, {end})"
+                delta.sql(f"INSERT INTO {sql_name(path)} (id, v, p) {select}")
+            if kind != "copy on write":
+                delta.sql(update(1).sql.replace("{t}", sql_name(path)))
+        return made[kind]
+
+    return origin
+
+
+@pytest.fixture
+def make(delta: SparkSession, origins: Callable[[str], Path], tmp_path: Path) -> Make:
+    def copied(kind: str) -> KnownTable:
+        path = tmp_path / "table"
+        shutil.copytree(origins(kind), path)
+        rows = {number: number * 10 for number in range(FILES[-1][1])}
+        return KnownTable(delta, path, rows if kind == "copy on write" else update(1).after(rows))
+
+    return copied
+
+
+# -- two vectors on one file ------------------------------------------------------------------------------------------------------
+
+OURS, THEIRS = (3, 8, 14), (2, 9, 15)
+"""Rows of the same two files; the bounds of those that one of the two adds hold rows of the other."""
+
+
+def of(kind: str, ids: tuple[int, ...], new: int) -> Change:
+    """Return a change of rows; a MERGE inserts one as well."""
+    return CHANGES[kind](*ids, new) if kind == "merge" else CHANGES[kind](*ids)
+
+
+@pytest.mark.parametrize("theirs", CHANGES)
+@pytest.mark.parametrize("ours", CHANGES)
+def test_vectors_of_both(make: Make, ours: str, theirs: str) -> None:
+    known = make("everything")
+    staged = known.stage(of(ours, OURS, 103))
+    known.by_delta(of(theirs, THEIRS, 102))
+    result = known.publish(staged)
+    # Rows that were added are read; so are, for a MERGE, those that are gone: it has looked at more rows than it marks.
+    keys = {} if theirs == "delete" and ours != "merge" else {"keys": "4"}
+    assert result.resolved == {**keys, "rows": "4"}
+    commit = known.table.commit(result.version)
+    vectors = {kind: [f["deletionVector"]["cardinality"] for f in commit[kind] if "deletionVector" in f] for kind in commit}
+    assert (sorted(vectors["remove"]), sorted(vectors["add"])) == ([1, 3], [2, 5])
+    assert ("cdc" in commit) == (ours != "delete")
+    assert known.changes(result.version) == known.expected_changes(result.version) != []
+    known.check()
+
+
+def test_the_level_decides(make: Make) -> None:
+    known = make("vectors")
+    staged = known.stage(delete(*OURS))
+    known.by_delta(delete(*THEIRS))
+    for level in ("delta", "statistics"):
+        with pytest.raises(ConcurrentDeleteReadException):
+            known.publish(staged, level)
+    assert known.publish(staged).resolved == {"rows": "4"}
+    known.check()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        (delete(3, 8), update(8, 9), ConcurrentDeleteDeleteException),
+        (update(3, 8), delete(8, 9), ConcurrentDeleteDeleteException),
+        (merge(3, 8), merge(8, 9), ConcurrentDeleteDeleteException),
+        (delete(3, 101), merge(101), ConcurrentAppendException),
+        (merge(3, 101), merge(101), ConcurrentAppendException),
+    ],
+    ids=["delete, update", "update, delete", "merge, merge", "delete, insert", "insert, insert"],
+)
+def test_rows_of_both_conflict(make: Make, ours: Change, theirs: Change, expected: type[Exception]) -> None:
+    known = make("vectors")
+    staged = known.stage(ours)
+    known.by_delta(theirs)
+    with pytest.raises(expected):
+        known.publish(staged)
+    known.check()
+
+
+# -- goes on ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["everything", "everything, mapped"])
+def test_delta_goes_on(make: Make, kind: str) -> None:
+    known = make(kind)
+    first = known.stage(delete(2, 13))
+    known.by_delta(delete(3), update(4, 14), merge(5, 15, 101))
+    assert known.publish(first).resolved["rows"] == "4-6"
+    known.by_delta(delete(6), merge(7, 16, 102))
+    second = known.stage(update(8, 17, 101))
+    known.by_delta(update(9), "OPTIMIZE {t}", delete(10))
+    resolved = known.publish(second).resolved
+    assert (resolved["moved"], resolved["rows"]) == ("11", "10-12")
+    known.by_delta("OPTIMIZE {t}", merge(8, 102, 103))
+    third = known.stage(merge(18, 102, 104))
+    known.by_delta(delete(11, 103), update(12))
+    assert known.publish(third).resolved["rows"] == "16-17"
+    known.by_delta("REORG TABLE {t} APPLY (PURGE)", update(104), delete(101))
+    known.check()
+
+
+# -- moved rows -------------------------------------------------------------------------------------------------------------------
+
+MOVED = (1, 3, 14)
+"""Rows of three files; row 1 has been updated, so that its row id is stored."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "compaction", "ours"),
+    [
+        ("everything", "OPTIMIZE {t}", delete(*MOVED)),
+        ("everything", "OPTIMIZE {t} ZORDER BY (v)", update(*MOVED)),
+        ("everything", "REORG TABLE {t} APPLY (PURGE)", delete(*MOVED)),
+        ("everything, mapped", "OPTIMIZE {t}", merge(*MOVED, 103)),
+    ],
+    ids=["OPTIMIZE", "ZORDER", "REORG", "OPTIMIZE, mapped"],
+)
+def test_moved_rows(make: Make, kind: str, compaction: str, ours: Change) -> None:
+    known = make(kind)
+    before = known.row_ids()
+    staged = known.stage(ours)
+    known.by_delta(compaction)
+    assert known.publish(staged).resolved == {"moved": "4", "rows": "4"}
+    known.check_row_ids(before)
+    untouched = known.row_ids()
+    known.by_delta("OPTIMIZE {t}")
+    assert known.row_ids() == untouched
+    known.check()
+
+
+def test_moved_rows_among_other_changes(make: Make) -> None:
+    known = make("everything")
+    before = known.row_ids()
+    staged = known.stage(delete(*MOVED))
+    known.by_delta(delete(2, 15), "OPTIMIZE {t}", update(4, 16), "OPTIMIZE {t}", delete(5))
+    assert known.publish(staged).resolved == {"keys": "6", "moved": "5,7", "rows": "4-8"}
+    after = known.row_ids()
+    assert {number: after[number][1] for number in after} == {number: before[number][1] for number in after}
+    assert {number: version for number, (_v, _id, version) in after.items() if version != before[number][2]} == {4: 6, 16: 6}
+    known.check()
+
+
+def test_moved_rows_of_several_row_groups(make: Make, delta: SparkSession) -> None:
+    known = make("everything")
+    known.sql(f"INSERT INTO {{t}} SELECT /*+ COALESCE(1) */ id, CAST(id AS INT), {P} FROM range(1000, 1500)")
+    known.became(known.rows[-1] | {number: number for number in range(1000, 1500)})
+    before = known.row_ids()
+    staged = known.stage(delete(3, 1001, 1250, 1499))
+    delta.conf.set("parquet.block.size", "1")
+    try:
+        known.by_delta("OPTIMIZE {t}")
+    finally:
+        delta.conf.unset("parquet.block.size")
+    [file] = known.table.commit(known.version)["add"]
+    assert pq.read_metadata(known.path / file["path"]).num_row_groups > 3
+    assert known.publish(staged).resolved == {"moved": "5", "rows": "5"}
+    known.check_row_ids(before)
+    known.check()
+
+
+def test_moved_rows_without_row_tracking(make: Make) -> None:
+    known = make("vectors")
+    staged, inserts = known.stage(delete(*MOVED)), known.stage(merge(103))
+    known.by_delta("OPTIMIZE {t}")
+    with pytest.raises(ConcurrentDeleteReadException, match="row tracking"):
+        known.publish(staged)
+    assert known.publish(inserts).resolved == {"moved": "4"}
+    known.check()
+
+
+# -- timestamps, computed columns -------------------------------------------------------------------------------------------------
+
+
+def test_timestamps_stay_in_order(make: Make) -> None:
+    known = make("everything")
+    ahead = int(datetime.now(UTC).timestamp() * 1000) + 3_600_000
+    info = tables.info("WRITE", in_commit_timestamp=ahead, is_blind_append=False)
+    known.table.log().write_commit(known.version + 1, encode_actions([info, tables.txn("clock ahead", 1)]))
+    known.became(known.rows[-1])
+    staged = known.stage(update(*OURS))
+    known.by_delta(delete(*THEIRS), update(5))
+    assert known.publish(staged).resolved == {"keys": "6", "rows": "5-6"}
+    history = delta_history(known.delta, known.path)
+    assert [history[version]["timestamp"] - ahead for version in range(4, known.version + 1)] == [0, 1, 2, 3]
+    for version in range(4, known.version + 1):
+        at = datetime.fromtimestamp(history[version]["timestamp"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        found = known.sql(f"SELECT id, v FROM {{t}} TIMESTAMP AS OF '{at}'")
+        assert dict(found) == known.rows[version - known.first]
+    known.by_delta(delete(19))
+    known.check()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "how"),
+    [
+        (update(*OURS), merge(*THEIRS, 102), {"keys": "5", "rows": "5"}),
+        (delete(*OURS), merge(-1, 102), {"keys": "5"}),
+        (merge(*OURS, 103), delete(*THEIRS), {"keys": "5", "rows": "5"}),
+    ],
+    ids=["update, insert", "delete, insert", "insert, delete"],
+)
+def test_computed_columns(make: Make, ours: Change, theirs: Change, how: dict[str, str]) -> None:
+    known = make("derived")
+    numbers = dict(known.sql("SELECT id, n FROM {t}"))
+    staged = known.stage(ours)
+    known.by_delta(theirs)
+    assert known.publish(staged).resolved == how
+    before = known.sql("SELECT n FROM {t}")
+    known.by_delta(merge(104, 105))
+    found = {number: (n, g) for number, n, g in known.sql("SELECT id, n, g FROM {t}")}
+    assert {number: n for number, (n, _g) in found.items() if number in numbers} == {
+        number: n for number, n in numbers.items() if number in found
+    }
+    assert len({n for n, _g in found.values()}) == len(found)
+    assert all(n >= 10 and n % 5 == 0 and g == 2 * number for number, (n, g) in found.items())
+    assert min(found[104][0], found[105][0]) > max(n for (n,) in before)
+    with pytest.raises(Exception, match="CHECK constraint small") as refused:
+        known.sql("UPDATE {t} SET v = 100000 WHERE id = 4")
+    assert exception_name(refused.value) == "DeltaInvariantViolationException"
+    known.check()
+
+
+def test_values_of_identity_columns_conflict(make: Make) -> None:
+    known = make("derived")
+    staged = known.stage(merge(103))
+    known.by_delta(merge(102))
+    with pytest.raises(MetadataChangedException):
+        known.publish(staged)
+
+
+# -- delta-rs ---------------------------------------------------------------------------------------------------------------------
+
+
+def deltars_append(*ids: int) -> Callable[[KnownTable], None]:
+    def run(known: KnownTable) -> None:
+        from deltalake import write_deltalake
+
+        columns = [pa.array(values, kind) for values, kind in zip(zip(*(row(i, 7) for i in ids), strict=True), ARROW, strict=True)]
+        write_deltalake(str(known.path), pa.table(dict(zip(("id", "v", "p"), columns, strict=True))), mode="append")
+        known.became(known.rows[-1] | dict.fromkeys(ids, 7))
+
+    return run
+
+
+ARROW = (pa.int64(), pa.int32(), pa.string())
+
+
+def deltars_delete(number: int) -> Callable[[KnownTable], None]:
+    def run(known: KnownTable) -> None:
+        from deltalake import DeltaTable
+
+        DeltaTable(str(known.path)).delete(f"id = {number}")
+        known.became(delete(number).after(known.rows[-1]))
+
+    return run
+
+
+def deltars_update(number: int) -> Callable[[KnownTable], None]:
+    def run(known: KnownTable) -> None:
+        from deltalake import DeltaTable
+
+        DeltaTable(str(known.path)).update({"v": "v + 1000"}, predicate=f"id = {number}")
+        known.became(update(number).after(known.rows[-1]))
+
+    return run
+
+
+WITH_V = Change("", plan_delete, {"predicate": "v IN (30, 1100)"}, lambda rows: {i: v for i, v in rows.items() if v != 30})
+"""Deletes row 3, and would delete what has 1100."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "theirs", "how"),
+    [
+        ("copy on write", delete(3, 8), deltars_append(100, 101), {"statistics": "3"}),
+        ("copy on write", delete(3, 8), deltars_append(-1, 100), {"keys": "3"}),
+        ("copy on write", merge(3, 103), deltars_append(-1, 200), {"keys": "3"}),
+        ("copy on write", update(3, 8), deltars_delete(13), {"statistics": "3"}),
+        ("copy on write", WITH_V, deltars_update(13), {"keys": "3"}),
+        ("vectors", update(3, 8), deltars_append(-1, 100), {"keys": "4"}),
+    ],
+    ids=["append elsewhere", "append", "append and merge", "delete", "update", "append and vectors"],
+)
+def test_delta_rs(make: Make, kind: str, ours: Change, theirs: Callable[[KnownTable], None], how: dict[str, str]) -> None:
+    known = make(kind)
+    staged = known.stage(ours)
+    theirs(known)
+    assert known.publish(staged).resolved == how
+    known.by_delta(merge(4, 104))
+    deltars_append(300)(known)
+    known.check()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        (deltars_append(-1, 4, 100), ConcurrentAppendException),
+        (deltars_delete(2), ConcurrentDeleteReadException),
+        (deltars_update(2), DeltaConcurrentModificationException),
+    ],
+    ids=["append", "delete", "update"],
+)
+def test_delta_rs_conflicts(make: Make, theirs: Callable[[KnownTable], None], expected: type[Exception]) -> None:
+    known = make("copy on write")
+    known.by_delta(delete(4))
+    staged = known.stage(delete(3, 4))
+    theirs(known)
+    with pytest.raises(expected):
+        known.publish(staged)
+    known.check()
