@@ -1,4 +1,4 @@
-"""Random tables and random transactions: few files, few values and narrow conditions, so that transactions meet on the same files."""
+"""Random tables and transactions: few files, few values and narrow conditions, so that transactions meet on the same files."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ LEVELS = ("Serializable", "WriteSerializable")
 class Setting:
     """What the table of a history is like.
 
-    :param stats: statistics of new files: ``footer`` (as this provider), ``spark`` (as Delta Spark), ``few`` (of the first columns
-        only), ``none``, ``mixed``.
+    :param stats: statistics of new files: ``footer`` (as this provider), ``spark`` (as Delta Spark), ``few`` (of some columns),
+        ``none``, ``mixed``.
     :param prunes: files leave out columns that are null in all of their rows.
     :param interval: versions between checkpoints; ``None`` for none.
     :param shared: all transactions use one ``DeltaLog``, as threads of a process do.
@@ -103,39 +103,41 @@ class Draw:
 
     def history(self) -> History:
         draw = self.random
-        tracked = draw.random() < 0.45
+        # Some histories are of long-running transactions that change few rows of the same files.
+        self._long = draw.random() < 0.4
+        tracked = draw.random() < (0.7 if self._long else 0.4)
         self.setting = Setting(
             level=draw.choice(LEVELS),
             partitioned=draw.random() < 0.35,
-            vectors=draw.random() < 0.7,
+            vectors=draw.random() < (0.9 if self._long else 0.65),
             tracked=tracked,
             mapped=draw.random() < 0.15,
             stats=draw.choice(("footer", "footer", "footer", "spark", "spark", "few", "mixed") + (() if tracked else ("none",))),
-            prunes=draw.random() < 0.2,
+            prunes=draw.random() < 0.3,
             interval=3 if draw.random() < 0.08 else None,
             shared=draw.random() < 0.3,
             fine=draw.choice((1, 2, 1000, 1000)),
             odd=draw.random() < 0.2,
             narrow=draw.random() < 0.3,
-            has_ids=draw.random() < 0.85,
+            has_ids=draw.random() < (0.95 if self._long else 0.8),
         )
-        # Some histories are of long-running transactions that change few rows of the same files.
-        self._long = draw.random() < 0.35
         clustered = not self._long and draw.random() < 0.6
-        self._low, self._high = 0, 8 if self._long else draw.choice((3, 5, 8))
+        self._high = draw.choice((4, 6, 8) if self._long else (3, 5, 8))
         chosen = [kind for kind in KINDS if draw.random() < 0.6] or list(KINDS)
         if self._long:
-            chosen = ["delete", "update", "merge", "optimize", *draw.sample(list(KINDS), 1)]
+            chosen = ["delete", "update", *draw.sample(["merge", "look"], draw.randint(1, 2)), *draw.sample(list(KINDS), 1)]
+            chosen += ["optimize"] if draw.random() < 0.8 else []
         self._kinds = {kind: weight for kind, weight in KINDS.items() if kind in chosen}
         self._mixed = draw.random() < 0.25
-        first = []
-        for number in range(draw.randint(1, 2 if self._long else 4)):
-            low = (2 * number) % self._high if clustered else 0
-            high = min(low + 2, self._high) if clustered else self._high
-            part = draw.choice(VALUES["p"])
-            first.append(tuple(self.row(k=draw.randrange(low, high), p=part) for _ in range(draw.randint(1, 8 if self._long else 5))))
-        steps = tuple(self.step() for _ in range(draw.randint(3, 9)))
-        return History(self.name, self.setting, tuple(first), steps)
+        first = tuple(self._first(number, clustered) for number in range(draw.randint(1, 2 if self._long else 4)))
+        return History(self.name, self.setting, first, tuple(self.step() for _ in range(draw.randint(3, 9))))
+
+    def _first(self, number: int, clustered: bool) -> tuple[Row, ...]:
+        draw = self.random
+        low = (2 * number) % self._high if clustered else 0
+        high = min(low + 2, self._high) if clustered else self._high
+        part, count = draw.choice(VALUES["p"]), draw.randint(1, 8 if self._long else 5)
+        return tuple(self.row(k=draw.randrange(low, high), p=part) for _ in range(count))
 
     # -- transactions ---------------------------------------------------------------------------------------------------------
 
@@ -230,7 +232,7 @@ class Draw:
             part,
             draw.choice((1, 2, 2, 3, 10)),
             pieces=draw.choice((1, 1, 2)),
-            keeps_ids=draw.random() < 0.85,
+            keeps_ids=draw.random() < (0.95 if self._long else 0.8),
             staged=draw.random() < 0.4,
         )
 
@@ -247,7 +249,7 @@ class Draw:
 
     def value(self, name: str) -> Any:
         if name == "k":
-            return self.random.randrange(self._low, self._high)
+            return self.random.randrange(self._high)
         return self.random.choice(VALUES[name])
 
     def row(self, **known: Any) -> Row:
@@ -285,7 +287,7 @@ class Draw:
 
     def _simple(self) -> Condition:
         draw = self.random
-        return self._comparison("k" if draw.random() < 0.55 else draw.choice(("s", "n", "day", "amount", "x")))
+        return self._comparison("k" if draw.random() < 0.5 else draw.choice(("s", "n", "n", "day", "amount", "x", "x", "x")))
 
     def _comparison(self, name: str) -> Condition:
         draw = self.random

@@ -209,9 +209,7 @@ class Table:
         return BitMap64() if add.deletion_vector is None else self.reader.marked(_as_json(add.deletion_vector))
 
     @staticmethod
-    def vectors(
-        log: DeltaLog, directory: str, bitmaps: Sequence[BitMap64], *, inline: bool
-    ) -> list[DeletionVectorDescriptor]:
+    def vectors(log: DeltaLog, directory: str, bitmaps: Sequence[BitMap64], *, inline: bool) -> list[DeletionVectorDescriptor]:
         """Store deletion vectors."""
         if inline:
             return [inline_deletion_vector(bitmap) for bitmap in bitmaps]

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,10 @@ def judge(history: History, directory: Path) -> Verdict:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def _wrong(directory: Path, history: History) -> list[str]:
+    return judge(history, directory).wrong
+
+
 def run_all(options: argparse.Namespace, mutation: str = "") -> None:
     """Run histories, and print what was found, one line of JSON for each; with a mutation until one is wrong."""
     with MUTATIONS[mutation]() if mutation else nullcontext():
@@ -185,8 +190,8 @@ def run_all(options: argparse.Namespace, mutation: str = "") -> None:
             if options.needless:
                 line["needless"] = verdict.needless
             if verdict.wrong and not mutation:
-                short = shrunk(history, lambda other: judge(other, directory).wrong)
-                line |= {"wrong": judge(short, directory).wrong, "shrunk": described(short)}
+                short = shrunk(history, partial(_wrong, directory))
+                line |= {"wrong": _wrong(directory, short), "shrunk": described(short)}
             print(json.dumps(line, default=str), flush=True)
             if verdict.wrong and mutation:
                 return

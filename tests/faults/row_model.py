@@ -1,4 +1,4 @@
-"""What transactions do to rows: each operation is a function from the rows before to the rows after, and knows nothing of files."""
+"""What transactions do to rows: each operation is a function from the rows before to the rows after, without files."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from airflow_delta.log.expressions import arrow_rows
-from airflow_delta.log.expressions.ast import Constant
 from airflow_delta.transaction.commit.loop import CommitLoop
 from airflow_delta.transaction.conflicts import marked_rows, moved_rows, resolution, rows_of_winners
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
@@ -80,17 +79,23 @@ def _without_stored_ids(rule: Any) -> Any:
 
 
 def _without_the_last(rule: Any) -> Any:
-    return lambda self, row: rule(self, row) and tuple(row) != max(self.rows, key=repr)
+    def among(self: Any, position: int, values: Any) -> Any:
+        listed = self._listed
+        self.__dict__["_listed"] = [known[:-1] for known in listed]
+        try:
+            return rule(self, position, values)
+        finally:
+            self.__dict__["_listed"] = listed
+
+    return among
 
 
-def _excludes_its_bounds(rule: Any) -> Any:
-    def shrunk(self: Any, position: int) -> Any:
-        low = self.low[position]
-        if self.rows is None and isinstance(low, int) and low == self.high[position]:
-            return Constant(False)
-        return rule(self, position)
+def _below_its_bound(rule: Any) -> Any:
+    def of_column(self: Any, position: int) -> Any:
+        high = [value - 1 if isinstance(value, int) else value for value in self.high]
+        return rule(self if self.rows is not None else replace(self, high=tuple(high)), position)
 
-    return shrunk
+    return of_column
 
 
 def _as_if_exact(rule: Any) -> Any:
@@ -132,17 +137,6 @@ def _keeps_its_own(rule: Any) -> Any:
     return apply
 
 
-def _marked_everywhere(rule: Any) -> Any:
-    def was_not_read(self: Any, winner: Any, file: Any, known: Any) -> None:
-        followed, self.followed = self.followed, set()
-        try:
-            rule(self, winner, file, known)
-        finally:
-            self.followed = followed
-
-    return was_not_read
-
-
 def _without_reads_of_rows(rule: Any) -> Any:
     def init(self: Any, predicate: Any, keys: Any = None) -> None:
         rule(self, predicate, None if keys is None else replace(keys, null_safe=(False,) * len(keys.columns)))
@@ -168,11 +162,10 @@ MUTATIONS: dict[str, Broken] = {
     "removed files are not checked": _broken(FileConflicts, "check_removed", _always(None)),
     "rows that are gone were not read": _broken(Resolution, "_was_not_read", _always(None)),
     "compacted files are not followed": _broken(Resolution, "_follow", _always(None)),
-    "marked reads count in no file": _broken(Resolution, "_was_not_read", _marked_everywhere),
     # Keys.
     "null equals no key": _broken(RowCondition, "__init__", _without_reads_of_rows),
-    "the last key is forgotten": _broken(KeySet, "_matches", _without_the_last),
-    "the bounds of keys are not keys": _broken(KeySet, "_of_column", _excludes_its_bounds),
+    "the last key is forgotten": _broken(KeySet, "_among", _without_the_last),
+    "the greatest key is none": _broken(KeySet, "_of_column", _below_its_bound),
     # Values.
     "doubles compare as in Arrow": _doubles_as_in_arrow,
     "a column that a file lacks is not null": _broken(rows_of_winners._Values, "_values", _nothing_if_absent),
@@ -190,5 +183,3 @@ MUTATIONS: dict[str, Broken] = {
     "only the newest winner is checked": _broken(CommitLoop, "check_for_conflicts", _forgets_the_winners),
     "a lost race changes nothing": _broken(CurrentTransaction, "rebase", _always(False)),
 }
-
-

@@ -107,6 +107,9 @@ class TableReader:
             known = files.get(add["path"])
             if known is not None and _vector_id(known.add) != _vector_id(add):
                 self.wrong.append(f"{add['path']} is there twice, with vectors {_vector_id(known.add)} and {_vector_id(add)}")
+            for key in ("baseRowId", "defaultRowCommitVersion"):
+                if add["path"] in before and before[add["path"]].add.get(key) not in (None, add.get(key)):
+                    self.wrong.append(f"{key} of {add['path']} was {before[add['path']].add[key]}, and is {add.get(key)} now")
             files[add["path"]] = self._file(add)
         self.versions.append(Version(number, info, files))
         changes = {line[kind]["dataChange"] for line in lines for kind in ("add", "remove") if kind in line}

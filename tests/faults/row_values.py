@@ -23,7 +23,7 @@ TYPES = {
     "x": "double",
     "p": "integer",
 }
-"""Columns of every table. ``uid`` differs for each row that is ever added; no condition names it. ``p`` may partition the table."""
+"""Columns of every table. ``uid`` differs for each row that is ever added, and no condition names it; ``p`` may partition it."""
 COLUMNS = tuple(TYPES)
 AT = {name: position for position, name in enumerate(COLUMNS)}
 
@@ -32,10 +32,10 @@ DAY = dt.date(2024, 2, 28)
 VALUES: dict[str, tuple[Any, ...]] = {
     "k": tuple(range(8)),
     "s": ("a", "b", "B", "", "a" * 40, "a" * 39 + "b", "\U0010ffff" * 33, "é", None),
-    "n": (None, 0, 1, 2, 3),
+    "n": (None, None, 0, 1, 2, 3),
     "day": (*(DAY + dt.timedelta(days=days) for days in range(4)), None),
     "amount": (*map(Decimal, ("-1.50", "0.00", "1.50", "9999999.99")), None),
-    "x": (-INFINITY, -1.5, -0.0, 0.0, 2.0, INFINITY, NAN, None),
+    "x": (-INFINITY, -1.5, -0.0, 0.0, 2.0, INFINITY, NAN, NAN, None),
     "p": (0, 1, 2, None),
 }
 """Few values, so that rows and conditions meet."""

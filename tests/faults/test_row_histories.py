@@ -1,4 +1,4 @@
-"""Histories of concurrent transactions on real rows: every version holds what its transaction makes of the rows of the one before.
+"""Histories of concurrent transactions on real rows: a version holds what its transaction makes of the rows before it.
 
 The level of conflict detection is mostly ``rows``. Model, reader and judge know nothing of how the engine decides.
 """

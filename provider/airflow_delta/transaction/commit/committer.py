@@ -284,7 +284,7 @@ class Committer:
         """Record which winners turned out not to conflict (``delta.commit.resolved``, ours)."""
         if outcome.resolved:
             data = {"txnId": self.txn_id, "version": outcome.version, "how": dict(outcome.resolved)}
-            record_event("delta.commit.resolved", self.log.uri, data, level=logging.INFO)
+            record_event("delta.commit.resolved", self.log.uri, data)
 
     def _current(self, prepared: PreparedCommit, info: CommitInfo, level: IsolationLevel) -> CurrentTransaction:
         read = prepared.read
