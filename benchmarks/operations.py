@@ -25,7 +25,11 @@ SMALL_FILES = 200
 DAYS = 20
 
 
-def session() -> Any:
+def session(options: Mapping[str, str] | None = None) -> Any:
+    """Return a session of Delta Spark.
+
+    :param options: further options of Spark; they override those here.
+    """
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -41,6 +45,7 @@ def session() -> Any:
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.databricks.delta.snapshotPartitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config(map=dict(options or {}))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")

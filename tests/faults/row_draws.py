@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -31,7 +31,18 @@ KINDS = {
 }  # fmt: skip
 """How often a transaction is of each kind."""
 LAGS = {0: 2, 1: 6, 2: 5, 3: 3, 4: 2, 6: 1}
-LONG_LAGS = {1: 2, 2: 4, 3: 5, 4: 4, 5: 3, 7: 2}
+WINNERS = {
+    "delete": 3.0,
+    "update": 3.0,
+    "optimize": 4.0,
+    "merge": 1.0,
+    "append": 1.0,
+    "restore": 0.7,
+    "replace": 0.5,
+    "vacuum": 0.1,
+}
+LATE = {"look": 3.0, "delete": 2.0, "update": 2.0, "merge": 4.0, "replace": 1.0, "optimize": 0.5}
+"""In rounds: how often a transaction that wins is of each kind, and one that comes after all of them."""
 RUST_KINDS = ("append", "delete", "optimize")
 KEYS = (("k",), ("k",), ("k",), ("n",), ("s",), ("day",), ("amount",), ("k", "n"), ("k", "s"), ("p", "k"), ("n", "day"))
 LEVELS = ("Serializable", "WriteSerializable")
@@ -100,11 +111,11 @@ class Draw:
     def __post_init__(self) -> None:
         self.random = random.Random(self.name)
         self._uids = count()
+        self._pool: Sequence[int] = ()
 
     def history(self) -> History:
         draw = self.random
-        # Some histories are of long-running transactions that change few rows of the same files.
-        self._long = draw.random() < 0.4
+        self._long = draw.random() < 0.5
         tracked = draw.random() < (0.7 if self._long else 0.4)
         self.setting = Setting(
             level=draw.choice(LEVELS),
@@ -124,13 +135,25 @@ class Draw:
         clustered = not self._long and draw.random() < 0.6
         self._high = draw.choice((4, 6, 8) if self._long else (3, 5, 8))
         chosen = [kind for kind in KINDS if draw.random() < 0.6] or list(KINDS)
-        if self._long:
-            chosen = ["delete", "update", *draw.sample(["merge", "look"], draw.randint(1, 2)), *draw.sample(list(KINDS), 1)]
-            chosen += ["optimize"] if draw.random() < 0.8 else []
         self._kinds = {kind: weight for kind, weight in KINDS.items() if kind in chosen}
         self._mixed = draw.random() < 0.25
         first = tuple(self._first(number, clustered) for number in range(draw.randint(1, 2 if self._long else 4)))
-        return History(self.name, self.setting, first, tuple(self.step() for _ in range(draw.randint(3, 9))))
+        steps = self._rounds() if self._long else [self.step() for _ in range(draw.randint(3, 9))]
+        return History(self.name, self.setting, first, tuple(steps))
+
+    def _rounds(self) -> list[Step]:
+        """Return rounds of transactions that win one after the other, each with one or two that began before all of them.
+
+        They look for few keys in the same files.
+        """
+        draw = self.random
+        steps: list[Step] = []
+        for _ in range(draw.randint(1, 3)):
+            self._pool = draw.sample(range(self._high), draw.randint(1, 3))
+            winners = draw.randint(1, 4)
+            steps += [self.step(0, WINNERS) for _ in range(winners)]
+            steps += [self.step(winners, LATE) for _ in range(draw.choice((1, 1, 2)))]
+        return steps
 
     def _first(self, number: int, clustered: bool) -> tuple[Row, ...]:
         draw = self.random
@@ -141,18 +164,23 @@ class Draw:
 
     # -- transactions ---------------------------------------------------------------------------------------------------------
 
-    def step(self, *, inner: bool = False) -> Step:
+    def step(self, lag: int | None = None, kinds: Mapping[str, float] | None = None, *, inner: bool = False) -> Step:
+        """Return a transaction.
+
+        :param kinds: how often it is of each kind; default: as drawn for the history.
+        :param inner: it lands inside another one.
+        """
         draw = self.random
-        operation: Operation = getattr(self, f"_{self._kind()}")()
+        operation: Operation = getattr(self, f"_{self._kind(kinds or self._kinds)}")()
         rust = self.setting.rust and operation.kind in RUST_KINDS and draw.random() < 0.12 and _told_to_rust(operation)
-        lags = LONG_LAGS if self._long else LAGS
         alone = rust or operation.kind in ("restore", "vacuum")
-        lag = 0 if alone else draw.choices(list(lags), list(lags.values()))[0]
+        if lag is None or alone:
+            lag = 0 if alone else draw.choices(list(LAGS), list(LAGS.values()))[0]
         also: Append | Delete | None = None
         if not alone and operation.kind != "restate" and draw.random() < 0.06:
             also = self._delete() if operation.kind == "delete" and draw.random() < 0.5 else self._append()
         inside: tuple[Step, ...] = ()
-        if not (inner or alone) and draw.random() < 0.2:
+        if not (inner or alone or kinds is WINNERS) and draw.random() < 0.2:
             inside = tuple(self.step(inner=True) for _ in range(draw.randint(1, 2)))
         detection = self.detection or draw.choices(("rows", "statistics", "delta"), (16, 3, 1))[0]
         return Step(
@@ -169,8 +197,8 @@ class Draw:
             inline=draw.random() < 0.1,
         )
 
-    def _kind(self) -> str:
-        kinds = {kind: weight for kind, weight in self._kinds.items() if kind != "replace_partitions" or self.setting.partitioned}
+    def _kind(self, kinds: Mapping[str, float]) -> str:
+        kinds = {kind: weight for kind, weight in kinds.items() if kind != "replace_partitions" or self.setting.partitioned}
         kinds = kinds or {"delete": 1.0, "update": 1.0}
         return self.random.choices(list(kinds), list(kinds.values()))[0]
 
@@ -230,10 +258,10 @@ class Draw:
         part = self.value("p") if self.setting.partitioned and draw.random() < 0.5 else None
         return Optimize(
             part,
-            draw.choice((1, 2, 2, 3, 10)),
+            draw.choice((2, 10, 10) if self._long else (1, 2, 2, 3, 10)),
             pieces=draw.choice((1, 1, 2)),
             keeps_ids=draw.random() < (0.95 if self._long else 0.8),
-            staged=draw.random() < 0.4,
+            staged=draw.random() < (0.1 if self._long else 0.4),
         )
 
     def _restate(self) -> Restate:
@@ -248,6 +276,8 @@ class Draw:
     # -- rows and conditions --------------------------------------------------------------------------------------------------
 
     def value(self, name: str) -> Any:
+        if name == "k" and self._pool and self.random.random() < 0.8:
+            return self.random.choice(self._pool)
         if name == "k":
             return self.random.randrange(self._high)
         return self.random.choice(VALUES[name])

@@ -29,6 +29,7 @@ from airflow_delta.staging.merge import (
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
+from airflow_delta.transaction import CommitPolicy
 from commands.flow import Table, column
 from commands.stage.test_table_features import create, field, identity
 
@@ -158,17 +159,22 @@ def test_a_row_that_is_deleted_twice(table, more):
 def test_conflicts_with_what_the_condition_reads(table):
     create(table, column("id", "long"), column("p", "string"), partition_by=["p"])
     table.write("SELECT id, CASE WHEN id < 5 THEN 'a' ELSE 'b' END AS p FROM range(10)")
-    for part, conflict in (("b", False), ("a", True)):
+    for part, number, policy, conflict in (
+        ("b", 1, None, False),
+        ("a", 100, None, False),
+        ("a", 100, CommitPolicy(conflict_detection="delta"), True),
+        ("a", 1, None, True),
+    ):
         handle = table.begin()
         staged = table.operate(
             handle, plan_merge, source="SELECT 1L AS id, 'a' AS p", condition=f"{ON} AND target.p = 'a'", clauses=UPSERT
         )
-        table.write(f"SELECT 100L AS id, '{part}' AS p")
+        table.write(f"SELECT {number}L AS id, '{part}' AS p")
         if conflict:
             with pytest.raises(ConcurrentAppendException):
-                table.publish(handle, staged)
+                table.publish(handle, staged, policy=policy)
         else:
-            table.publish(handle, staged)
+            table.publish(handle, staged, policy=policy)
 
 
 def test_a_source_of_other_names_and_types(table):

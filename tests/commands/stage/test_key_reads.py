@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.commands.merge.plan_merge import plan_merge
+from airflow_delta.commands.publish.publish import _clean_up
 from airflow_delta.commands.stage.load import load_key_rows
 from airflow_delta.commands.stage.scan import plan_scan
 from airflow_delta.commands.write.plan_write import plan_stage
@@ -96,8 +97,12 @@ def test_only_the_file_of_the_attempt_is_deleted(table: Table) -> None:
     other = replace(key, file=replace(key.file, path=str(entry.relative_to(table.path))))
     with pytest.raises(ManifestException, match="not that of its attempt"):
         load_key_rows(table.log(), handle, staged, other)
-    table.publish(handle, replace(staged, reads=replace(staged.reads, keys=(other,))))
+    tampered = replace(staged, reads=replace(staged.reads, keys=(other,)))
+    with pytest.raises(ManifestException, match="not that of its attempt"):
+        table.publish(handle, tampered)
+    _clean_up(table.log(), handle, [tampered])
     assert entry.exists()
+    assert not (table.path / key.file.path).exists()
 
 
 def test_a_file_that_was_altered(table: Table) -> None:

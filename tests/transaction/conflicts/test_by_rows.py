@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_delta.exceptions import (
@@ -111,8 +112,6 @@ def test_a_winners_file_that_cannot_be_read(table: RowTable, damage: str) -> Non
 def test_a_winners_file_without_statistics_is_read(table: RowTable) -> None:
     ours = table.begin().delete("id IN (2, 3)", with_id(2, 3))
     winner = table.begin().append(row(1), row(11))
-    import msgspec
-
     winner.actions = [msgspec.structs.replace(winner.actions[0], stats=None)]
     winner.commit()
     ours.commit()
@@ -309,6 +308,20 @@ def test_metrics_count_the_vectors_that_were_replaced(table: RowTable) -> None:
     table.begin().delete("id = 2", with_id(2)).commit()
     ours.commit()
     assert table.info(4)["operationMetrics"] == {f"numDeletionVectors{name}": "1" for name in names}
+
+
+@pytest.mark.parametrize("predicate", ["id IN (1, 4)", "id IN (1, 2)"])
+def test_rows_that_a_restore_brings_back(table: RowTable, predicate: str) -> None:
+    """Row 1 was deleted when it read the table; without the vector it is there again."""
+    table.begin().delete("id = 1", with_id(1)).commit()
+    ids = (2,) if predicate.endswith("2)") else (4,)
+    ours = table.begin().update(predicate, with_id(*ids), {"n": 5})
+    winner = table.begin("delta")
+    file = next(file for file in winner.files.values() if file.deletion_vector is not None)
+    winner.actions = [file.remove(5), msgspec.structs.replace(file, deletion_vector=None, data_change=True)]
+    winner.commit()
+    with pytest.raises(CONFLICT):
+        ours.commit()
 
 
 # -- moved rows ------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ rows, if the level says so; whatever cannot be decided stays a conflict.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -121,11 +121,11 @@ class FileConflicts:
         read = self._read_files_removed_by_batch().intersection(values_of) - self.current.forgotten
         if self.current.reads.has_scans:
             read |= self._scanned(values_of)
-        own: Set[str] = self._own_removes.keys()
+        owns = self._own_removes.__contains__
         if self.resolution is not None:
             read |= self.resolution.followed & values_of.keys()
-            own = self.resolution.own_files
-        both = set(own & values_of.keys())
+            owns = self.resolution.owns
+        both = set(filter(owns, values_of))
         if not read and not both and not self.current.reads.whole_table:
             return
         why = None

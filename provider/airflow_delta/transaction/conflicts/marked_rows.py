@@ -79,10 +79,9 @@ class MarkedRows:
             if self._directory is None and vector is not None and vector.storage_type == "u":
                 self._directory = vector.path_or_inline_dv[:-_NAME_LENGTH]
 
-    @property
-    def paths(self) -> set[str]:
-        """Paths of the files that the transaction adds or removes; files of the table may be among those that it adds."""
-        return ((self._removes.keys() | self._added) - self._gone) | self._marks.keys()
+    def owns(self, path: str) -> bool:
+        """Tell whether the transaction adds or removes a file; files of the table may be among those that it adds."""
+        return path in self._marks or (path not in self._gone and (path in self._removes or path in self._added))
 
     def marks(self, path: str) -> bool:
         """Tell whether the transaction marks rows of a file, and keeps the file."""

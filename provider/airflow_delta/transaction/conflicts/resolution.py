@@ -87,10 +87,9 @@ class Resolution:
         self._usable = [self._is_usable(read) for read in self._reads]
         self._added = AddedFiles(winners, self._reads, self._usable)
 
-    @property
-    def own_files(self) -> set[str]:
-        """Paths of the files that the transaction adds or removes."""
-        return self._marked.paths - self.current.forgotten
+    def owns(self, path: str) -> bool:
+        """Tell whether the transaction adds or removes a file."""
+        return self._marked.owns(path) and path not in self.current.forgotten
 
     @property
     def files_of_others(self) -> set[str]:
