@@ -1,4 +1,4 @@
-"""Commits that went on after a conflict was resolved by rows: Delta Spark reads each of them, as it reads its own, and goes on."""
+"""Commits that a closer look at the rows let pass: Delta Spark reads each of them and all that belongs to it, and goes on."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from delta_spark.test_checksum import assert_valid_to_delta
 from support import readers, tables
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import SparkSession
 
 Rows = dict[int, int]
@@ -69,7 +70,7 @@ def row(number: int, v: int) -> tuple[int, int, str]:
     return (number, v, "ab"[number % 2])
 
 
-# -- statements -----------------------------------------------------------------------------------------------------------------
+# -- statements ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def merge(*ids: int) -> Change:
 CHANGES = {"delete": delete, "update": update, "merge": merge}
 
 
-# -- a table --------------------------------------------------------------------------------------------------------------------
+# -- a table ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -284,7 +285,7 @@ def make(delta: SparkSession, origins: Callable[[str], Path], tmp_path: Path) ->
     return copied
 
 
-# -- two vectors on one file ------------------------------------------------------------------------------------------------------
+# -- two vectors on one file -----------------------------------------------------------------------------------------------------
 
 OURS, THEIRS = (3, 8, 14), (2, 9, 15)
 """Rows of the same two files; the bounds of those that one of the two adds hold rows of the other."""
@@ -344,7 +345,7 @@ def test_rows_of_both_conflict(make: Make, ours: Change, theirs: Change, expecte
     known.check()
 
 
-# -- goes on ----------------------------------------------------------------------------------------------------------------------
+# -- goes on ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["everything", "everything, mapped"])
@@ -366,7 +367,7 @@ def test_delta_goes_on(make: Make, kind: str) -> None:
     known.check()
 
 
-# -- moved rows -------------------------------------------------------------------------------------------------------------------
+# -- moved rows ------------------------------------------------------------------------------------------------------------------
 
 MOVED = (1, 3, 14)
 """Rows of three files; row 1 has been updated, so that its row id is stored."""
@@ -435,7 +436,7 @@ def test_moved_rows_without_row_tracking(make: Make) -> None:
     known.check()
 
 
-# -- timestamps, computed columns -------------------------------------------------------------------------------------------------
+# -- timestamps, computed columns ------------------------------------------------------------------------------------------------
 
 
 def test_timestamps_stay_in_order(make: Make) -> None:
@@ -495,41 +496,37 @@ def test_values_of_identity_columns_conflict(make: Make) -> None:
         known.publish(staged)
 
 
-# -- delta-rs ---------------------------------------------------------------------------------------------------------------------
+# -- delta-rs --------------------------------------------------------------------------------------------------------------------
 
 
-def deltars_append(*ids: int) -> Callable[[KnownTable], None]:
-    def run(known: KnownTable) -> None:
+def by_delta_rs(run: Callable[[DeltaTable], object], after: Callable[[Rows], Rows]) -> Callable[[KnownTable], None]:
+    def winner(known: KnownTable) -> None:
+        from deltalake import DeltaTable
+
+        run(DeltaTable(str(known.path)))
+        known.became(after(known.rows[-1]))
+
+    return winner
+
+
+def rs_append(*ids: int) -> Callable[[KnownTable], None]:
+    schema = pa.schema({"id": pa.int64(), "v": pa.int32(), "p": pa.string()})
+    rows = pa.Table.from_pylist([dict(zip(schema.names, row(number, 7), strict=True)) for number in ids], schema)
+
+    def run(table: DeltaTable) -> None:
         from deltalake import write_deltalake
 
-        columns = [pa.array(values, kind) for values, kind in zip(zip(*(row(i, 7) for i in ids), strict=True), ARROW, strict=True)]
-        write_deltalake(str(known.path), pa.table(dict(zip(("id", "v", "p"), columns, strict=True))), mode="append")
-        known.became(known.rows[-1] | dict.fromkeys(ids, 7))
+        write_deltalake(table, rows, mode="append")
 
-    return run
+    return by_delta_rs(run, lambda rows: rows | dict.fromkeys(ids, 7))
 
 
-ARROW = (pa.int64(), pa.int32(), pa.string())
+def rs_delete(number: int) -> Callable[[KnownTable], None]:
+    return by_delta_rs(lambda table: table.delete(f"id = {number}"), delete(number).after)
 
 
-def deltars_delete(number: int) -> Callable[[KnownTable], None]:
-    def run(known: KnownTable) -> None:
-        from deltalake import DeltaTable
-
-        DeltaTable(str(known.path)).delete(f"id = {number}")
-        known.became(delete(number).after(known.rows[-1]))
-
-    return run
-
-
-def deltars_update(number: int) -> Callable[[KnownTable], None]:
-    def run(known: KnownTable) -> None:
-        from deltalake import DeltaTable
-
-        DeltaTable(str(known.path)).update({"v": "v + 1000"}, predicate=f"id = {number}")
-        known.became(update(number).after(known.rows[-1]))
-
-    return run
+def rs_update(number: int) -> Callable[[KnownTable], None]:
+    return by_delta_rs(lambda table: table.update({"v": "v + 1000"}, predicate=f"id = {number}"), update(number).after)
 
 
 WITH_V = Change("", plan_delete, {"predicate": "v IN (30, 1100)"}, lambda rows: {i: v for i, v in rows.items() if v != 30})
@@ -539,12 +536,12 @@ WITH_V = Change("", plan_delete, {"predicate": "v IN (30, 1100)"}, lambda rows: 
 @pytest.mark.parametrize(
     ("kind", "ours", "theirs", "how"),
     [
-        ("copy on write", delete(3, 8), deltars_append(100, 101), {"statistics": "3"}),
-        ("copy on write", delete(3, 8), deltars_append(-1, 100), {"keys": "3"}),
-        ("copy on write", merge(3, 103), deltars_append(-1, 200), {"keys": "3"}),
-        ("copy on write", update(3, 8), deltars_delete(13), {"statistics": "3"}),
-        ("copy on write", WITH_V, deltars_update(13), {"keys": "3"}),
-        ("vectors", update(3, 8), deltars_append(-1, 100), {"keys": "4"}),
+        ("copy on write", delete(3, 8), rs_append(100, 101), {"statistics": "3"}),
+        ("copy on write", delete(3, 8), rs_append(-1, 100), {"keys": "3"}),
+        ("copy on write", merge(3, 103), rs_append(-1, 200), {"keys": "3"}),
+        ("copy on write", update(3, 8), rs_delete(13), {"statistics": "3"}),
+        ("copy on write", WITH_V, rs_update(13), {"keys": "3"}),
+        ("vectors", update(3, 8), rs_append(-1, 100), {"keys": "4"}),
     ],
     ids=["append elsewhere", "append", "append and merge", "delete", "update", "append and vectors"],
 )
@@ -554,16 +551,16 @@ def test_delta_rs(make: Make, kind: str, ours: Change, theirs: Callable[[KnownTa
     theirs(known)
     assert known.publish(staged).resolved == how
     known.by_delta(merge(4, 104))
-    deltars_append(300)(known)
+    rs_append(300)(known)
     known.check()
 
 
 @pytest.mark.parametrize(
     ("theirs", "expected"),
     [
-        (deltars_append(-1, 4, 100), ConcurrentAppendException),
-        (deltars_delete(2), ConcurrentDeleteReadException),
-        (deltars_update(2), DeltaConcurrentModificationException),
+        (rs_append(-1, 4, 100), ConcurrentAppendException),
+        (rs_delete(2), ConcurrentDeleteReadException),
+        (rs_update(2), DeltaConcurrentModificationException),
     ],
     ids=["append", "delete", "update"],
 )

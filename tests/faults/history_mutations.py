@@ -79,9 +79,7 @@ MUTATIONS = {
         _set(FileConflicts, "_read_files_removed_by_batch", lambda _self: set()),
         ("insert_select", "delete", "replace", "summary"),
     ),
-    "both may remove a file": Mutation(
-        _set(FileConflicts, "look", _forgets_own_removes), ("drop", "replace_partitions")
-    ),
+    "both may remove a file": Mutation(_set(FileConflicts, "look", _forgets_own_removes), ("drop", "replace_partitions")),
     "other partitions are all that matters": Mutation(_set(ReadPredicate, "covers", lambda _self, _values: False), WRITERS),
     "the whole table is not what was read": Mutation(_set(ReadSet, "read_whole_table", _nothing), ("summary", "append", "drop")),
     "applications are not checked": Mutation(_set(ConflictChecker, "_check_app_ids", _nothing), ("count_up",)),

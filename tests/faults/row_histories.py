@@ -211,11 +211,13 @@ def main() -> None:
     parser.add_argument("--level", choices=("delta", "statistics", "rows"), help="conflict detection of every transaction")
     parser.add_argument("--needless", action="store_true", help="print refusals that rows did not require")
     parser.add_argument("--mutations", action="store_true", help="with the engine broken, by one mutation after the other")
+    parser.add_argument("--only", default="", help="only mutations whose names contain this")
     parser.add_argument("--part", default="0/1", help="only some of the mutations: 0/2 for every other one")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)  # refusals are meant
     first, step = map(int, options.part.split("/"))
-    for mutation in list(MUTATIONS)[first::step] if options.mutations else [""]:
+    broken = [name for name in MUTATIONS if options.only in name][first::step]
+    for mutation in broken if options.mutations else [""]:
         run_all(options, mutation)
 
 

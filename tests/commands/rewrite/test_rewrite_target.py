@@ -10,7 +10,6 @@ import pytest
 from airflow_delta.commands.files.rules import table_rules
 from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.commands.rewrite.update import is_repeatable, plan_update, resolve_assignments
-from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.exceptions import (
     AppendOnlyException,
     DeltaAnalysisException,
@@ -18,6 +17,7 @@ from airflow_delta.exceptions import (
     PredicateException,
 )
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from commands.flow import Table, column, schema
 from support.tables import add, metadata, protocol, write_commit
 

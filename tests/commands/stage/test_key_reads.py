@@ -20,8 +20,10 @@ from airflow_delta.staging.key_values import KeyValues
 from airflow_delta.staging.merge import ComparedColumns, when_matched_delete, when_not_matched_by_source_delete
 from airflow_delta.staging.paths import KEYS_NAME
 from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.transaction import Operation
 from commands.flow import Table, column
 from commands.stage.test_table_features import create
+from support.tables import add
 
 ON = "target.id = source.id AND target.p = 'a'"
 READ = "`p` = 'a'"
@@ -98,6 +100,8 @@ def test_only_the_file_of_the_attempt_is_deleted(table: Table) -> None:
     with pytest.raises(ManifestException, match="not that of its attempt"):
         load_key_rows(table.log(), handle, staged, other)
     tampered = replace(staged, reads=replace(staged.reads, keys=(other,)))
+    winner = add("x", part=None, partition_values={"p": "a"})  # the values matter only if somebody else commits
+    table.log().start_transaction().commit([winner], Operation.write())
     with pytest.raises(ManifestException, match="not that of its attempt"):
         table.publish(handle, tampered)
     _clean_up(table.log(), handle, [tampered])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.stage.load import StageActions, load_key_rows
@@ -14,22 +15,28 @@ from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.view import TransactionView
+    from airflow_delta.staging.contract import KeyRead
     from airflow_delta.transaction.reads.key_set import KeySet
 
 
-def key_set(view: TransactionView, stage: StageActions, predicate: str) -> KeySet | None:
-    """Return the values that a stage looked for among the rows of a predicate, ``None`` if it read all of these rows.
+def key_set(view: TransactionView, stage: StageActions, predicate: str) -> Callable[[], KeySet] | None:
+    """Return what loads the values that a stage looked for among the rows of a predicate, ``None`` if it read all these rows.
 
     :param predicate: one of those that the stage has read by.
+    """
+    key = next((key for key in stage.write.reads.keys if key.predicate == predicate and key.columns), None)
+    return None if key is None else partial(_load, view, stage, key)
+
+
+def _load(view: TransactionView, stage: StageActions, key: KeyRead) -> KeySet:
+    """Return the values.
+
     :raises ManifestException: if the file of the values is missing, truncated or altered.
     :raises StagingException: if the values are not those of the columns.
     """
     from airflow_delta.log.expressions.ast import quote_name
     from airflow_delta.transaction.reads.key_set import KeySet
 
-    key = next((key for key in stage.write.reads.keys if key.predicate == predicate), None)
-    if key is None or not key.columns:
-        return None
     rows = load_key_rows(view.log, view.handle, stage.write, key)
     columns = [view.predicate_of(stage, f"{quote_name(name)} IS NULL").columns[0] for name in key.columns]
     if not all(is_exact(column.data_type) for column in columns):

@@ -6,7 +6,7 @@ rows, if the level says so; whatever cannot be decided stays a conflict.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -121,7 +121,7 @@ class FileConflicts:
         read = self._read_files_removed_by_batch().intersection(values_of) - self.current.forgotten
         if self.current.reads.has_scans:
             read |= self._scanned(values_of)
-        owns = self._own_removes.__contains__
+        owns: Callable[[str], bool] = self._own_removes.__contains__
         if self.resolution is not None:
             read |= self.resolution.followed & values_of.keys()
             owns = self.resolution.owns

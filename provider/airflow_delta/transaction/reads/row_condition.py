@@ -5,7 +5,8 @@ Every test is sound: a no is certain, and whatever is not understood may have be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAnalysisException
@@ -28,16 +29,25 @@ class RowCondition:
     """The rows that one read selected.
 
     :param predicate: true for every row that was read; ``None``: it may be any row.
-    :param keys: values of which each of these rows has one.
+    :param keys: values of which each of these rows has one; a function is called when another commit makes them matter.
     """
 
-    def __init__(self, predicate: Predicate | None, keys: KeySet | None = None) -> None:
-        parts = [] if predicate is None else [predicate.expression]
-        if keys is not None:
-            parts.append(keys.expression)
-        self._keys = keys
-        self._predicate = Predicate(ast.conjunction(parts)) if parts else None
+    def __init__(self, predicate: Predicate | None, keys: KeySet | Callable[[], KeySet] | None = None) -> None:
+        self._given = keys
+        self._alone = predicate
         self._expression = ast.Constant(True) if predicate is None else ast.push_down_not(predicate.expression)
+
+    @cached_property
+    def _keys(self) -> KeySet | None:
+        return self._given() if callable(self._given) else self._given
+
+    @cached_property
+    def _predicate(self) -> Predicate | None:
+        """What is true for every row that was read, keys included."""
+        parts = [] if self._alone is None else [self._alone.expression]
+        if self._keys is not None:
+            parts.append(self._keys.expression)
+        return Predicate(ast.conjunction(parts)) if parts else None
 
     @property
     def expression(self) -> ast.Expression:

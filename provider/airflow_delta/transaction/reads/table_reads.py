@@ -114,11 +114,15 @@ class TableReads:
         self.recorded.add_paths(paths, whole=whole)
 
     def track_read_predicates(
-        self, *predicates: str | Predicate, keys: KeySet | None = None, marked: bool = False, scanned: bool = False
+        self,
+        *predicates: str | Predicate,
+        keys: KeySet | Callable[[], KeySet] | None = None,
+        marked: bool = False,
+        scanned: bool = False,
     ) -> None:
         """Record that the rows matching all predicates were read.
 
-        :param keys: values of which each of these rows has one, as in a MERGE.
+        :param keys: values of which each of these rows has one, as in a MERGE, or a function that gives them if they matter.
         :param marked: the transaction marks every row that matches in a deletion vector, or removes its file.
         :param scanned: it counts when one of these rows goes, although their files are not recorded.
         """
@@ -187,7 +191,12 @@ class TableReads:
         return Predicate.parse(text, self.snapshot.schema, self.snapshot.metadata.partition_columns)
 
     def _record(
-        self, predicate: Predicate | None, *, keys: KeySet | None = None, marked: bool = False, scanned: bool = False
+        self,
+        predicate: Predicate | None,
+        *,
+        keys: KeySet | Callable[[], KeySet] | None = None,
+        marked: bool = False,
+        scanned: bool = False,
     ) -> None:
         """Record a read of the rows that a predicate selects; ``None`` selects all."""
         from airflow_delta.transaction.reads.row_condition import RowCondition
