@@ -32,16 +32,9 @@ KINDS = {
 """How often a transaction is of each kind."""
 LAGS = {0: 2, 1: 6, 2: 5, 3: 3, 4: 2, 6: 1}
 WINNERS = {
-    "delete": 3.0,
-    "update": 3.0,
-    "optimize": 4.0,
-    "merge": 1.0,
-    "append": 1.0,
-    "restore": 0.7,
-    "replace": 0.5,
-    "vacuum": 0.1,
-}
-LATE = {"look": 3.0, "delete": 2.0, "update": 2.0, "merge": 4.0, "replace": 1.0, "optimize": 0.5}
+    "delete": 6.0, "optimize": 4.0, "update": 2.0, "merge": 1.0, "append": 0.7, "restore": 0.7, "replace": 0.3, "vacuum": 0.1,
+}  # fmt: skip
+LATE = {"look": 5.0, "merge": 4.0, "delete": 2.0, "update": 2.0, "replace": 1.0, "optimize": 0.5}
 """In rounds: how often a transaction that wins is of each kind, and one that comes after all of them."""
 RUST_KINDS = ("append", "delete", "optimize")
 KEYS = (("k",), ("k",), ("k",), ("n",), ("s",), ("day",), ("amount",), ("k", "n"), ("k", "s"), ("p", "k"), ("n", "day"))
@@ -115,7 +108,7 @@ class Draw:
 
     def history(self) -> History:
         draw = self.random
-        self._long = draw.random() < 0.5
+        self._long = draw.random() < 0.55
         tracked = draw.random() < (0.7 if self._long else 0.4)
         self.setting = Setting(
             level=draw.choice(LEVELS),
@@ -137,29 +130,30 @@ class Draw:
         chosen = [kind for kind in KINDS if draw.random() < 0.6] or list(KINDS)
         self._kinds = {kind: weight for kind, weight in KINDS.items() if kind in chosen}
         self._mixed = draw.random() < 0.25
+        self._focus = "k" if draw.random() < 0.6 else draw.choice(("n", "s", "day", "amount", "x", "x"))
         first = tuple(self._first(number, clustered) for number in range(draw.randint(1, 2 if self._long else 4)))
         steps = self._rounds() if self._long else [self.step() for _ in range(draw.randint(3, 9))]
         return History(self.name, self.setting, first, tuple(steps))
 
     def _rounds(self) -> list[Step]:
-        """Return rounds of transactions that win one after the other, each with one or two that began before all of them.
+        """Return rounds of transactions that win one after the other, each with some that began before all of them.
 
         They look for few keys in the same files.
         """
         draw = self.random
         steps: list[Step] = []
         for _ in range(draw.randint(1, 3)):
-            self._pool = draw.sample(range(self._high), draw.randint(1, 3))
-            winners = draw.randint(1, 4)
+            self._pool = draw.sample(range(self._high), draw.randint(1, 4))
+            winners = draw.choice((1, 2, 2, 3, 4))
             steps += [self.step(0, WINNERS) for _ in range(winners)]
-            steps += [self.step(winners, LATE) for _ in range(draw.choice((1, 1, 2)))]
+            steps += [self.step(winners + number, LATE) for number in range(draw.randint(1, 3))]
         return steps
 
     def _first(self, number: int, clustered: bool) -> tuple[Row, ...]:
         draw = self.random
         low = (2 * number) % self._high if clustered else 0
         high = min(low + 2, self._high) if clustered else self._high
-        part, count = draw.choice(VALUES["p"]), draw.randint(1, 8 if self._long else 5)
+        part, count = draw.choice(VALUES["p"]), draw.randint(3, 10) if self._long else draw.randint(1, 5)
         return tuple(self.row(k=draw.randrange(low, high), p=part) for _ in range(count))
 
     # -- transactions ---------------------------------------------------------------------------------------------------------
@@ -182,7 +176,7 @@ class Draw:
         inside: tuple[Step, ...] = ()
         if not (inner or alone or kinds is WINNERS) and draw.random() < 0.2:
             inside = tuple(self.step(inner=True) for _ in range(draw.randint(1, 2)))
-        detection = self.detection or draw.choices(("rows", "statistics", "delta"), (16, 3, 1))[0]
+        detection = self.detection or draw.choices(("rows", "statistics", "delta"), (25, 3, 1))[0]
         return Step(
             operation,
             also=also,
@@ -216,7 +210,7 @@ class Draw:
 
     def _merge(self) -> Merge:
         draw = self.random
-        keys = draw.choice(KEYS)
+        keys = draw.choice([names for names in KEYS if self._focus in names and draw.random() < 0.5] or KEYS)
         rows: dict[Row, Row] = {}
         for row in self.rows(0 if draw.random() < 0.03 else 1, 3):
             rows.setdefault(tuple(row[AT[name]] for name in keys), row)
@@ -294,7 +288,7 @@ class Draw:
     def condition(self, *, deep: bool = True) -> Condition:
         draw = self.random
         if self._long and draw.random() < 0.7:
-            return Compare("=", "k", self.value("k"))
+            return self._comparison(self._focus)
         found = self._simple() if not deep or draw.random() < 0.75 else self._deep()
         part = self._part_of_condition()
         return found if part is None else Both((part, found)) if draw.random() < 0.9 else part
@@ -317,7 +311,7 @@ class Draw:
 
     def _simple(self) -> Condition:
         draw = self.random
-        return self._comparison("k" if draw.random() < 0.5 else draw.choice(("s", "n", "n", "day", "amount", "x", "x", "x")))
+        return self._comparison(self._focus if draw.random() < 0.6 else draw.choice(("k", "s", "n", "day", "amount", "x")))
 
     def _comparison(self, name: str) -> Condition:
         draw = self.random
@@ -325,12 +319,12 @@ class Draw:
         value = self.value(name)
         if value is None:
             return IsNull(name) if kind < 0.9 else Compare("<=>", name, None)
-        if kind < 0.5:
+        if kind < (0.8 if self._long else 0.5):
             return Compare("=", name, value)
-        if kind < 0.62:
+        if kind < (0.88 if self._long else 0.62):
             others = [value, *(self.value(name) for _ in range(draw.randint(0, 2)))]
             return In(name, tuple(dict.fromkeys(others)))
-        if kind < 0.66:
+        if kind < (0.9 if self._long else 0.66):
             return Not(IsNull(name))
         return Compare(draw.choice(("<", "<=", ">", ">=", "<>", "<=>")), name, value)
 

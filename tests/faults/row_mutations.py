@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -74,8 +75,11 @@ def _same_places(_rule: Any) -> Any:
     return lambda _reader, _metadata, _file, rows, added: [(added[0], rows)]
 
 
-def _without_stored_ids(rule: Any) -> Any:
-    return lambda reader, file, _column, rows: rule(reader, file, None, rows)
+def _from_zero(rule: Any) -> Any:
+    def row_ids(reader: Any, file: Any, column: Any, rows: Any) -> Any:
+        return rule(reader, file if rows is None else msgspec.structs.replace(file, base_row_id=0), column, rows)
+
+    return row_ids
 
 
 def _without_the_last(rule: Any) -> Any:
@@ -137,13 +141,6 @@ def _keeps_its_own(rule: Any) -> Any:
     return apply
 
 
-def _without_reads_of_rows(rule: Any) -> Any:
-    def init(self: Any, predicate: Any, keys: Any = None) -> None:
-        rule(self, predicate, None if keys is None else replace(keys, null_safe=(False,) * len(keys.columns)))
-
-    return init
-
-
 MUTATIONS: dict[str, Broken] = {
     # What winners added.
     "added files are not checked": _broken(FileConflicts, "check_added", _always(None)),
@@ -163,7 +160,7 @@ MUTATIONS: dict[str, Broken] = {
     "rows that are gone were not read": _broken(Resolution, "_was_not_read", _always(None)),
     "compacted files are not followed": _broken(Resolution, "_follow", _always(None)),
     # Keys.
-    "null equals no key": _broken(RowCondition, "__init__", _without_reads_of_rows),
+    "null equals no key": _broken(KeySet, "_matches_null", _always(False)),
     "the last key is forgotten": _broken(KeySet, "_among", _without_the_last),
     "the greatest key is none": _broken(KeySet, "_of_column", _below_its_bound),
     # Values.
@@ -177,7 +174,7 @@ MUTATIONS: dict[str, Broken] = {
     "vectors are as they were": _broken(MarkedRows, "applied", _always(None)),
     "statistics stay exact": _broken(marked_rows, "with_wide_bounds", lambda _rule: lambda stats, _before=None: stats),
     "rows that moved are where they were": _broken(marked_rows, "find_moved", _same_places),
-    "row ids that files hold do not count": _broken(moved_rows, "_row_ids", _without_stored_ids),
+    "row ids begin at 0 in every file": _broken(moved_rows, "_row_ids", _from_zero),
     "files of others get new row ids": _broken(Resolution, "apply", _keeps_its_own),
     # The loop around it all.
     "only the newest winner is checked": _broken(CommitLoop, "check_for_conflicts", _forgets_the_winners),

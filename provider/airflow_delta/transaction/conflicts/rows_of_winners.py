@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.reads.row_condition import RowCondition
 
+_KEPT_VECTORS = 32
+
 
 class Undecided(Exception):
     """Whether rows conflict cannot be told; the message says why, as the end of a sentence."""
@@ -38,9 +40,10 @@ class WinnersRows:
         self._store = store
         self._limit = limit
         self._read = 0
+        self._vectors: dict[str, BitMap64] = {}
 
     def vector(self, descriptor: DeletionVectorDescriptor | None, num_records: int | None = None) -> BitMap64:
-        """Return the rows that a deletion vector marks; none if there is no vector.
+        """Return the rows that a deletion vector marks; none if there is no vector. Callers do not change them.
 
         :raises Undecided: if it cannot be read.
         """
@@ -50,12 +53,19 @@ class WinnersRows:
 
         if descriptor is None:
             return BitMap64()
+        known = self._vectors.get(descriptor.unique_id)  # what one winner writes the next one removes
+        if known is not None:
+            return known
         if descriptor.storage_type != "i":
             self._count(descriptor.size_in_bytes)
         try:
-            return read_deletion_vector(self._store, descriptor, num_records=num_records)
+            found = read_deletion_vector(self._store, descriptor, num_records=num_records)
         except (DeltaError, OSError) as error:
             raise Undecided(f"a deletion vector of a winning commit cannot be read ({first_line(error)})") from error
+        if len(self._vectors) >= _KEPT_VECTORS:
+            del self._vectors[next(iter(self._vectors))]
+        self._vectors[descriptor.unique_id] = found
+        return found
 
     def any_was_read(
         self, file: AddFile | RemoveFile, conditions: Sequence[RowCondition], *, rows: BitMap64 | None = None
