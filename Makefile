@@ -39,7 +39,7 @@ help:
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     what ruff can repair"
 	@echo "make docs       the documentation as a site in build/docs, warnings as errors"
-	@echo "make bench      the benchmarks (about an hour and a half)"
+	@echo "make bench      the benchmarks (about an hour and three quarters)"
 	@echo "make dist       sdist and wheel in dist/"
 	@echo "make lock       requirements.lock and requirements-lowest.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)"
 	@echo "make clean      remove what the targets made"

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import conflict_check
 import contention_s3
 import stage
 import tables
@@ -34,6 +35,8 @@ PARTS = [
     "contention",
     "contention_s3",
     "winners",
+    "conflict_check",
+    "writers",
     "stage",
     "operations",
     "scale",
@@ -330,6 +333,14 @@ def operations(work: Path, *, quick: bool) -> None:
     subprocess.run([sys.executable, str(HERE / "operations.py"), str(work / "operations"), rows, repeats], check=True)
 
 
+def writers(work: Path, *, quick: bool) -> None:
+    """As there."""
+    figures = work / "writers.json"
+    script = [sys.executable, str(HERE / "writers.py"), "--json", str(figures)]
+    subprocess.run([*script, *(["--quick"] if quick else [])], check=True)
+    ROWS.extend(json.loads(figures.read_text()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="up to 100,000 files and 100 winners")
@@ -342,7 +353,7 @@ def main() -> None:
     compileall.compile_dir(HERE.parent / "provider" / "airflow_delta", quiet=2)
     work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
     try:
-        if set(wanted) - {"contention", "contention_s3", "stage", "operations", "scale"}:
+        if set(wanted) - {"contention", "contention_s3", "conflict_check", "writers", "stage", "operations", "scale"}:
             build(work, sizes)
         if "processes" in wanted:
             processes(work, sizes)
@@ -363,6 +374,10 @@ def main() -> None:
             ROWS.extend(contention_s3.main(["--processes", "8"] if options.quick else []))
         if "winners" in wanted:
             winners(work, 100_000, [1, 10, 100] if options.quick else [1, 10, 100, 1000], 10 if options.quick else 100)
+        if "conflict_check" in wanted:
+            ROWS.extend(conflict_check.main(["--quick"] if options.quick else []))
+        if "writers" in wanted:
+            writers(work, quick=options.quick)
         if "stage" in wanted:
             stage.main(work)
         if "operations" in wanted:

@@ -10,19 +10,24 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import operations
+
+if TYPE_CHECKING:
+    from airflow_delta.staging.contract import CommitResult
 
 ROOT = Path(__file__).parents[1]
 PYICEBERG = "pyiceberg[sql-sqlite]==0.12.0"
 PLACE = ROOT / ".cache" / "pyiceberg"
-FILES = 8
+FILES = 4
+SMALL_FILE = 100_000
+"""Bytes; OPTIMIZE takes smaller files: those that the writers add, not the ones that the table begins with."""
 VECTORS = {"delta.enableDeletionVectors": "true"}
 TRACKED = {**VECTORS, "delta.enableRowTracking": "true"}
 
@@ -70,7 +75,7 @@ class OnSpark:
     has_optimize = True
 
     def __init__(self, folder: Path, spark: Any, rows: int, properties: dict[str, str]) -> None:
-        self.folder, self.spark, self.number, self.properties = folder, spark, rows, properties
+        self.folder, self.spark, self.row_count, self.properties = folder, spark, rows, properties
         self._threads = threading.local()
 
     def pool(self, size: int) -> Executor:
@@ -88,7 +93,7 @@ class OnSpark:
 
     @cached_property
     def _base(self) -> Path:
-        frame = self.spark.range(0, 2 * self.number, 2, FILES).selectExpr(
+        frame = self.spark.range(0, 2 * self.row_count, 2, FILES).selectExpr(
             "id", "0L AS value", "concat('payload of row ', id) AS payload"
         )
         return self.bench.make(f"base-{uuid.uuid4().hex[:8]}", frame, properties=self.properties)
@@ -113,6 +118,9 @@ class Ours(OnSpark):
 
     def apply(self, table: Path, change: Change) -> Sequence[str]:
         """Commit a change, and return how other commits turned out not to conflict."""
+        return tuple(self._apply(table, change).resolved)
+
+    def _apply(self, table: Path, change: Change) -> CommitResult:
         from airflow_delta.commands.merge.plan_merge import plan_merge
         from airflow_delta.commands.rewrite.delete import plan_delete
         from airflow_delta.commands.rewrite.update import plan_update
@@ -128,24 +136,23 @@ class Ours(OnSpark):
             ]
             return self._run(table, lambda stage: plan_merge(stage, condition="target.id = source.id", clauses=clauses), source)
         if change.kind == "update":
-            return self._run(
-                table, lambda stage: plan_update(stage, predicate=change.where, set={"value": f"{change.value}L"})
-            )
+            return self._run(table, lambda stage: plan_update(stage, predicate=change.where, set={"value": f"{change.value}L"}))
         return self._run(table, lambda stage: plan_delete(stage, predicate=change.where))
 
-    def optimize(self, table: Path) -> Sequence[str]:
+    def optimize(self, table: Path) -> int:
+        """Compact small files, and return how many."""
         from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 
-        return self._run(table, plan_optimize)
+        return self._run(table, lambda stage: plan_optimize(stage, min_file_size=SMALL_FILE)).num_removed_files
 
-    def _run(self, table: Path, plan: Any, source: Any = None) -> Sequence[str]:
+    def _run(self, table: Path, plan: Any, source: Any = None) -> CommitResult:
         return self._committed(lambda: self.bench.operation(table, plan, source, policy=self._policy))
 
-    def _committed(self, run: Any) -> Sequence[str]:
+    def _committed(self, run: Callable[[], CommitResult]) -> CommitResult:
         from airflow_delta.exceptions import DeltaConcurrentModificationException
 
         try:
-            return tuple(run().resolved)
+            return run()
         except DeltaConcurrentModificationException as error:
             raise Conflict(type(error).__name__) from error
 
@@ -165,19 +172,19 @@ class DeltaSpark(OnSpark):
             "delete": f"DELETE FROM {name} WHERE {change.where}",
             "append": f"INSERT INTO {name} SELECT /*+ COALESCE(1) */ * FROM ({self.source(change)})",
         }
-        return self._run(statements[change.kind])
+        self._run(statements[change.kind])
+        return ()
 
-    def optimize(self, table: Path) -> Sequence[str]:
-        return self._run(f"OPTIMIZE delta.`{table}`")
+    def optimize(self, table: Path) -> int:
+        return int(self._run(f"OPTIMIZE delta.`{table}`").first()["metrics"]["numFilesRemoved"])
 
-    def _run(self, statement: str) -> Sequence[str]:
+    def _run(self, statement: str) -> Any:
         try:
-            self.bench.spark.sql(statement)
+            return self.bench.spark.sql(statement)
         except Exception as error:
             if found := re.search(r"\b(?:Concurrent\w+|MetadataChanged|ProtocolChanged)Exception\b", str(error)):
                 raise Conflict(found[0]) from error
             raise
-        return ()
 
 
 class DeltaRs:
@@ -187,7 +194,7 @@ class DeltaRs:
     has_optimize = True
 
     def __init__(self, folder: Path, rows: int) -> None:
-        self.folder, self.number = folder, rows
+        self.folder, self.row_count = folder, rows
 
     def pool(self, size: int) -> Executor:
         return ThreadPoolExecutor(size)  # it works without the interpreter's lock
@@ -196,8 +203,8 @@ class DeltaRs:
         from deltalake import write_deltalake
 
         table = self.folder / f"delta-rs-{uuid.uuid4().hex[:8]}"
-        step = 2 * self.number // FILES
-        for start in range(0, 2 * self.number, step):
+        step = 2 * self.row_count // FILES
+        for start in range(0, 2 * self.row_count, step):
             write_deltalake(str(table), arrow_rows(range(start, start + step, 2), 0), mode="append")
         return table
 
@@ -218,21 +225,22 @@ class DeltaRs:
             else:
                 opened.delete(change.where)
 
-        return self._committed(run)
+        self._committed(run)
+        return ()
 
-    def optimize(self, table: Path) -> Sequence[str]:
+    def optimize(self, table: Path) -> int:
         from deltalake import DeltaTable
 
-        return self._committed(lambda: DeltaTable(str(table)).optimize.compact())
+        metrics = self._committed(lambda: DeltaTable(str(table)).optimize.compact(target_size=SMALL_FILE))
+        return int(metrics["numFilesRemoved"])
 
-    def _committed(self, run: Any) -> Sequence[str]:
+    def _committed(self, run: Callable[[], Any]) -> Any:
         from deltalake.exceptions import CommitFailedError
 
         try:
-            run()
+            return run()
         except CommitFailedError as error:
             raise Conflict(str(error).splitlines()[0][:80]) from error
-        return ()
 
     def rows(self, table: Path) -> Any:
         from deltalake import DeltaTable
@@ -247,7 +255,7 @@ class PyIceberg:
     has_optimize = False
 
     def __init__(self, folder: Path, rows: int) -> None:
-        self.folder, self.number = folder / "iceberg", rows
+        self.folder, self.row_count = folder / "iceberg", rows
 
     def pool(self, size: int) -> Executor:
         """Processes, since it is written in Python."""
@@ -267,8 +275,8 @@ class PyIceberg:
         catalog.create_namespace_if_not_exists("bench")
         name = f"bench.t{uuid.uuid4().hex[:8]}"
         table = catalog.create_table(name, arrow_rows([0], 0).schema)
-        step = 2 * self.number // FILES
-        for start in range(0, 2 * self.number, step):
+        step = 2 * self.row_count // FILES
+        for start in range(0, 2 * self.row_count, step):
             table.append(arrow_rows(range(start, start + step, 2), 0))
         return name
 

@@ -26,13 +26,19 @@ from pathlib import Path
 from typing import Any
 
 import operations
-from writer_engines import TRACKED, Change, Conflict, DeltaRs, DeltaSpark, Ours, PyIceberg, install_pyiceberg
+from writer_engines import SMALL_FILE, TRACKED, Change, Conflict, DeltaRs, DeltaSpark, Ours, PyIceberg, install_pyiceberg
 
-ROWS = 160_000
+ROWS = 80_000
 SPACE = 2 * ROWS  # the even ids are there at first
-KEYS = 200
+KEYS = 100
 TRIES = 10
 IN_MEMORY = Path("/dev/shm")
+SPARK = {
+    # A short run of small changes: a JVM that compiles its code thoroughly would not get warm.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),
+}
 
 
 # -- what the writers do ----------------------------------------------------------------------------------------------------------
@@ -57,7 +63,7 @@ class Writer:
 
     def scattered(self, choose: random.Random, number: int) -> list[int]:
         """Return some of its even ids, if those of the writers alternate."""
-        low, high = (bound // 2 // self.of for bound in self.span)
+        low, high = -(-self.span[0] // (2 * self.of)), self.span[1] // (2 * self.of)
         return [2 * (place * self.of + self.number) for place in choose.sample(range(low, high), number)]
 
     def value(self, change: int) -> int:
@@ -126,7 +132,7 @@ CASES = {
     "delete-append": deletes_and_appends,
     "optimize": mixed,
 }
-"""What each writer of a case does, by number and number of writers. While `optimize` runs, the table is compacted all the time."""
+"""What each writer of a case does, by number and number of writers. In the last one, small files are compacted all the time."""
 
 
 # -- the race ---------------------------------------------------------------------------------------------------------------------
@@ -191,13 +197,25 @@ def write(engine: Any, table: Any, case: str, number: int, of: int, window: tupl
     return record
 
 
-def compact(engine: Any, table: Any, window: tuple[float, float]) -> Record:
+@dataclass
+class Compactions:
+    """Attempts to compact a table that had small files."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
+def compact(engine: Any, table: Any, window: tuple[float, float]) -> Compactions:
     """Compact the table again and again."""
-    record = Record()
+    found = Compactions()
     time.sleep(max(0.0, window[0] - time.time()))
     while time.time() < window[1]:
-        record.attempt(lambda: engine.optimize(table))
-    return record
+        try:
+            found.succeeded += engine.optimize(table) > 0
+        except Conflict:
+            found.failed += 1
+        time.sleep(0.2)
+    return found
 
 
 def race(engine: Any, pool: Executor, case: str, writers: int, seconds: float, lead: float) -> dict[str, Any]:
@@ -213,7 +231,7 @@ def race(engine: Any, pool: Executor, case: str, writers: int, seconds: float, l
     total = Record()
     for writer in asked:
         total.add(writer.result())
-    compaction = optimizing.result() if optimizing is not None else Record()
+    compactions = optimizing.result() if optimizing is not None else None
     done, lost = len(total.succeeded), len(total.failed)
     return {
         "rate": 60 * done / (max(total.end, begin + seconds) - begin),
@@ -222,7 +240,7 @@ def race(engine: Any, pool: Executor, case: str, writers: int, seconds: float, l
         "wasted": sum(total.failed),
         "wasted_share": sum(total.failed) / max(sum(total.failed) + sum(total.succeeded), 1e-9),
         "given_up": total.given_up,
-        "optimize": f"{len(compaction.succeeded)} of {len(compaction.succeeded) + len(compaction.failed)}" if optimizing else "",
+        "optimize": f"{compactions.succeeded} of {compactions.succeeded + compactions.failed}" if compactions else "",
         "resolved": dict(total.resolved),
         "conflicts": dict(total.conflicts),
         "wrong_rows": wrong_rows(engine.rows(table), total.changes),
@@ -256,29 +274,29 @@ HEAD = (
 )
 
 
-def warm_up(engine: Any) -> None:
-    """Let a JVM compile what it runs often."""
+def warm_up(engine: Any, laps: int) -> None:
+    """Let the JVM load and compile what an engine runs."""
     table = engine.make()
-    for kind in (merge_keys, update_row, delete_range, append):
-        for change, _ in zip(kind(Writer(0, 16)), range(3), strict=False):
-            engine.apply(table, change)
-    engine.optimize(table)
+    for lap in range(laps):
+        for kind in (merge_keys, update_row, delete_range, append):
+            engine.apply(table, next(kind(Writer(lap, 16))))
+        engine.optimize(table)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="four writers, two seconds each; under two minutes")
+    parser.add_argument("--quick", action="store_true", help="two writers, one second each; under two minutes")
     parser.add_argument("--writers", type=int)
     parser.add_argument("--seconds", type=float, help="of each engine in each case; attempts that have begun go on to their end")
     parser.add_argument("--engines", nargs="+", help="beginnings of their names")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(argv)
-    writers = options.writers or (4 if options.quick else 16)
-    seconds = options.seconds or (2 if options.quick else 20)
+    writers = options.writers or (2 if options.quick else 16)
+    seconds = options.seconds or (1 if options.quick else 20)
     folder = Path(tempfile.mkdtemp(prefix="delta-writers-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
     install_pyiceberg()
-    spark = operations.session()
+    spark = operations.session(SPARK)
     engines = [
         DeltaSpark(folder, spark, ROWS),
         Ours(folder, spark, ROWS, "rows"),
@@ -291,9 +309,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         engines = [engine for engine in engines if engine.name.startswith(tuple(options.engines))]
     found: list[dict[str, Any]] = []
     try:
-        for engine in engines:
-            if isinstance(engine, DeltaSpark | Ours):
-                warm_up(engine)
+        for kind in (DeltaSpark, Ours):
+            if (first := next((engine for engine in engines if isinstance(engine, kind)), None)) is not None:
+                warm_up(first, laps=1 if options.quick else 3)
         print(f"\n### {writers} writers on one table of {ROWS:,} rows, {seconds:g} seconds each\n")
         print(f"{HEAD}\n|{'---|' * HEAD.count(' | ')}---|", flush=True)
         pools = {engine.name: engine.pool(writers + 1) for engine in engines}

@@ -25,10 +25,10 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, SetTransaction, Snapshot
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, TransactionObserver
-from faults.row_draws import Setting
 from faults.row_files import ARROW, Table
 from faults.row_model import Append, Delete, Optimize, Restate, Restore, Step, Vacuum
 from faults.row_plans import Planner
+from faults.row_setting import Setting
 from faults.row_values import TYPES
 
 GONE = (DeltaFileNotFoundException, StagedFileException)

@@ -22,8 +22,8 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, w
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.log.statistics.statistics import stats_from_footer
-from faults.row_draws import Setting
 from faults.row_reader import ROW_ID, ROW_VERSION, TableReader
+from faults.row_setting import Setting
 from faults.row_values import AT, TYPES, Row
 
 ARROW = {
@@ -147,7 +147,7 @@ class Table:
             self.directory / path,
             row_group_size=self.setting.fine,
             compression="NONE",
-            store_decimal_as_integer=self.setting.narrow,
+            store_decimal_as_integer=self.setting.short_decimals,
             metadata_collector=footers,
         )
         return AddFile(

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from faults.row_commits import Result, run
-from faults.row_draws import Draw, History
+from faults.row_draws import Draw
 from faults.row_files import Table
-from faults.row_model import Restore, Step
-from faults.row_mutations import MUTATIONS
+from faults.row_model import Optimize, Restore, Step
+from faults.row_mutations import AIMS, MUTATIONS
+from faults.row_setting import History
 from faults.row_shrink import shrunk
 from faults.row_values import Row, canonical, counted
 
@@ -134,7 +135,8 @@ class Judged:
     def _blindly_appended(self, versions: Sequence[int]) -> Counter[Row]:
         rows = Counter[Row]()
         for version in versions:
-            if version in self._landed and (step := self._landed[version][0]).is_blind:
+            step, result = self._landed.get(version, (None, None))
+            if step is not None and result is not None and (step.is_blind or _rearranges_nothing(step, result)):
                 rows += counted(step.apply([]))
         return rows
 
@@ -166,6 +168,11 @@ class Judged:
         return True
 
 
+def _rearranges_nothing(step: Step, result: Result) -> bool:
+    """Tell whether a transaction was to compact files, and found none: then it has read nothing."""
+    return isinstance(step.operation, Optimize) and not any(stage.removes for stage in result.stages)
+
+
 def judge(history: History, directory: Path) -> Verdict:
     """Run a history in a directory, which is then deleted."""
     try:
@@ -183,7 +190,7 @@ def run_all(options: argparse.Namespace, mutation: str = "") -> None:
     with MUTATIONS[mutation]() if mutation else nullcontext():
         for number in range(options.first, options.first + options.count):
             name = f"{options.seed}-{number}"
-            history = Draw(name, options.level).history()
+            history = Draw(name, options.level, AIMS.get(mutation)).history()
             directory = options.directory / f"rows-{name}"
             verdict = judge(history, directory)
             line: dict[str, Any] = {"history": name, "mutation": mutation, "wrong": verdict.wrong, "counts": verdict.counts}

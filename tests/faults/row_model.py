@@ -135,6 +135,27 @@ class ReplacePartitions:
 
 
 @dataclass(frozen=True)
+class ReplaceUsing:
+    """Overwrites the rows that equal a new row in some columns; null equals nothing.
+
+    :param where: what is also asked of them.
+    """
+
+    kind: ClassVar[str] = "replace_using"
+    keys: tuple[str, ...]
+    rows: tuple[Row, ...]
+    where: Condition | None = None
+
+    def replaces(self, row: Row) -> bool:
+        values = [row[AT[name]] for name in self.keys]
+        others = ([new[AT[name]] for name in self.keys] for new in self.rows)
+        return None not in values and selects(self.where, row) and any(values == other for other in others)
+
+    def apply(self, rows: Sequence[Row]) -> Rows:
+        return [*(row for row in rows if not self.replaces(row)), *self.rows]
+
+
+@dataclass(frozen=True)
 class Look:
     """Reads, and then writes what depends on the answer: the classic write skew.
 
@@ -223,7 +244,9 @@ class Vacuum:
         return list(rows)
 
 
-Operation = Append | Delete | Update | Merge | Replace | ReplacePartitions | Look | Optimize | Restate | Restore | Vacuum
+Operation = (
+    Append | Delete | Update | Merge | Replace | ReplacePartitions | ReplaceUsing | Look | Optimize | Restate | Restore | Vacuum
+)
 
 
 @dataclass(frozen=True)

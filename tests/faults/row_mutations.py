@@ -27,6 +27,7 @@ from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.reads.key_set import KeySet
 from airflow_delta.transaction.reads.read_set import ReadPredicate
 from airflow_delta.transaction.reads.row_condition import RowCondition
+from faults.row_setting import Aim
 
 Broken = Callable[[], AbstractContextManager[object]]
 
@@ -159,6 +160,8 @@ MUTATIONS: dict[str, Broken] = {
     "removed files are not checked": _broken(FileConflicts, "check_removed", _always(None)),
     "rows that are gone were not read": _broken(Resolution, "_was_not_read", _always(None)),
     "compacted files are not followed": _broken(Resolution, "_follow", _always(None)),
+    "rows that a MERGE left alone do not count": _broken(FileConflicts, "_scanned", _always(frozenset())),
+    "every row group is ruled out": _broken(rows_of_winners, "may_hold", _always(False)),
     # Keys.
     "null equals no key": _broken(KeySet, "_matches_null", _always(False)),
     "the last key is forgotten": _broken(KeySet, "_among", _without_the_last),
@@ -180,3 +183,25 @@ MUTATIONS: dict[str, Broken] = {
     "only the newest winner is checked": _broken(CommitLoop, "check_for_conflicts", _forgets_the_winners),
     "a lost race changes nothing": _broken(CurrentTransaction, "rebase", _always(False)),
 }
+
+AIMS = {
+    "a file that got rows back has lost them": Aim(("delete", "restore"), ("look", "merge", "delete"), "k", {"vectors": True}),
+    "compacted files are not followed": Aim(("optimize", "delete"), ("look",), "k"),
+    "rows that are gone were not read": Aim(("delete",), ("look", "merge"), "k"),
+    "both may mark a row": Aim(("delete",), ("update",), "k", {"vectors": True}),
+    "the winner's vector is lost": Aim(("delete",), ("delete", "update"), "k", {"vectors": True}),
+    "vectors are as they were": Aim(("delete",), ("delete", "update"), "k", {"vectors": True}),
+    "rows that a MERGE left alone do not count": Aim(("delete",), ("merge",), "k"),
+    "null equals no key": Aim(("append", "update"), ("merge",), "n"),
+    "the last key is forgotten": Aim(("append", "update"), ("merge",)),
+    "the greatest key is none": Aim(("append", "update"), ("merge",), "k"),
+    "doubles compare as in Arrow": Aim(("append", "update"), ("look", "delete"), "x"),
+    "a column that a file lacks is not null": Aim(("append", "update"), ("look", "update"), "n", {"prunes": True}),
+    "the partition of every file is null": Aim((), (), None, {"partitioned": True}),
+    "all rows are in the first row group": Aim(("delete",), ("look", "merge"), "k", {"vectors": True, "fine": 1}),
+    "statistics stay exact": Aim(("optimize", "delete"), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
+    "rows that moved are where they were": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
+    "row ids begin at 0 in every file": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
+    "files of others get new row ids": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
+}
+"""What the histories are to be about, for mutations that few others notice."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -28,8 +27,6 @@ from faults.row_files import Placed, Table
 from faults.row_values import AT, Condition, Row
 
 STAGE, ATTEMPT = "stage", "1"
-READS_MATCHED = os.environ.get("ROW_READS_MATCHED") == "1"
-"""Whether a MERGE that inserts says that it has read the files with rows that match, changed or not."""
 MAX_KEYS = 2
 """Keys that travel inside the staged write, at most; of more, a file holds them or only their bounds are known."""
 
@@ -91,18 +88,15 @@ class Planner:
         rows = [row for file in files for row, _ids in self.table.live(file).values()]
         insert_only = merge.matched is None and merge.by_source is None
         changed = self._changed([] if insert_only else files, merge.result, marks=self._marks)
-        keys = (self._key_read(merge, text_of(where)),) if merge.by_source is None else ()
-        read = changed.touched
-        if READS_MATCHED and merge.inserts:
-            matched = [file.path for file in files if any(merge.match(row) for row, _ids in self.table.live(file).values())]
-            read = tuple(dict.fromkeys([*read, *matched]))
+        text = text_of(where)
+        keys = (self._key_read(merge.keys, merge.null_safe, merge.source, text),) if merge.by_source is None else ()
         return self._stage(
             [*changed.adds, *self._new(merge.inserted(rows))],
             changed.removes,
             mode="rewrite",
             operation="MERGE",
             num_copied_records=changed.copied,
-            reads=ReadSet(predicates=(text_of(where),), files=read, keys=keys),
+            reads=ReadSet(predicates=(text,), files=changed.touched, keys=keys, scanned=(text,) if merge.inserts else ()),
         )
 
     def _replace(self, replace: model.Replace) -> StageActions:
@@ -120,6 +114,18 @@ class Planner:
             replace_where=text,
             num_copied_records=changed.copied,
             reads=ReadSet(predicates=(str(text),), files=changed.touched),
+        )
+
+    def _replace_using(self, replace: model.ReplaceUsing) -> StageActions:
+        changed = self._changed(self._files(None), lambda row: None if replace.replaces(row) else row, marks=False)
+        keys = self._key_read(replace.keys, (False,) * len(replace.keys), replace.rows, "true")
+        return self._stage(
+            [*self._new(replace.rows), *changed.adds],
+            changed.removes,
+            mode="rewrite",
+            parameters={"replaceUsingCols": list(replace.keys)},
+            num_copied_records=changed.copied,
+            reads=ReadSet(predicates=("true",), files=changed.touched, whole_table=True, keys=(keys,), selected=True),
         )
 
     def _replace_partitions(self, replace: model.ReplacePartitions) -> StageActions:
@@ -237,15 +243,15 @@ class Planner:
         )
         return StageActions(write, adds, list(removes))
 
-    def _key_read(self, merge: model.Merge, text: str) -> KeyRead:
-        columns = [[row[AT[name]] for row in merge.source] for name in merge.keys]
+    def _key_read(self, names: tuple[str, ...], null_safe: tuple[bool, ...], source: Sequence[Row], text: str) -> KeyRead:
+        columns = [[row[AT[name]] for row in source] for name in names]
         known = [[value for value in values if value is not None] for values in columns]
         listed = tuple(tuple(map(as_json, values)) for values in zip(*columns, strict=True))
         file = self._key_file(listed) if len(listed) > MAX_KEYS and self.step.lag % 2 else None
         return KeyRead(
             predicate=text,
-            columns=merge.keys,
-            null_safe=merge.null_safe,
+            columns=names,
+            null_safe=null_safe,
             low=tuple(as_json(min(values)) if values else None for values in known),
             high=tuple(as_json(max(values)) if values else None for values in known),
             nulls=tuple(None in values for values in columns),

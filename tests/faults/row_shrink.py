@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from faults.row_draws import History
 from faults.row_model import Append, Merge, Step
+from faults.row_setting import History
 
 T = TypeVar("T")
 

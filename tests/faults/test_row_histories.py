@@ -20,7 +20,10 @@ TESTS = Path(__file__).parents[1]
 KEPT = TESTS.parent / "build" / "faults" / "row-histories"
 RUNNERS = 2
 
-OPERATIONS = ("append", "delete", "update", "merge", "replace", "replace_partitions", "look", "optimize", "restate", "restore")
+OPERATIONS = (
+    "append", "delete", "update", "merge", "replace", "replace_partitions", "replace_using", "look", "optimize", "restate",
+    "restore",
+)  # fmt: skip
 HOW = ("statistics", "keys", "rows", "moved")
 REFUSALS = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException")
 

@@ -15,7 +15,7 @@ from airflow_delta.exceptions import (
     ConcurrentDeleteReadException,
     DeltaConcurrentModificationException,
 )
-from airflow_delta.log.actions.actions import CommitInfo, encode_actions
+from airflow_delta.log.actions.actions import CommitInfo, SetTransaction, encode_actions
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.transaction.policy.conflict_detection import DETECTION_TAG, RESOLVED_TAG
@@ -163,6 +163,15 @@ def test_nothing_recorded_as_read_is_not_believed(table: RowTable) -> None:
     table.append(row(7))
     with pytest.raises(ConcurrentAppendException, match="did not record what it read"):
         ours.commit()
+
+
+def test_a_compaction_with_other_work_has_read_its_files_only(table: RowTable) -> None:
+    """As a stage of a transaction, whose key lifts it above SnapshotIsolation."""
+    ours = table.begin().compact()
+    ours.actions.append(SetTransaction(app_id="x", version=1, last_updated=1))
+    table.append(row(7))
+    ours.commit()
+    assert len(table.rows()) == 7
 
 
 # -- compaction ------------------------------------------------------------------------------------------------------------------

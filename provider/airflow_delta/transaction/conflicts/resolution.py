@@ -112,7 +112,7 @@ class Resolution:
             self._note(MOVED, winner)
             return
         assert self._added is not None
-        if not self._reads:
+        if not self._reads and not self.current.reads.has_files:
             raise Undecided("it did not record what it read")
         candidates = self._added.candidates(winner)
         if not candidates:
