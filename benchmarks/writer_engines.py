@@ -72,11 +72,13 @@ def arrow_rows(ids: Sequence[int], value: int) -> Any:
 class OnSpark:
     """What works in a Spark session: one for each thread, on one JVM."""
 
-    has_optimize = True
-
     def __init__(self, folder: Path, spark: Any, rows: int, properties: dict[str, str]) -> None:
         self.folder, self.spark, self.row_count, self.properties = folder, spark, rows, properties
         self._threads = threading.local()
+
+    def takes_part(self, *, compacted: bool) -> bool:
+        """Tell whether it is measured while the table is compacted, or while it is not."""
+        return compacted or self.properties is not TRACKED
 
     def pool(self, size: int) -> Executor:
         return ThreadPoolExecutor(size)
@@ -191,10 +193,12 @@ class DeltaRs:
     """It writes no deletion vectors: changed files are written anew."""
 
     name = "delta-rs"
-    has_optimize = True
 
     def __init__(self, folder: Path, rows: int) -> None:
         self.folder, self.row_count = folder, rows
+
+    def takes_part(self, *, compacted: bool) -> bool:
+        return True
 
     def pool(self, size: int) -> Executor:
         return ThreadPoolExecutor(size)  # it works without the interpreter's lock
@@ -252,10 +256,12 @@ class PyIceberg:
     """It has no compaction. Deletes write files anew; the catalog is a database of SQLite."""
 
     name = "PyIceberg"
-    has_optimize = False
 
     def __init__(self, folder: Path, rows: int) -> None:
         self.folder, self.row_count = folder / "iceberg", rows
+
+    def takes_part(self, *, compacted: bool) -> bool:
+        return not compacted
 
     def pool(self, size: int) -> Executor:
         """Processes, since it is written in Python."""

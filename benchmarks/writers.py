@@ -1,6 +1,6 @@
 """Writers that change one unpartitioned table at once, each other rows, in several engines. Called by run.py.
 
-python benchmarks/writers.py [--quick] [--writers 16] [--seconds 20] [--engines NAME ...] [--cases NAME ...] [--json FILE]
+python benchmarks/writers.py [--quick] [--writers 16] [--seconds 15] [--engines NAME ...] [--cases NAME ...] [--json FILE]
 
 Each writer makes one change after the other until the time is over. A change that another commit stands against begins again, at
 once, up to ten times. No two writers ever touch the same row, so an engine that looks at rows need not refuse anything; afterwards
@@ -293,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(argv)
     writers = options.writers or (2 if options.quick else 16)
-    seconds = options.seconds or (1 if options.quick else 20)
+    seconds = options.seconds or (1 if options.quick else 15)
     folder = Path(tempfile.mkdtemp(prefix="delta-writers-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
     install_pyiceberg()
     spark = operations.session(SPARK)
@@ -319,14 +319,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         for case in options.cases:
             peer = None
             for engine in engines:
-                if case == "optimize" and not engine.has_optimize:
+                if not engine.takes_part(compacted=case == "optimize"):
                     continue
-                if case != "optimize" and "row tracking" in engine.name:
-                    continue
-                lead = 1.0 if engine.name in started or not isinstance(engine, PyIceberg) else 1 + writers * 0.7
+                starts_processes = isinstance(engine, PyIceberg) and engine.name not in started
                 started.add(engine.name)
+                lead = 1 + writers * 0.7 if starts_processes else 1
                 figures = race(engine, pools[engine.name], case, writers, seconds, lead)
-                peer = peer or figures
+                peer = figures if isinstance(engine, DeltaSpark) else peer
                 report(case, engine, figures, peer)
                 found.append({"name": f"writers, {case}", "engine": engine.name, **figures})
         for pool in pools.values():
@@ -341,5 +340,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of PyIceberg's processes
     sys.exit(main())
