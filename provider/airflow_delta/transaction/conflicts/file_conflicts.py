@@ -79,7 +79,11 @@ class FileConflicts:
         current = self.current
         if current.isolation_level is IsolationLevel.WRITE_SERIALIZABLE and not self._has_metadata and winner.is_blind_append:
             return
-        partition = next((values for _path, values in winner.added if self._should_have_read(values)), None)
+        if self.resolution is not None and not current.partition_columns:  # then it is asked for each file that was added
+            added = (file.partition_values for file in winner.added_files)
+        else:
+            added = (values for _path, values in winner.added)
+        partition = next(filter(self._should_have_read, added), None)
         if partition is None or winner.operation in BACKFILLS:
             return
         why = None

@@ -6,7 +6,7 @@ satisfies one of its reads, or rows only moved to other files. What it removes m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ from airflow_delta.log.schema.types import StructType, parse_schema
 from airflow_delta.transaction.conflicts.added_files import AddedFiles
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows
+from airflow_delta.transaction.conflicts.winning_commit import METADATA_KEY, WinningCommit
 from airflow_delta.transaction.policy.conflict_detection import (
     DETECTION_TAG,
     KEYS,
@@ -31,10 +32,9 @@ from airflow_delta.transaction.policy.conflict_detection import (
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-    from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
+    from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
-    from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
     from airflow_delta.transaction.reads.read_set import ReadPredicate
     from airflow_delta.transaction.reads.row_condition import RowCondition
 
@@ -81,7 +81,7 @@ class Resolution:
     def begin(self, winners: Sequence[WinningCommit]) -> None:
         """Begin a batch of winners."""
         self._reads = list(self.current.reads.predicates.values())
-        for metadata in (self.current.read_metadata, self.current.metadata, *(m for w in winners for m in w.metadata)):
+        for metadata in (self.current.read_metadata, self.current.metadata, *_metadata_of(winners)):
             if metadata is not None and metadata.schema_string not in self._schemas:
                 self._schemas[metadata.schema_string] = _parsed(metadata.schema_string)
         self._usable = [self._is_usable(read) for read in self._reads]
@@ -264,6 +264,12 @@ class Resolution:
         if self._how:
             current.add_tag(DETECTION_TAG, self.level)
             current.add_tag(RESOLVED_TAG, resolved_text({how: in_ranges(found) for how, found in self._how.items()}))
+
+
+def _metadata_of(winners: Sequence[WinningCommit]) -> Iterator[Metadata]:
+    for winner in winners:
+        if winner.may_hold(METADATA_KEY):
+            yield from winner.metadata
 
 
 def _parsed(schema_string: str) -> StructType | None:
