@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -342,6 +343,34 @@ def test_the_level_decides(make: Make) -> None:
             known.publish(staged, level)
     assert known.publish(staged).resolved == {"rows": "4"}
     known.check()
+    known.sql("VACUUM {t} RETAIN 0 HOURS")  # keeps the vectors that both have written together
+    assert known.independent(known.version) == [row(*item) for item in known.rows[-1].items()]
+
+
+def test_delta_would_have_written_the_same(make: Make) -> None:
+    """Run after the winner, Delta Spark's statement marks the same rows, leaves the same statistics, and counts the same."""
+    known = make("vectors")
+    copy = KnownTable(known.delta, shutil.copytree(known.path, known.path.parent / "copy"), known.rows[-1])
+    names = {file.path for file in known.table.log().snapshot.add_files()}
+    for ours, theirs in ((delete(3, 14), update(2, 15)), (update(4, 16), delete(9)), (merge(5, 17, 103), delete(10, 18))):
+        staged = known.stage(ours)
+        known.by_delta(theirs)
+        assert known.publish(staged).resolved
+        copy.by_delta(theirs, ours)
+        assert counted(known) == counted(copy)
+    assert marked(known, names) == marked(copy, names)
+
+
+def counted(known: KnownTable) -> dict[str, str]:
+    """Return the metrics of the last commit, without times and what depends on the files that rows are written to."""
+    metrics = known.table.commit(known.version)["commitInfo"][0]["operationMetrics"]
+    return {name: value for name, value in metrics.items() if "Rows" in name or "DeletionVectors" in name}
+
+
+def marked(known: KnownTable, names: set[str]) -> dict[str, Any]:
+    """Return how many rows the vectors of files mark, and the files' statistics."""
+    files = [file for file in known.table.log().snapshot.add_files() if file.path in names]
+    return {file.path: (getattr(file.deletion_vector, "cardinality", 0), json.loads(file.stats or "{}")) for file in files}
 
 
 def test_rows_of_both_conflict(make: Make) -> None:
