@@ -29,6 +29,7 @@ from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.transaction import CommitPolicy
+from airflow_delta.transaction.policy.conflict_detection import ConflictDetection
 from commands.flow import Table
 from delta_spark.jvm import exception_name
 from delta_spark.support import delta_history, sql_name
@@ -49,13 +50,14 @@ TIMED = {"delta.enableInCommitTimestamps": "true"}
 MAPPED = {"delta.columnMapping.mode": "name"}
 
 COLUMNS = "id BIGINT, v INT, p STRING"
-DERIVED = "n BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), id BIGINT, v INT, p STRING, " + (
-    "g BIGINT GENERATED ALWAYS AS (id * 2)"
+DERIVED = (
+    f"n BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), {COLUMNS}, g BIGINT GENERATED ALWAYS AS (id * 2)"
 )
 
 TABLES: dict[str, tuple[str, str, Mapping[str, str]]] = {
     "everything": (COLUMNS, "", {**VECTORS, **FEED, **TRACKED, **TIMED}),
     "everything, mapped": (COLUMNS, "PARTITIONED BY (p)", {**VECTORS, **FEED, **TRACKED, **TIMED, **MAPPED}),
+    "clustered": (COLUMNS, "CLUSTER BY (id)", {**VECTORS, **TRACKED}),
     "vectors": (COLUMNS, "", VECTORS),
     "copy on write": (COLUMNS, "", {"delta.enableDeletionVectors": "false"}),
     "derived": (DERIVED, "", {**VECTORS, **FEED}),
@@ -64,7 +66,7 @@ TABLES: dict[str, tuple[str, str, Mapping[str, str]]] = {
 
 P = "substring('ab', CAST(id % 2 AS INT) + 1, 1)"
 FILES = ((0, 12), (12, 20))
-"""Ids of the first files. An UPDATE of some rows of the first makes a third one, and a vector."""
+"""Ids of the first two files. An UPDATE of rows of one makes a third file, and the first vector."""
 UPDATED = (0, 6)
 
 
@@ -127,9 +129,6 @@ def merge(*ids: int) -> Change:
     )
 
 
-CHANGES = {"delete": delete, "update": update, "merge": merge}
-
-
 # -- a table ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -179,11 +178,10 @@ class KnownTable:
         handle = self.table.begin()
         return Staged(change, handle, self.table.operate(handle, change.plan, **change.arguments))
 
-    def publish(self, staged: Staged, level: str = "rows") -> CommitResult:
+    def publish(self, staged: Staged, level: ConflictDetection = "rows") -> CommitResult:
         """Commit; the result must be that of the statement on the newest rows, and its checksum that of the log."""
         before = self.row_ids()
-        policy = CommitPolicy(conflict_detection=level)  # type: ignore[arg-type]
-        result = self.table.publish(staged.handle, staged.write, policy=policy)
+        result = self.table.publish(staged.handle, staged.write, policy=CommitPolicy(conflict_detection=level))
         self.became(staged.change.after(self.rows[-1]))
         assert result.version == self.version
         self.ours.append(self.version)
@@ -224,6 +222,24 @@ class KnownTable:
     def has(self, properties: Mapping[str, str]) -> bool:
         return properties.items() <= self.table.log().snapshot.metadata.configuration.items()
 
+    def copied(self) -> KnownTable:
+        return KnownTable(self.delta, shutil.copytree(self.path, self.path.parent / "copy"), self.rows[-1])
+
+    def files(self) -> set[str]:
+        return {file.path for file in self.table.log().update().add_files()}
+
+    def marked(self, names: set[str]) -> dict[str, Any]:
+        """Return how many rows the vectors of files mark, and what else the log says of these files."""
+        return {
+            file.path: (
+                getattr(file.deletion_vector, "cardinality", 0),
+                json.loads(file.stats or "{}"),
+                (file.partition_values, file.tags, file.base_row_id, file.default_row_commit_version, file.clustering_provider),
+            )
+            for file in self.table.log().update().add_files()
+            if file.path in names
+        }
+
     def changes(self, version: int | None = None) -> list[tuple[Any, ...]]:
         """Return the change data feed of all versions, or of one."""
         start, end = (self.first + 1, self.version) if version is None else (version, version)
@@ -251,7 +267,7 @@ class KnownTable:
         kept = {number for number in before.keys() & after.keys() if before[number][0] == after[number][0]}
         assert {number: after[number] for number in kept} == {number: before[number] for number in kept}
         known = {row_id for _v, row_id, _version in before.values()}
-        for number in after.keys() - kept:  # this engine gives changed rows new ids
+        for number in after.keys() - kept:  # we give changed rows new ids
             _v, row_id, version = after[number]
             assert row_id not in known
             assert version == self.version
@@ -334,7 +350,8 @@ def test_the_level_decides(make: Make) -> None:
     known = make("vectors")
     staged = known.stage(delete(3, 14))
     known.by_delta(delete(*THEIRS))
-    for level in ("delta", "statistics"):
+    levels: tuple[ConflictDetection, ...] = ("delta", "statistics")
+    for level in levels:
         with pytest.raises(DeltaConcurrentModificationException):
             known.publish(staged, level)
     assert known.publish(staged).resolved == {"rows": "4"}
@@ -346,27 +363,20 @@ def test_the_level_decides(make: Make) -> None:
 def test_delta_would_have_written_the_same(make: Make) -> None:
     """Run after the winner, Delta Spark's statement marks the same rows, leaves the same statistics, and counts the same."""
     known = make("vectors")
-    copy = KnownTable(known.delta, shutil.copytree(known.path, known.path.parent / "copy"), known.rows[-1])
-    names = {file.path for file in known.table.log().snapshot.add_files()}
+    copy, names = known.copied(), known.files()
     for ours, theirs in ((delete(3, 14), update(2, 15)), (update(4, 16), delete(9)), (merge(5, 17, 103), delete(10, 18))):
         staged = known.stage(ours)
         known.by_delta(theirs)
         assert known.publish(staged).resolved
         copy.by_delta(theirs, ours)
         assert counted(known) == counted(copy)
-    assert marked(known, names) == marked(copy, names)
+    assert known.marked(names) == copy.marked(names)
 
 
 def counted(known: KnownTable) -> dict[str, str]:
     """Return the metrics of the last commit, without times and what depends on the files that rows are written to."""
     metrics = known.table.commit(known.version)["commitInfo"][0]["operationMetrics"]
     return {name: value for name, value in metrics.items() if "Rows" in name or "DeletionVectors" in name}
-
-
-def marked(known: KnownTable, names: set[str]) -> dict[str, Any]:
-    """Return how many rows the vectors of files mark, and the files' statistics."""
-    files = [file for file in known.table.log().snapshot.add_files() if file.path in names]
-    return {file.path: (getattr(file.deletion_vector, "cardinality", 0), json.loads(file.stats or "{}")) for file in files}
 
 
 def test_rows_of_both_conflict(make: Make) -> None:
@@ -406,20 +416,23 @@ MOVED = (0, 3, 14)
 @pytest.mark.parametrize(
     ("kind", "compaction", "ours"),
     [
-        ("everything", "OPTIMIZE {t}", delete(*MOVED)),
+        ("clustered", "OPTIMIZE {t}", delete(*MOVED)),
         ("everything", "OPTIMIZE {t} ZORDER BY (v)", update(*MOVED)),
         ("everything", "REORG TABLE {t} APPLY (PURGE)", delete(*MOVED)),
         ("everything, mapped", "OPTIMIZE {t}", merge(*MOVED, 103)),
     ],
-    ids=["OPTIMIZE", "ZORDER", "REORG", "OPTIMIZE, mapped"],
+    ids=["clustered", "ZORDER", "REORG", "mapped"],
 )
 def test_moved_rows(make: Make, kind: str, compaction: str, ours: Change) -> None:
     known = make(kind)
     before = known.row_ids()
     staged = known.stage(ours)
     known.by_delta(compaction)
+    copy, names = known.copied(), known.files()
     assert known.publish(staged).resolved == {"moved": "4", "rows": "4"}
     known.check_row_ids(before)
+    copy.by_delta(ours)  # Delta Spark marks the same rows in the same way
+    assert known.marked(names) == copy.marked(names)
     known.check()
 
 
