@@ -113,6 +113,16 @@ def checked(run: Run) -> None:
     assert json.loads((run.work / "staged.json").read_text())["numRecords"] == 2
 
 
+def merge(run: Run) -> None:
+    tasks.operation(plan_merge, "SELECT * FROM VALUES (1L, 9L), (5L, 9L) AS s(id, p)", **ON)(run)
+
+
+def merge_many_keys(run: Run) -> None:
+    """With so many keys that they go through a file."""
+    with mock.patch("airflow_delta.commands.stage.key_reads.INLINE_ROWS", 0):
+        merge(run)
+
+
 SIX: Rows = [(number, 3) for number in range(10, 16)]
 OLD_LOG = aged(tasks.versions_of(CHECKPOINTS, *SIX), log_only=True)
 OLD_V2_LOG = aged(tasks.versions_of({**CHECKPOINTS, "delta.checkpointPolicy": "v2"}, *SIX), log_only=True)
@@ -123,6 +133,7 @@ REPLACED = {
 }  # fmt: skip
 UPSERT = [when_matched_update(), when_not_matched_insert()]
 ON = {"condition": "target.id = source.id", "clauses": UPSERT}
+MERGED: Rows = [(1, 9), *BEFORE[1:], (5, 9)]
 
 SCENARIOS: dict[str, Scenario] = {
     "append": Scenario({"start": tasks.start(), "stage": tasks.stage(), "audit": checked, "commit": tasks.commit()}, NEW),
@@ -249,18 +260,9 @@ SCENARIOS: dict[str, Scenario] = {
         tasks.of_pairs(),
         on_spark=True,
     ),
-    "MERGE": Scenario(
-        {"merge": tasks.operation(plan_merge, "SELECT * FROM VALUES (1L, 9L), (5L, 9L) AS s(id, p)", **ON)},
-        [(1, 9), *BEFORE[1:], (5, 9)],
-        tasks.of_pairs(),
-        on_spark=True,
-    ),
-    "MERGE with deletion vectors": Scenario(
-        {"merge": tasks.operation(plan_merge, "SELECT * FROM VALUES (1L, 9L), (5L, 9L) AS s(id, p)", **ON)},
-        [(1, 9), *BEFORE[1:], (5, 9)],
-        tasks.of_pairs(VECTORS),
-        on_spark=True,
-    ),
+    "MERGE": Scenario({"merge": merge}, MERGED, tasks.of_pairs(), on_spark=True),
+    "MERGE with a file of keys": Scenario({"merge": merge_many_keys}, MERGED, tasks.of_pairs(), on_spark=True),
+    "MERGE with deletion vectors": Scenario({"merge": merge}, MERGED, tasks.of_pairs(VECTORS), on_spark=True),
     "OPTIMIZE": Scenario({"optimize": optimize}, BEFORE, on_spark=True),
     "OPTIMIZE on a cluster, with deletion vectors": Scenario(
         {"delete": tasks.operation(plan_delete, predicate="id = 1"), "optimize": optimize_on_cluster},
