@@ -265,7 +265,7 @@ def test_ending_the_task_ends_the_application_that_it_waits_for(world):
     threading.Thread(target=stop).start()
     with pytest.raises(DeltaIllegalStateException, match="told to stop"):
         world.execute(operator)
-    process.wait(timeout=60)
+    process.wait(timeout=240)
     assert process.returncode == -signal.SIGKILL
     assert world.submitted == 1
 

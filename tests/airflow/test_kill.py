@@ -82,7 +82,7 @@ class TestSession:
     @pytest.mark.parametrize("interrupt", [lambda: None, threading.Event().wait], ids=["unheeded", "hangs"])
     def test_a_driver_that_goes_on_is_killed(self, jvm, interrupt):
         SessionKiller(session(jvm, interrupt), owned=True, logger=Log()).kill()
-        assert jvm.wait(timeout=GRACE) == -signal.SIGKILL
+        assert jvm.wait(timeout=60) == -signal.SIGKILL
 
     def test_a_driver_of_other_code_is_not(self, jvm):
         SessionKiller(session(jvm), owned=False, logger=Log()).kill()
@@ -92,7 +92,7 @@ class TestSession:
     def test_a_session_without_a_driver_here(self):
         interrupted = threading.Event()
         SessionKiller(SimpleNamespace(interruptAll=interrupted.set), owned=True, logger=Log()).kill()
-        assert interrupted.wait(GRACE)
+        assert interrupted.wait(60)
 
     def test_the_signal_handler_does_not_wait(self, jvm, monkeypatch):
         monkeypatch.setattr(kill, "WAIT", 30.0)
@@ -148,7 +148,7 @@ class TestWithSpark:
             time.sleep(5.0)  # the job runs
             workers = driver.children(recursive=True)
             worker.kill()
-            _, alive = psutil.wait_procs([driver, *workers], timeout=30)
+            _, alive = psutil.wait_procs([driver, *workers], timeout=120)
             assert not alive
         finally:
             worker.kill()
@@ -178,8 +178,8 @@ class TestWithSpark:
             driver = psutil.Process(pid)
             time.sleep(5.0)
             worker.terminate()
-            assert worker.wait(timeout=GRACE + 5) != 0
-            driver.wait(timeout=30)
+            assert worker.wait(timeout=120) != 0
+            driver.wait(timeout=120)
         finally:
             worker.kill()
             worker.communicate()

@@ -62,7 +62,7 @@ class Watching:
         """Return what is told of so many commits, in as many events as it takes."""
         told: list[dict] = []
         while len(told) < count:
-            payload = (await asyncio.wait_for(anext(self._events), 10)).payload
+            payload = (await asyncio.wait_for(anext(self._events), 120)).payload
             told += payload.get("commits", [payload])
         assert len(told) == count
         return told

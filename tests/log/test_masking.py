@@ -45,7 +45,7 @@ def test_texts(text, expected):
     assert str(DeltaError(text)).endswith(expected)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "part",
     ["x", "a:", "://", "@", "s3://", "jdbc:", "jdbc:oracle:x:", "?a", "http://a?b=", "&", "=", "a@", "jdbc:;a={", "jdbc:("],

@@ -205,7 +205,7 @@ def test_a_start_imports_nothing_heavy(table: Path, source: str) -> None:
         tables.log_path(table, "kept").rename(tables.commit_path(table, 0))
     provider = str(Path(__import__("airflow_delta").__file__).parents[1])
     script = STARTS.format(provider=provider, table=str(table))
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
     assert result.stdout.splitlines() == [f"0 {tables.TABLE_ID} 2 4", "[]"]
 
 
