@@ -9,9 +9,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from airflow_delta.log.storage.factory import sibling
+
 if TYPE_CHECKING:
-    from airflow_delta.log.storage.factory import sibling
-from airflow_delta.log.storage.base import LogStore
+    from airflow_delta.log.storage.base import LogStore
 
 _LOCAL = re.compile(r"^file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -74,14 +75,22 @@ def exists(store: LogStore, path: str, *, encoded: bool = True) -> bool:
     :param path: path as the log has it.
     :param encoded: it is URL-encoded.
     """
-    raw = unquote(path) if encoded else path
-    key = relative_key(store, raw)
+    holder, key = locate(store, unquote(path) if encoded else path)
+    return holder.head(key) is not None
+
+
+def locate(store: LogStore, path: str) -> tuple[LogStore, str]:
+    """Return the store that holds a file of the log, and the file's key in it.
+
+    :param path: raw path: relative, absolute or a URI.
+    """
+    key = relative_key(store, path)
     if key is not None:
-        return store.head(key) is not None
-    directory, _, name = _LOCAL.sub("", raw).rpartition("/")
-    if store.local_root is None and raw.startswith("/"):
+        return store, key
+    directory, _, name = _LOCAL.sub("", path).rpartition("/")
+    if store.local_root is None and path.startswith("/"):
         directory = f"{store.root[: len(store.root) - len(_path_of(store.root))]}{directory}"
-    return sibling(store, directory or "/").head(name) is not None
+    return sibling(store, directory or "/"), name
 
 
 def _below(path: str) -> str | None:

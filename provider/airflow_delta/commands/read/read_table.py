@@ -1,0 +1,273 @@
+"""Rows of a version, or of some of its files, as a stream of record batches.
+
+Memory holds a row group of one file at a time, so callers may stop whenever they have enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from airflow_delta.commands.files.row_counts import live_records, num_records, total
+from airflow_delta.commands.read.columns import arrow_field
+from airflow_delta.commands.read.data_file import FileReader
+from airflow_delta.commands.read.row_filter import check_decidable, selected
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
+from airflow_delta.log.features import column_mapping
+from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, parse_schema
+from airflow_delta.log.schema.walk import transform_fields
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyroaring import BitMap64
+
+    from airflow_delta.log import AddFile, DeltaLog, RemoveFile, Snapshot
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.expressions.predicate import Predicate
+
+_VECTORS_AT_ONCE = 32
+
+
+class Rows:
+    """A stream of record batches; it can be read once.
+
+    :ivar schema: Arrow schema of the batches.
+    """
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        self.schema = schema
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._batches
+
+    def to_table(self) -> pa.Table:
+        """Return all rows."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self._batches, self.schema)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows as Arrow's own stream."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches)
+
+    def head(self, rows: int) -> pa.Table:
+        """Return the first rows; files after them are not read."""
+        import pyarrow as pa
+
+        found: list[pa.RecordBatch] = []
+        for batch in self._batches if rows > 0 else ():
+            found.append(batch.slice(0, rows))
+            rows -= batch.num_rows
+            if rows <= 0:
+                break
+        return pa.Table.from_batches(found, self.schema)
+
+
+def snapshot_of(log: DeltaLog, version: int | None = None, timestamp: datetime | int | None = None) -> Snapshot:
+    """Return the version to read; default: the latest.
+
+    :raises DeltaIllegalArgumentException: if both a version and a time are given.
+    :raises DeltaTableNotFoundException: if there is no table.
+    :raises VersionNotFoundException: if the log does not hold the version yet, or no longer does.
+    """
+    if version is not None and timestamp is not None:
+        raise DeltaIllegalArgumentException(f"Give version or timestamp of table {log.uri}, not both.", table=log.uri)
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
+        raise DeltaIllegalArgumentException(f"version must be a whole number, 0 or more, got {version!r}.", table=log.uri)
+    snapshot = log.update()
+    if snapshot.version < 0:
+        raise DeltaTableNotFoundException(f"{log.uri} is not a Delta table, so there is nothing to read.", table=log.uri)
+    if timestamp is not None:
+        return log.snapshot_at_timestamp(timestamp)
+    return snapshot if version is None else log.snapshot_at(version)
+
+
+def read_table(
+    log: DeltaLog,
+    *,
+    version: int | None = None,
+    timestamp: datetime | int | None = None,
+    where: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+) -> Rows:
+    """Return the rows of a version.
+
+    :param version: default: the latest.
+    :param timestamp: instead of a version: the last one committed at this time or before (naive: UTC, or milliseconds).
+    :param where: Spark SQL predicate.
+    :param columns: names of columns, in the order wanted; default: all.
+    :param limit: number of rows that may be returned; ``None`` for any.
+    :raises ReadLimitException: if there are more: at once where statistics tell, else before more are returned.
+    :raises PredicateException: if the predicate cannot be evaluated here exactly.
+
+    Also raises as :func:`snapshot_of` and :func:`read_files` do.
+    """
+    snapshot = snapshot_of(log, version, timestamp)
+    predicate = None if where is None else parse_where(log, snapshot.version, snapshot.metadata, where)
+    return read_snapshot(snapshot, predicate=predicate, columns=columns, limit=limit)
+
+
+def read_snapshot(
+    snapshot: Snapshot,
+    *,
+    predicate: Predicate | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+) -> Rows:
+    """Return the rows of a snapshot; parameters and errors as for :func:`read_table`."""
+    snapshot.check_readable()
+    files = snapshot.add_files(predicate)
+    log, metadata = snapshot.log, snapshot.metadata
+    if limit is not None:
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+            raise DeltaIllegalArgumentException(f"limit must be a whole number, 0 or more, got {limit!r}.", table=log.uri)
+        # Files of which the predicate selects every row: their statistics are the answer.
+        sure = [file for file in files if predicate is None or predicate.selects_partition(file.partition_values)]
+        known = sum(count for file in sure if (count := live_records(file)) is not None)
+        if known > limit:
+            exact = len(sure) == len(files) and total(map(live_records, files)) is not None
+            raise _too_many(log, snapshot.version, f"{known:,}" if exact else f"at least {known:,}", limit)
+    rows = read_files(log, files, metadata=metadata, version=snapshot.version, predicate=predicate, columns=columns)
+    return rows if limit is None else Rows(rows.schema, _limited(rows, log, snapshot.version, limit))
+
+
+def parse_where(log: DeltaLog, version: int, metadata: Metadata, where: str) -> Predicate:
+    """Return a predicate that is evaluated here exactly.
+
+    :raises PredicateException: if it does not parse, names an unknown column, or only Spark can evaluate it.
+    """
+    from airflow_delta.log.expressions.predicate import Predicate
+
+    predicate = Predicate.parse(where, parse_schema(metadata.schema_string), metadata.partition_columns)
+    check_decidable(predicate, log.uri, version)
+    return predicate
+
+
+def read_files(
+    log: DeltaLog,
+    files: Sequence[AddFile | RemoveFile],
+    *,
+    metadata: Metadata,
+    version: int,
+    predicate: Predicate | None = None,
+    columns: Sequence[str] | None = None,
+    deleted: bool = False,
+) -> Rows:
+    """Return the rows of some files that their deletion vectors leave.
+
+    Partition values come from the actions, never from directory names; columns that a file does not have are null. A partition
+    value of type ``timestamp`` without a zone is in UTC.
+
+    :param metadata: of the version whose columns to read, which is not checked to be readable here.
+    :param version: for messages.
+    :param predicate: from :func:`parse_where`; files are not skipped by it.
+    :param columns: names of columns, in the order wanted; default: all.
+    :param deleted: return the rows that deletion vectors mark instead; none of files without one.
+    :raises DeltaAnalysisException: if a column does not exist, or a file has it in another type.
+    :raises DeltaUnsupportedOperationException: if a column's type has no Arrow equivalent (``variant``).
+    :raises DeltaFileNotFoundException: if a file or a deletion vector is gone.
+    :raises DeltaLogCorruptedException: if one is damaged.
+    """
+    import pyarrow as pa
+
+    schema = parse_schema(metadata.schema_string)
+    wanted = wanted_fields(log, version, schema, columns)
+    fields = [*wanted, *([] if predicate is None else _columns_of(predicate, schema, wanted))]
+    target = pa.schema([arrow_field(field) for field in fields])
+    mode = column_mapping.mode(metadata.configuration)
+    if mode == "none":  # physical names that an earlier mapping has left mean nothing
+        fields = list(transform_fields(StructType(tuple(fields)), lambda _path, field: field.without_metadata(PHYSICAL_NAME)))
+    reader = FileReader(log.store, version, fields, target, metadata.partition_columns, by_id=mode == "id")
+    returned = pa.schema([target.field(i) for i in range(len(wanted))])
+    return Rows(returned, _batches(log, files, reader, predicate, len(wanted), deleted))
+
+
+def wanted_fields(log: DeltaLog, version: int, schema: StructType, columns: Sequence[str] | None) -> list[StructField]:
+    """Return the fields of some columns, in their order.
+
+    :raises DeltaIllegalArgumentException: if there is none, one is there twice, or one does not exist.
+    """
+    if columns is None:
+        return list(schema)
+    where = f"of table {log.uri} version {version}"
+    if isinstance(columns, str) or not columns:
+        raise DeltaIllegalArgumentException(f"columns {where} must be a list of names, got {columns!r}.", table=log.uri)
+    found = []
+    for name in columns:
+        field = schema.find(name)
+        if field is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, schema.names, 1)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            raise DeltaIllegalArgumentException(
+                f"There is no column {name!r} in version {version} of table {log.uri}. {hint}The columns are "
+                f"{', '.join(schema.names)}.",
+                table=log.uri,
+                version=version,
+            )
+        if field in found:
+            raise DeltaIllegalArgumentException(f"columns {where} names {field.name} twice.", table=log.uri)
+        found.append(field)
+    return found
+
+
+def _columns_of(predicate: Predicate, schema: StructType, wanted: Sequence[StructField]) -> list[StructField]:
+    names = dict.fromkeys(column.path[0] for column in predicate.columns)
+    known = {field.name for field in wanted}
+    return [field for field in schema if field.name in names and field.name not in known]
+
+
+def _batches(
+    log: DeltaLog,
+    files: Sequence[AddFile | RemoveFile],
+    reader: FileReader,
+    predicate: Predicate | None,
+    width: int,
+    deleted: bool,
+) -> Iterator[pa.RecordBatch]:
+    for first in range(0, len(files), _VECTORS_AT_ONCE):
+        some = files[first : first + _VECTORS_AT_ONCE]
+        vectors = _vectors(log, some)
+        for position, file in enumerate(some):
+            for batch in reader.read(file, vectors.get(position), deleted=deleted):
+                kept = batch if predicate is None else batch.filter(selected(predicate, batch))
+                if kept.num_rows:
+                    yield kept if kept.num_columns == width else kept.select(list(range(width)))
+
+
+def _vectors(log: DeltaLog, files: Sequence[AddFile | RemoveFile]) -> dict[int, BitMap64]:
+    """Return the rows that deletion vectors mark, by position of their file."""
+    marked = [(position, file, file.deletion_vector) for position, file in enumerate(files) if file.deletion_vector is not None]
+    if not marked:
+        return {}
+    from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
+
+    bitmaps = read_deletion_vectors(
+        log.store, [descriptor for _, _, descriptor in marked], [num_records(file.stats) for _, file, _ in marked]
+    )
+    return {position: bitmap for (position, _, _), bitmap in zip(marked, bitmaps, strict=True)}
+
+
+def _limited(rows: Rows, log: DeltaLog, version: int, limit: int) -> Iterator[pa.RecordBatch]:
+    found = 0
+    for batch in rows:
+        found += batch.num_rows
+        if found > limit:
+            raise _too_many(log, version, f"more than {limit:,}", limit)
+        yield batch
+
+
+def _too_many(log: DeltaLog, version: int, rows: str, limit: int) -> ReadLimitException:
+    return ReadLimitException(
+        f"The read of table {log.uri} version {version} would return {rows} rows, and limit is {limit:,}. Choose fewer with "
+        "where=, or raise the limit with limit= (limit=None for any number), if the worker has the memory; Spark has none "
+        'of these limits (df_type="spark").',
+        table=log.uri,
+        version=version,
+    )
