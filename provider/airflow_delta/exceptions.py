@@ -6,7 +6,7 @@ apart without parsing messages. Credentials in URLs are masked in all messages. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_delta.masking import masked
@@ -76,6 +76,26 @@ class SchemaMismatchException(DeltaAnalysisException):
     """Data to be written does not match the table's schema (Delta: DELTA_METADATA_MISMATCH)."""
 
     error_class = "DELTA_METADATA_MISMATCH"
+
+
+class SchemaDriftException(SchemaMismatchException):
+    """The schema of new rows is not the expected one, and the write is strict (``schema_policy="strict"``).
+
+    :param differences: JSON forms of :class:`airflow_delta.staging.drift.Difference`.
+    """
+
+    error_class = "DELTA_SCHEMA_DRIFT"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        differences: Sequence[Mapping[str, Any]] = (),
+        table: str | None = None,
+        version: int | None = None,
+    ) -> None:
+        super().__init__(message, table=table, version=version)
+        self.differences = tuple(dict(difference) for difference in differences)
 
 
 class PredicateException(DeltaAnalysisException):

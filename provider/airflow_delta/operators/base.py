@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -13,9 +13,14 @@ from airflow.sdk import BaseOperator, RetryPolicy
 from airflow_delta.operators.lineage import TaskLineage, lineage_on_complete, lineage_on_start
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
 
 PartT = TypeVar("PartT", bound="Part")
+
+TABLE_VIEW = "airflow_delta_table"
+"""What ``{{ table }}`` is in the SQL of a task: the name of a temporary view of the version that its transaction reads."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -58,9 +63,11 @@ class DeltaOperator(BaseOperator):
     """Base of the operators that are made of parts.
 
     :param kwargs: parameters of the parts and of any Airflow task.
+    :cvar sql_fields: template fields in which ``{{ table }}`` is :data:`TABLE_VIEW`.
     """
 
     parts: ClassVar[Parts] = ()
+    sql_fields: ClassVar[tuple[str, ...]] = ()
     default_retry_policy: ClassVar[RetryPolicy | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -91,6 +98,20 @@ class DeltaOperator(BaseOperator):
         for part in self._held:
             part.on_kill()
         super().on_kill()
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: jinja2.Environment,
+        seen_oids: set[int],
+    ) -> None:
+        # What both a task and an instance of a mapped task call to render.
+        sql = self.sql_fields if parent is self else ()
+        named: Any = {**context, "table": TABLE_VIEW}
+        for fields, values in (([f for f in template_fields if f not in sql], context), (sql, named)):
+            super()._do_render_template_fields(parent, fields, values, jinja_env, seen_oids)
 
     @property
     def is_cancelled(self) -> bool:

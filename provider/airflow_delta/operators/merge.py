@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.base import Part, Parts, templated
+from airflow_delta.operators.base import TABLE_VIEW, Part, Parts, templated
 from airflow_delta.operators.pyspark import TableReader, call_injected, without_injected
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
@@ -95,9 +95,13 @@ class DeltaMergeOperator(DeltaTableOperator):
 
     Without ``clauses`` it is an upsert: ``[when_matched_update(), when_not_matched_insert()]``.
 
-    :param source: Spark SQL; a mapping with ``sql``, or with ``format``, ``path``, ``options`` and ``conn_id`` (a connection that
-        supplies login, password and the ``spark_options`` of its extra, all kept secret); or a function of ``spark`` that returns
-        a DataFrame (in-process sessions only). (templated unless it is a function)
+    ``{{ table }}`` in the SQL of a source is a view of the table at the version that the transaction reads, which then counts as
+    read as a whole (in-process sessions only).
+
+    :param source: Spark SQL, or the path of a ``.sql`` file as Airflow looks for templates; a mapping with ``sql``, or with
+        ``format``, ``path``, ``options`` and ``conn_id`` (a connection that supplies login, password and the ``spark_options`` of
+        its extra, all kept secret); or a function of ``spark`` that returns a DataFrame (in-process sessions only). (templated
+        unless it is a function)
 
     The other parameters are those of :class:`MergeStatement`, :class:`~airflow_delta.operators.table.DeltaTableOperator` and
     :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
@@ -106,6 +110,8 @@ class DeltaMergeOperator(DeltaTableOperator):
     parts: ClassVar[Parts] = MERGE
     template_fields: Sequence[str] = (*templated(SPARK_OPERATION), "merge_source", *MergeStatement.template_fields)
     template_fields_renderers = {**SparkRunner.template_fields_renderers, **MergeStatement.template_fields_renderers}
+    template_ext: Sequence[str] = (".sql",)
+    sql_fields: ClassVar[tuple[str, ...]] = ("merge_source",)
 
     def __init__(
         self, *, source: str | Mapping[str, Any] | Callable[[SparkSession], DataFrame] | None = None, **kwargs: Any
@@ -116,16 +122,26 @@ class DeltaMergeOperator(DeltaTableOperator):
         # Airflow would call a function in a template field.
         self.merge_source = None if callable(source) else source
         self._source_function = source if callable(source) else None
+        self._reader: TableReader | None = None
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the MERGE."""
+        self._planned = stage
         return MergeStatement.of(self).plan(stage, self._named_source())
+
+    def _stage(self, work: StageWork) -> StagedWrite:
+        self._reader = None
+        staged = super()._stage(work)
+        return staged if self._reader is None else self._reader.add_reads(staged)
 
     def source(self, spark: SparkSession) -> DataFrame | None:
         """Return the source for an in-process session; ``None`` if the request names it."""
         if self._source_function is not None:
             return self._source_function(spark)
         named = self._named_source()
+        if named is not None and _reads_table(named):
+            self._reader = TableReader(spark, self._planned)
+            self._reader.as_view(TABLE_VIEW)
         if named is None or not named.get(CONNECTION):
             return None
         from airflow_delta.spark.operations import read_source
@@ -145,18 +161,26 @@ class DeltaMergeOperator(DeltaTableOperator):
         return source_options(str(named[CONNECTION]), str(named.get("format", "parquet")))
 
     def _named_source(self) -> dict[str, Any] | None:
-        if isinstance(self.merge_source, str):
-            check_source(self.merge_source, whose=f"the task {self.task_id!r}")
-            return {"sql": self.merge_source}
-        if isinstance(self.merge_source, Mapping):
+        if isinstance(self.merge_source, str | Mapping):
             check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
-            return dict(self.merge_source)
+            named = {"sql": self.merge_source} if isinstance(self.merge_source, str) else dict(self.merge_source)
+            if _reads_table(named) and SparkRunner.of(self).submits:
+                raise DeltaIllegalArgumentException(
+                    f"The task {self.task_id!r} submits its MERGE, so its source cannot read {{{{ table }}}}. Leave spark_submit "
+                    "and application out, or compute the source in an application of your own."
+                )
+            return named
         if self._source_function is not None and SparkRunner.of(self).submits:
             raise DeltaIllegalArgumentException(
                 f"The task {self.task_id!r} submits its MERGE, so its source cannot be a Python function. Pass SQL or a path, or "
                 "have the application pass it: delta_stage(spark).run(source)."
             )
         return None
+
+
+def _reads_table(named: Mapping[str, Any]) -> bool:
+    """Return whether the SQL of a source names ``{{ table }}``."""
+    return TABLE_VIEW in str(named.get("sql") or "").lower()
 
 
 class DeltaMergePySparkOperator(DeltaTableOperator, PythonOperator):

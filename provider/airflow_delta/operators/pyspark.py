@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +14,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.drift import drift_told
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
@@ -85,6 +87,23 @@ class TableReader:
         )
         return read_changes(self._spark, plan)
 
+    def as_view(self, name: str, predicate: str | None = None) -> None:
+        """Give these rows a name in SQL; a table that does not exist yet has none, if its schema is known.
+
+        :param name: of the temporary view; the next call in this session replaces it.
+        :param predicate: Spark SQL predicate.
+        :raises DeltaTableNotFoundException: if the table does not exist and the start task was given no schema.
+        """
+        schema = self._stage.target.schema_string
+        if self._stage.exists or schema is None:
+            rows = self(predicate)
+        else:
+            from pyspark.sql.types import StructType
+
+            self._whole_table = True
+            rows = self._spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
+        rows.createOrReplaceTempView(name)
+
     @property
     def exists(self) -> bool:
         """Whether the table existed when the transaction began."""
@@ -154,21 +173,12 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
 
     def execute_callable(self) -> Any:
         """Run the function in a session, write its DataFrame, and turn the files into staged actions."""
-        from airflow_delta.commands.write.collect_write import collect_stage
-        from airflow_delta.commands.write.plan_write import plan_stage
-        from airflow_delta.spark.stage import stage_dataframe
 
-        work, spark_session = self._work, self.hold(TaskSession)
-        stage = work.view(spark_session.spark_table_uri)
-        request = plan_stage(stage, **WriteOptions.of(self).options(), options=self.write_options)
-        work.tell_plan(request)
-        with spark_session.session(stage.log) as spark:
-            table = TableReader(spark, stage)
-            injected = {"spark": spark, "table": table, "transaction": stage.handle}
-            result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
-            with spark_work(self.log, stage.log, request, session=spark):
-                report = stage_dataframe(spark, self._dataframe(result), request)
-        return work.report(table.add_reads(work.collected(lambda: collect_stage(stage, request, report))))
+        def rows(spark: SparkSession, table: TableReader) -> DataFrame:
+            injected = {"spark": spark, "table": table, "transaction": self._work.handle}
+            return self._dataframe(call_injected(self.python_callable, self.op_args, self.op_kwargs, injected))
+
+        return stage_rows(self, self._work, self.write_options, rows)
 
     def _dataframe(self, result: Any) -> DataFrame:
         from pyspark.sql import DataFrame
@@ -179,6 +189,32 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
                 "To stop without writing, raise AirflowSkipException."
             )
         return result
+
+
+def stage_rows(
+    task: DeltaOperator,
+    work: StageWork,
+    write_options: Mapping[str, Any] | None,
+    rows: Callable[[SparkSession, TableReader], DataFrame],
+) -> Mapping[str, Any]:
+    """Write what a function of a session and of the table returns, and return the report of the stage.
+
+    :param task: has the parts :class:`WriteOptions` and :class:`TaskSession`.
+    """
+    from airflow_delta.commands.write.collect_write import collect_stage
+    from airflow_delta.commands.write.plan_write import plan_stage
+    from airflow_delta.spark.stage import stage_dataframe
+
+    session = task.hold(TaskSession)
+    stage = work.view(session.spark_table_uri)
+    request = plan_stage(stage, **WriteOptions.of(task).options(), options=write_options)
+    work.tell_plan(request)
+    with session.session(stage.log) as spark:
+        table = TableReader(spark, stage)
+        found = rows(spark, table)
+        with drift_told(work.context, stage.handle), spark_work(task.log, stage.log, request, session=spark):
+            report = stage_dataframe(spark, found, request)
+    return work.report(table.add_reads(work.collected(lambda: collect_stage(stage, request, report))))
 
 
 def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.drift import drift_told
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
@@ -126,7 +127,8 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         self._request = request
         work.tell_plan(request)
 
-        asked, report = self._taken_over(log, context, earlier, request) or self._submit(log, context, earlier, request)
+        with drift_told(context, work.handle):
+            asked, report = self._taken_over(log, context, earlier, request) or self._submit(log, context, earlier, request)
         with self._forgotten_if_useless(context):
             staged = work.collected(lambda: collect_stage(stage, asked, report))
         self._forget_job(context)
@@ -298,13 +300,14 @@ class DeltaStageFilesOperator(DeltaOperator):
         work.open(context)
         if (done := work.report_if_committed(write.mode)) is not None:
             return done
-        staged = work.collected(
-            lambda: collect_files(
-                work.view(),
-                **write.options(),
-                path=self.path,
-                time_zone=self.time_zone,
-                rows_checked=self.rows_checked,
+        with drift_told(context, work.handle):
+            staged = work.collected(
+                lambda: collect_files(
+                    work.view(),
+                    **write.options(),
+                    path=self.path,
+                    time_zone=self.time_zone,
+                    rows_checked=self.rows_checked,
+                )
             )
-        )
         return work.report(staged)

@@ -41,6 +41,7 @@ class StageWork(Part):
 
     log: DeltaLog = field(init=False)
     handle: TransactionHandle = field(init=False)
+    context: Context = field(init=False)
 
     def open(self, context: Context) -> None:
         """Find the transaction that the task got as XCom.
@@ -53,7 +54,7 @@ class StageWork(Part):
         """Work for a transaction that the task itself has begun."""
         self.log, self.handle = log, handle
         self._identity = stage_identity(context)
-        self._context = context
+        self.context = context
         self._metrics, self._clock = TaskMetrics(context["ti"]), Stopwatch()
 
     def view(self, spark_table_uri: str | None = None) -> StageView:
@@ -66,7 +67,7 @@ class StageWork(Part):
         """The staged writes that this stage builds on; a skipped stage left none."""
         reports = flatten_reports(self.after) if self.after else ()
         if self.transaction is not None:
-            return tuple(valid_reports(self._context, reports))
+            return tuple(valid_reports(self.context, reports))
         from airflow_delta.staging.contract import StagedWrite
 
         return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)  # the plan refuses them

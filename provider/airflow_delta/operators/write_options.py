@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import Part
 from airflow_delta.operators.identity import column_names
+from airflow_delta.staging.drift import ENFORCE, SCHEMA_POLICIES
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -32,6 +33,10 @@ class WriteOptions(Part):
     :param cluster_by: with ``create``: columns to cluster the table by. (templated)
     :param properties: with ``create``: table properties. (templated)
     :param description: with ``create``: comment of the table. (templated)
+    :param schema_policy: ``enforce`` (default): rows are cast where no value can be lost, and missing columns are null;
+        ``strict``: rows that do not have exactly the expected columns and types are refused before anything is written.
+    :param expected_schema: with ``strict``: columns as in SQL (``id BIGINT, tags ARRAY<STRING>``), or Spark's JSON form of a
+        schema; default: that of the table. (templated)
     """
 
     template_fields: ClassVar[tuple[str, ...]] = (
@@ -44,6 +49,7 @@ class WriteOptions(Part):
         "cluster_by",
         "properties",
         "description",
+        "expected_schema",
     )
 
     mode: str = "append"
@@ -59,6 +65,14 @@ class WriteOptions(Part):
     cluster_by: str | Sequence[str] = ()
     properties: Mapping[str, str] | None = None
     description: str | None = None
+    schema_policy: str = ENFORCE
+    expected_schema: str | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.schema_policy not in SCHEMA_POLICIES:
+            raise DeltaIllegalArgumentException(
+                f"schema_policy is {self.schema_policy!r}; it is one of {', '.join(map(repr, SCHEMA_POLICIES))}."
+            )
 
     def options(self) -> dict[str, Any]:
         """Return the options as the commands take them.
@@ -83,6 +97,8 @@ class WriteOptions(Part):
             **{name: value for name, value in more.items() if value},
             **({} if self.optimize_write is None else {"optimize_write": self.optimize_write}),
             **({} if self.data_change else {"data_change": False}),
+            **({} if self.expected_schema is None else {"expected_schema": self.expected_schema}),
+            **({} if self.schema_policy == ENFORCE else {"schema_policy": self.schema_policy}),
         }
 
     def _check_replacement(self) -> None:

@@ -93,6 +93,7 @@ class DeltaStage:
                     transaction_id=self.request.transaction_id,
                     stage=self.request.stage,
                     attempt=self.request.attempt,
+                    differences=getattr(error, "differences", ()),
                     error_class=type(error).__name__,
                     error_message=message[:4000],
                 )

@@ -19,6 +19,7 @@ from airflow_delta.spark.replace import ReplacedRows
 from airflow_delta.spark.write import partition_names, physical_names, write_files, write_inserts
 from airflow_delta.spark.written import written_files
 from airflow_delta.staging.contract import Json, ScanFile
+from airflow_delta.staging.drift import check_contract
 from airflow_delta.staging.mapping import mapped_schema, with_known_columns
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.rules import IdentityRule
@@ -37,6 +38,7 @@ __all__ = ["delta_stage", "stage_dataframe"]
 def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -> StageReport:
     """Write a DataFrame for a request and report what was written.
 
+    :raises SchemaDriftException: if the stage is strict, and the DataFrame does not have the expected schema.
     :raises SchemaMismatchException: if the DataFrame does not fit the table's schema (column, expected type, given type), or only
         with a cast that could lose a value.
     :raises InvariantViolationException: if a NOT NULL column would get a null, or a row breaks a constraint of the table.
@@ -44,6 +46,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
     :raises ReplaceWhereMismatchException: if a row does not satisfy the ``replaceWhere`` predicate.
     """
     arguments, data = WriteArguments.of(request), df.schema.jsonValue()
+    check_contract(data, request)
     target = written_schema(
         data,
         None if request.schema_string is None else parse_struct(request.schema_string),

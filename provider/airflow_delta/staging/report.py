@@ -102,6 +102,7 @@ class StageReport(Payload):
     :param keys: what the rows of the source have in the columns that the table was searched by; ``None`` if all that a predicate
         selects was read, or no column has values that can be compared elsewhere.
     :param answers: of an ``AUDIT``: JSON forms of :class:`~airflow_delta.staging.audit.SqlAnswer`.
+    :param differences: of a ``SchemaDriftException``.
     :param error_class: class name of the error if the stage failed.
     """
 
@@ -123,6 +124,7 @@ class StageReport(Payload):
     time_zone: str = "UTC"
     keys: KeyValues | None = None
     answers: tuple[dict, ...] = ()  # type: ignore[type-arg]
+    differences: tuple[dict, ...] = ()  # type: ignore[type-arg]
     error_class: str | None = None
     error_message: str | None = None
 

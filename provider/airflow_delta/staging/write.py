@@ -34,6 +34,7 @@ class WriteArguments(Arguments):
     :param optimize_write: bytes of shuffled rows per file of an optimised write.
     :param data_change: false if the table's rows stay the same and only move to other files.
     :param replaced_schema: schema of the replaced table, whose columns keep their ids and physical names.
+    :param expected_schema: schema that the rows must have (``schema_policy="strict"``).
     """
 
     create: CreateArguments | None = None
@@ -43,3 +44,4 @@ class WriteArguments(Arguments):
     optimize_write: int | None = None
     data_change: bool = True
     replaced_schema: str | None = None
+    expected_schema: str | None = None

@@ -60,7 +60,8 @@ def check_nothing_replaced(txn: OptimisticTransaction, handle: TransactionHandle
     """Check that the first version holds nothing that this transaction assumed absent, and record that as read.
 
     :raises ConcurrentTransactionException: if it was committed by another execution of the same transaction key.
-    :raises ConcurrentAppendException: if it holds rows that an overwrite, planned on no table, replaces.
+    :raises ConcurrentAppendException: if it holds rows that an overwrite, planned on no table, replaces, or that a stage would
+        have read.
     """
     if txn.txn_version(handle.app_id) >= 0:
         raise ConcurrentTransactionException(
@@ -71,17 +72,21 @@ def check_nothing_replaced(txn: OptimisticTransaction, handle: TransactionHandle
         )
     for stage in stages:
         write = stage.write
-        if write.mode == "append":
+        has_read = write.reads.whole_table or bool(write.reads.predicates)
+        if write.mode == "append" and not has_read:
             continue
-        if write.mode == "dynamic":
+        if has_read:  # a table that it took for empty
+            found = txn.filter_files()
+        elif write.mode == "dynamic":
             found = txn.filter_files_for_partitions(stage.adds)
         elif write.replace_where is None:
             found = txn.filter_files()
         else:
             found = txn.filter_files(write.replace_where)
         if found.num_rows:
+            verb = "has read" if has_read else "replaces"
             raise ConcurrentAppendException(
-                f"Stage {write.stage} replaces {write.replace_where or 'rows'} of table {handle.table}, which did not exist "
+                f"Stage {write.stage} {verb} {write.replace_where or 'rows'} of table {handle.table}, which did not exist "
                 f"when the transaction began. Another transaction has since created it, with {found.num_rows} files of such rows "
                 "in version 0. Clear the start task to run the transaction on the new version.",
                 table=handle.table,

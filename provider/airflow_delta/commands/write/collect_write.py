@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from airflow_delta.commands.stage.plan_create import defining
 from airflow_delta.commands.stage.rewritten_files import rewritten_files
 from airflow_delta.commands.stage.scan import undecided_files, zone_needed
 from airflow_delta.commands.stage.stage_view import StageView
+from airflow_delta.commands.write.expected_schema import expected_schema_of
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     ReplaceWhereMismatchException,
@@ -27,6 +28,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
+from airflow_delta.staging.drift import ENFORCE, check_schema
 from airflow_delta.staging.paths import transaction_directory
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.schema import parse_struct
@@ -52,7 +54,8 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
     stage = stage.reported(request, report)
     if not report.directories:
         raise StagingException(
-            f"The report of stage {request.stage} names no directory; even zero rows are written to one. Clear the stage.",
+            f"The report of stage {request.stage} names no directory; even zero rows are written to one. "
+            "Clear the start task with everything downstream.",
             table=stage.log.uri,
             version=request.read_version,
         )
@@ -147,6 +150,8 @@ def collect_files(
     partition_by: Sequence[str] = (),
     time_zone: str = "UTC",
     rows_checked: bool = False,
+    schema_policy: str = ENFORCE,
+    expected_schema: str | Mapping[str, Any] | None = None,
     **others: Any,
 ) -> StagedWrite:
     """Turn Parquet files that any job wrote under the transaction's staging path into staged actions.
@@ -157,9 +162,12 @@ def collect_files(
     :param path: directory that the job wrote, a URI or relative to the handle's staging path; not the staging path itself.
     :param time_zone: time zone of timestamps in the names of partition directories.
     :param rows_checked: the job has checked the constraints of the table, which files cannot show.
+    :param schema_policy: ``enforce`` or ``strict``.
+    :param expected_schema: under ``strict``: the schema that the files must have; default: the table's.
     :param others: options of a write that need rows on Spark; refused.
     :raises DeltaIllegalArgumentException: if the table has rules that finished files cannot be checked for, or no path is given.
     :raises DeltaAnalysisException: if a column has a type that Spark cannot read.
+    :raises SchemaDriftException: if the write is strict, and the files do not have the expected schema.
     :raises SchemaMismatchException: if a column has another type or spelling than in the table.
     :raises StagedFileException: if there is no file, or one that is not Parquet.
     :raises StagingException: if the path is not under the transaction's staging path, or belongs to another stage.
@@ -189,6 +197,10 @@ def collect_files(
         schema_string = mapped_schema_of_files(log, handle, files, known, partition_columns, rules)
     else:
         schema_string = schema_of_files(log, files, known, partition_columns)
+    expected = expected_schema_of(handle, schema_policy, expected_schema, changes=merge_schema or overwrite_schema)
+    if expected is not None:
+        data = parse_struct(schema_string)
+        check_schema(data, parse_struct(expected), table=log.uri, version=stage.handle.read_version, rules=rules)
     if known is not None:
         _check_schema(stage, schema_string, merge=merge_schema, widen=rules.type_widening)
         _refuse_casts(stage, schema_string, widen=merge_schema and rules.type_widening)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import exceptions
 from airflow_delta.commands.files.rules import table_rules
@@ -12,6 +12,7 @@ from airflow_delta.commands.stage.data_change import check_replacement, refuse_u
 from airflow_delta.commands.stage.plan_create import handle_of_new
 from airflow_delta.commands.stage.scan import plan_scan, scan_of, undecided_files, zone_needed
 from airflow_delta.commands.stage.stage_view import StageView
+from airflow_delta.commands.write.expected_schema import expected_schema_of
 from airflow_delta.commands.write.write_options import (
     check_condition,
     check_data_change,
@@ -22,6 +23,7 @@ from airflow_delta.commands.write.write_options import (
 )
 from airflow_delta.exceptions import DeltaError, StagingException
 from airflow_delta.staging.contract import ScanPlan, TransactionHandle
+from airflow_delta.staging.drift import ENFORCE
 from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.sealed import sealed, unsealed
@@ -50,6 +52,8 @@ def plan_stage(
     cluster_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
     description: str | None = None,
+    schema_policy: str = ENFORCE,
+    expected_schema: str | Mapping[str, Any] | None = None,
 ) -> StageRequest:
     """Plan one attempt of a stage, in the worker, before Spark.
 
@@ -69,6 +73,8 @@ def plan_stage(
     :param replace_using: columns: the same, for rows that are equal in all of them.
     :param create: the rows make the table: ``create`` (CREATE TABLE AS SELECT), ``create_or_replace`` or ``replace``; with
         ``partition_by``, ``cluster_by``, ``properties`` and ``description`` of the new table.
+    :param schema_policy: ``enforce`` or ``strict``.
+    :param expected_schema: under ``strict``: the schema that the rows must have; default: the table's.
     :raises DeltaIllegalArgumentException: if the options contradict each other.
     :raises PredicateException: if the predicate does not parse or names an unknown column.
     """
@@ -98,6 +104,9 @@ def plan_stage(
         optimize_write=optimized_file_size(stage.target, optimize_write),
         data_change=data_change,
         replaced_schema=begun.target.schema_string if keeps_names else None,
+        expected_schema=expected_schema_of(
+            begun.target, schema_policy, expected_schema, changes=merge_schema or overwrite_schema or created is not None
+        ),
     )
 
     rewrite = predicate_text = predicate = None
@@ -199,10 +208,12 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
     if report.error_class is not None:
         kind = getattr(exceptions, report.error_class, None)
         typed = kind if isinstance(kind, type) and issubclass(kind, DeltaError) else StagingException
+        more = {"differences": report.differences} if issubclass(typed, exceptions.SchemaDriftException) else {}
         raise typed(
             f"Stage {request.stage} failed on the cluster: {report.error_message or report.error_class}",
             table=log.uri,
             version=request.read_version,
+            **more,
         )
     return report
 

@@ -1,0 +1,106 @@
+"""Stage the rows of a SQL query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.base import TABLE_VIEW, DeltaOperator, Parts, templated
+from airflow_delta.operators.pyspark import TableReader, stage_rows
+from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.write_options import WriteOptions
+from airflow_delta.staging.options import check_source, check_writer_options
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_delta.commands.write.sql_query import SqlQuery
+
+
+class DeltaStageSqlOperator(DeltaOperator):
+    """Run a Spark SQL query and stage its rows.
+
+    ``{{ table }}`` in the SQL is a view of the table at the version that the transaction reads, or as the stages of ``after``
+    leave it: empty if there is no table yet and the start task was given a schema. If the SQL names it, the commit counts the
+    whole table as read, or the rows of ``where``.
+
+    Before the query may stand statements that prepare the session, each ended by a semicolon: ``SET``, ``USE``, ``DECLARE``,
+    ``CREATE TEMPORARY VIEW`` and ``FUNCTION``. Anything that writes is refused.
+
+    :param sql: the query, or the path of a ``.sql`` file as Airflow looks for templates. (templated)
+    :param parameters: values of named parameters (``:day``) of the query. (templated)
+    :param where: Spark SQL predicate: ``{{ table }}`` has only the rows that satisfy it, and no others count as read. (templated)
+    :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.write_options.WriteOptions` and :class:`~airflow_delta.operators.spark_session.TaskSession`.
+    """
+
+    parts: ClassVar[Parts] = (StageWork, WriteOptions, TaskSession)
+    template_fields: Sequence[str] = (*templated(parts), "sql", "parameters", "where", "write_options")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql", "where": "sql", "parameters": "json"}
+    template_ext: Sequence[str] = (".sql",)
+    sql_fields: ClassVar[tuple[str, ...]] = ("sql",)
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    ui_color = STAGE_COLOR
+
+    def __init__(
+        self,
+        *,
+        sql: str,
+        parameters: Mapping[str, Any] | None = None,
+        where: str | None = None,
+        write_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_source(sql, whose=f"the task {self.task_id!r}")
+        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
+        self.sql = sql
+        self.parameters = parameters
+        self.where = where
+        self.write_options = write_options
+
+    def execute(self, context: Context) -> Any:
+        """Return the staged write.
+
+        :raises DeltaAnalysisException: if the SQL is not one query after statements that prepare it.
+        :raises DeltaTableNotFoundException: if it names ``{{ table }}``, and there is neither a table nor a schema.
+        :raises SchemaMismatchException: if the rows do not fit the table.
+        """
+        from airflow_delta.commands.write.sql_query import SqlQuery
+
+        work = self.hold(StageWork)
+        work.open(context)
+        if (done := work.report_if_committed(WriteOptions.of(self).mode)) is not None:
+            return done
+        query = SqlQuery.parse(self.sql, whose=self._whose)
+        if self.where is not None and not query.mentions(TABLE_VIEW):
+            raise DeltaIllegalArgumentException(
+                f"where={self.where!r} of {self._whose} says which rows {{{{ table }}}} has, and its SQL does not name it. Write "
+                "the condition into the query, or read the table with {{ table }}."
+            )
+        return stage_rows(self, work, self.write_options, lambda spark, table: self._rows(spark, table, query))
+
+    def _rows(self, spark: SparkSession, table: TableReader, query: SqlQuery) -> DataFrame:
+        from pyspark.errors import ParseException
+
+        from airflow_delta.commands.write.sql_query import not_a_query
+
+        if query.mentions(TABLE_VIEW):
+            table.as_view(TABLE_VIEW, self.where)
+        try:
+            for statement in query.preparation:
+                spark.sql(statement)
+            # As a subquery, where Spark's grammar allows nothing but a query: `WITH ... INSERT` would run at once.
+            return spark.sql(f"SELECT * FROM ({query.query}\n)", args=dict(self.parameters or {}) or None)  # noqa: S608
+        except ParseException as error:
+            raise not_a_query(self._whose, error) from error
+
+    @property
+    def _whose(self) -> str:
+        return f"the stage {self.task_id!r}"

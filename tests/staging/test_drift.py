@@ -1,0 +1,79 @@
+"""What counts as a drift of the schema, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_delta.commands.definition.columns_sql import schema_of_columns
+from airflow_delta.exceptions import SchemaDriftException, SchemaMismatchException
+from airflow_delta.staging.drift import Difference, check_schema, differences
+from airflow_delta.staging.rules import IdentityRule, TableRules
+from airflow_delta.staging.schema import parse_struct
+
+EXPECTED = "id BIGINT NOT NULL, amount DECIMAL(10,2), tags ARRAY<STRUCT<k: STRING, n: INT>>, about STRUCT<at: TIMESTAMP>"
+
+
+def struct(columns: str):
+    return parse_struct(schema_of_columns(columns))
+
+
+SAME = [
+    EXPECTED,
+    "about STRUCT<at: TIMESTAMP>, tags ARRAY<STRUCT<n: INT, k: STRING>>, amount DECIMAL(10,2), id BIGINT",
+    "id BIGINT, amount DECIMAL(10,2) NOT NULL, tags ARRAY<STRUCT<k: STRING NOT NULL, n: INT>>, about STRUCT<at: TIMESTAMP>",
+]
+DRIFTED = [
+    (EXPECTED.replace("id BIGINT NOT NULL", "id INT"), ["column id: expected bigint, got int"]),
+    (EXPECTED.replace("(10,2)", "(12,2)"), ["column amount: expected decimal(10,2), got decimal(12,2)"]),
+    (EXPECTED.replace("n: INT", "n: BIGINT"), ["column tags[element].n: expected int, got bigint"]),
+    (EXPECTED.replace("at: TIMESTAMP", "at: TIMESTAMP_NTZ"), ["column about.at: expected timestamp, got timestamp_ntz"]),
+    (EXPECTED.replace("amount DECIMAL(10,2), ", ""), ["missing column amount (decimal(10,2))"]),
+    (EXPECTED.replace("k: STRING, ", ""), ["missing column tags[element].k (string)"]),
+    (EXPECTED + ", note STRING", ["new column note (string)"]),
+    (EXPECTED.replace("id BIGINT NOT NULL", "Id BIGINT"), ["column id: expected id, got Id"]),
+    (
+        EXPECTED.replace("STRUCT<at: TIMESTAMP>", "STRING"),
+        ["column about: expected struct<at:timestamp>, got string"],
+    ),
+    (
+        "amount STRING, tags ARRAY<STRUCT<k: STRING, n: INT, more: DATE>>, about STRUCT<at: TIMESTAMP>, new MAP<STRING, INT>",
+        [
+            "missing column id (bigint)",
+            "column amount: expected decimal(10,2), got string",
+            "new column tags[element].more (date)",
+            "new column new (map<string,int>)",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("data", SAME)
+def test_the_same_schema(data):
+    check_schema(struct(data), struct(EXPECTED), table="/t", version=3)
+
+
+@pytest.mark.parametrize(("data", "found"), DRIFTED)
+def test_every_difference_is_named(data, found):
+    with pytest.raises(SchemaDriftException) as raised:
+        check_schema(struct(data), struct(EXPECTED), table="/t", version=3)
+    assert [str(Difference.from_dict(each)) for each in raised.value.differences] == found
+    assert "; ".join(found) in raised.value.message
+    assert (raised.value.table, raised.value.version) == ("/t", 3)
+    assert isinstance(raised.value, SchemaMismatchException), "as final as any other"
+
+
+def test_keys_and_values_of_maps():
+    found = differences(struct("m MAP<INT, ARRAY<INT>>"), struct("m MAP<STRING, ARRAY<BIGINT>>"))
+    assert [each.column for each in found] == ["m[key]", "m[value][element]"]
+
+
+def test_what_the_table_computes_may_be_missing():
+    rules = TableRules(
+        generated={"Day": "CAST(at AS DATE)"}, defaults={"note": "'x'"}, identities=(IdentityRule(column="id", first=1, step=1),)
+    )
+    expected = struct("id BIGINT, at TIMESTAMP, day DATE, note STRING")
+    check_schema(struct("at TIMESTAMP"), expected, table="/t", version=0, rules=rules)
+    with pytest.raises(SchemaDriftException, match="column note: expected string, got int"):
+        check_schema(struct("at TIMESTAMP, note INT"), expected, table="/t", version=0, rules=rules)
+    with pytest.raises(SchemaDriftException, match="missing column at"):
+        check_schema(struct("day DATE"), expected, table="/t", version=0, rules=rules)
