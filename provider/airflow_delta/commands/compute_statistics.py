@@ -190,7 +190,7 @@ def compute_statistics(
             if restarts >= max_restarts:
                 raise
             restarts += 1
-            logger.warning("Computing statistics of %s again (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message)
+            logger.info("Computing statistics of %s again (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message)
             continue
         return result_of_transaction(txn, operation.name, adds)
 

@@ -86,7 +86,7 @@ def run_large(
             if restarts >= max_restarts:
                 raise
             restarts += 1
-            logger.warning(
+            logger.info(
                 "Starting over on the newest version of %s (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message
             )
 

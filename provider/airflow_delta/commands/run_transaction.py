@@ -65,7 +65,7 @@ def run_transaction(
             if restarts >= max_restarts or isinstance(conflict, TransactionAlreadyCommittedException):
                 raise
             restarts += 1
-            logger.warning(
+            logger.info(
                 "Transaction %s: given up after a conflict; starting over on the newest version of %s (%s of %s): %s",
                 handle.transaction_id,
                 log.uri,

@@ -132,7 +132,7 @@ class DeltaLog(CommitFiles):
             pause = next(pauses, None)
             if pause is None:
                 raise self._not_listed(version, found, problem) from problem
-            logger.warning(
+            logger.info(
                 "Version %s of %s is committed, but the listing shows %s as the latest; listing again", version, self.uri, found
             )
             time.sleep(pause)

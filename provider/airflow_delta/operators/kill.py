@@ -38,7 +38,7 @@ def within(seconds: float, work: Callable[[], object], *, what: str, logger: Log
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        logger.warning("%s takes longer than %.1f s; the task does not wait for it.", what, seconds)
+        logger.info("%s takes longer than %.1f s; the task does not wait for it.", what, seconds)
         return False
     return True
 
@@ -69,7 +69,7 @@ class SessionKiller:
         within(WAIT, self._session.interruptAll, what="Interrupting the Spark jobs", logger=self._logger)
         if self._done.wait(max(end - time.monotonic(), 0)) or self._process is None or self._process.poll() is not None:
             return
-        self._logger.warning(
+        self._logger.info(
             "The Spark jobs did not end within %.0f s: killing their driver, process %s.", WAIT, self._process.pid
         )
         with contextlib.suppress(OSError):  # it may have ended meanwhile

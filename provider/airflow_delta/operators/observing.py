@@ -52,8 +52,9 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
             counted.add(kind)
             metrics.conflict(where, kind)
             metrics.count("commit.attempts", data.get("attempts") or None, table=where)  # 0: seen before the first put
-            logger.warning(
-                "Transaction %s: conflict with version %s of %s (%s): %s. Nothing is committed.",
+            # If nothing resolves it, it is the error that ends the task.
+            logger.info(
+                "Transaction %s: conflict with version %s of %s (%s): %s. Nothing is committed yet.",
                 data.get("txnId"),
                 data.get("winningVersion"),
                 where,

@@ -109,6 +109,13 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def machine_properties() -> set[str]:
+    """Return the names of the properties that the machine's ``spark-defaults.conf`` sets."""
+    path = _spark_defaults()
+    lines = path.read_text(errors="replace").splitlines() if path is not None else ()
+    return {re.split(r"[\s=:]", line.strip(), maxsplit=1)[0] for line in lines if line.strip()}
+
+
 def _spark_defaults() -> Path | None:
     folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
     path = Path(folder, "spark-defaults.conf")

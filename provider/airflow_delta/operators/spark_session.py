@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.operators.base import Part
+from airflow_delta.operators.driver_log import quiet, start_driver
 from airflow_delta.operators.kill import SessionKiller
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
@@ -81,9 +82,12 @@ class TaskSession(Part):
         if active is None:  # a JVM that runs loads no more
             packages = self.spark_packages or storage.packages
             properties = with_packages(properties, packages, storage.uri, of_connection=not self.spark_packages)
+            properties = {**quiet(properties), **properties}
         for key, value in properties.items():
             builder = builder.config(key, value)
         with typed_errors(storage.uri, properties.get("spark.master", "")):
+            if active is None:
+                start_driver(properties)
             spark = builder.getOrCreate()
         self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.task.log)
         try:

@@ -166,7 +166,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                 failures += 1
                 if failures >= _FAILURES:
                     raise
-                self.log.warning("Could not read table %s (%s of %s): %s", self.table, failures, _FAILURES, error)
+                self.log.info("Could not read table %s (%s of %s): %s", self.table, failures, _FAILURES, error)
                 self._opened = None
             else:
                 if match is not None:

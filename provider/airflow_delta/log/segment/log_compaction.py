@@ -48,7 +48,7 @@ def _read(store: LogStore, run: CompactedCommits) -> Commit | None:
     try:
         return decode_commit(run.last, store.read(run.status.path), table=store.root)
     except FileNotFoundError:
-        logger.warning("Table %s: %s is gone; reading its commits instead", store.root, run.status.path)
+        logger.info("Table %s: %s is gone; reading its commits instead", store.root, run.status.path)
     except DeltaLogCorruptedException as error:
         logger.warning(
             "Table %s: ignoring damaged %s (%s); reading its commits instead",

@@ -311,7 +311,7 @@ class CommitLoop:
             self._unsettled = True  # perhaps by ourselves: the store may have lost an answer in its own retries
             landed = False
         except AmbiguousPutError as error:
-            logger.warning("The answer to the put of version %s of %s is ambiguous: %s", version, self.log.uri, error)
+            logger.info("The answer to the put of version %s of %s is ambiguous: %s", version, self.log.uri, error)
             self._unsettled = True
             landed = self._settle(version, error)
             if not landed:
@@ -349,7 +349,7 @@ class CommitLoop:
             except FileNotFoundError:
                 return False
             except OSError as read_error:
-                logger.warning("Cannot read back version %s of %s: %s", version, self.log.uri, read_error)
+                logger.info("Cannot read back version %s of %s: %s", version, self.log.uri, read_error)
                 continue
             return WinningCommit(CommitFile(version, data, None), table=self.log.uri).is_of(self.entry.txn_id)
         raise self._unknown(str(error)) from error

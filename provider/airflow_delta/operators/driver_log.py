@@ -1,0 +1,158 @@
+"""The log of a driver JVM that a task starts: quiet, and each line at the level that it names.
+
+Airflow logs every line on a task's stderr as an ERROR. A JVM inherits it, and so colours green tasks red.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+import warnings
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.operators.spark_properties import machine_properties
+
+logger = logging.getLogger("airflow_delta.spark.driver")
+
+QUIET = {"spark.ui.showConsoleProgress": "false"}
+QUIET_LOCAL = {"spark.ui.enabled": "false"}
+"""Of a local session: the page ends with the task, and looking for a free port warns of each that is taken."""
+
+_LEVELS = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "SEVERE": logging.ERROR,
+}
+_SPARKS = re.compile(rf"\d\d/\d\d/\d\d \d\d:\d\d:\d\d ({'|'.join(_LEVELS)}) (.*)")
+_OTHER = re.compile(rf"(?=[\[\d]).{{0,60}}?[\[\s]({'|'.join(_LEVELS)})[\]\s:]")
+_UNDATED = re.compile(r"(?:.* VM )?(WARNING|warning|SEVERE|INFO|ERROR|error): ")
+_BANNERS = re.compile(
+    r"WARNING: Using incubator modules|Using Spark's default log4j profile|Setting (?:default|Spark) log level to "
+    r"|To adjust logging level use |(?:NOTE: )?Picked up \w*JAVA\w*_OPTIONS"
+    r"|.* WARN (?:NativeCodeLoader: Unable to load native-hadoop"
+    r"|Utils: (?:Your hostname, .* loopback address|Set SPARK_LOCAL_IP))"
+)
+_TRACE = re.compile(r"\s+at \S|Caused by: |\s*Suppressed: |\s+\.\.\. \d+ more")
+_THROWN = re.compile(r"(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b")
+_REMEMBERED = 20
+
+
+class DriverLog:
+    """Logs the lines of a JVM's stderr: banners and stack traces at DEBUG, the others at their own level, else INFO."""
+
+    def __init__(self) -> None:
+        self.last: deque[str] = deque(maxlen=_REMEMBERED)
+        self._trace: str | None = None
+
+    def follow(self, stream: BinaryIO) -> None:
+        """Read to the end of the stream. Never raises: a JVM whose pipe is full would wait."""
+        with stream:
+            for line in stream:
+                text = line.decode(errors="replace").rstrip()
+                try:
+                    if text:
+                        self.last.append(text)
+                        logger.log(*self._read(text))
+                except Exception:  # noqa: BLE001, S112 - nowhere to tell it
+                    continue
+
+    def _read(self, text: str) -> tuple[int, str, str]:
+        """Return the level of a line, and what is logged."""
+        level, message = _leader(text)
+        if _BANNERS.match(text):
+            level = logging.DEBUG
+        if level is not None:
+            self._trace = "maybe"  # what was thrown may follow
+            return level, "%s", message
+        if self._in_trace(text):
+            return logging.DEBUG, "%s", text
+        return logging.INFO, "%s", text
+
+    def _in_trace(self, text: str) -> bool:
+        """Return whether a line without a level belongs to what was thrown; Python's own traces come inside of Java's."""
+        if _TRACE.match(text):
+            self._trace = "frames"
+        elif self._trace == "maybe" and _THROWN.match(text):
+            self._trace = "message"
+        elif self._trace != "message":
+            self._trace = None
+        return self._trace is not None
+
+
+def _leader(text: str) -> tuple[int | None, str]:
+    if found := _SPARKS.match(text):
+        return _LEVELS[found[1]], found[2]
+    if text.startswith("{"):  # spark.log.structuredLogging.enabled
+        try:
+            entry = json.loads(text)
+        except ValueError:
+            return None, text
+        if isinstance(entry, dict) and entry.get("level") in _LEVELS:
+            return _LEVELS[entry["level"]], f"{str(entry.get('logger', '')).rpartition('.')[2]}: {entry.get('msg', text)}"
+        return None, text
+    if found := _OTHER.match(text) or _UNDATED.match(text):
+        return _LEVELS[found[1].upper()], text
+    return (logging.ERROR, text) if text.startswith("Exception in thread ") else (None, text)
+
+
+def quiet(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a session that keep it quiet, without those that its author or the machine has set."""
+    if "spark.remote" in properties:
+        return {}
+    local = properties.get("spark.master", "").startswith("local")
+    machine = machine_properties()
+    return {name: value for name, value in (QUIET | QUIET_LOCAL if local else QUIET).items() if name not in machine}
+
+
+def start_driver(properties: Mapping[str, str]) -> None:
+    """Start the JVM of this process's session, as PySpark would, but read its stderr; do nothing if there is one.
+
+    :param properties: those of the session; the JVM's own, such as its memory, can only be set now.
+    :raises DeltaIllegalStateException: if it ends before it is ready.
+    """
+    from pyspark.core.context import SparkContext
+
+    if "spark.remote" in properties or SparkContext._gateway is not None:
+        return
+    from pyspark import SparkConf
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf().setAll(list(properties.items()))
+    reading, writing = os.pipe()
+    log = DriverLog()
+    thread = threading.Thread(target=log.follow, args=(os.fdopen(reading, "rb"),), name="delta-driver-log", daemon=True)
+    thread.start()
+    launch: Any = launch_gateway  # without types
+    try:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # newer Pythons: a fork beside a thread
+            gateway = launch(conf, {"stderr": writing})
+    except PySparkRuntimeError as error:
+        os.close(writing)
+        thread.join(timeout=1.0)
+        raise DeltaIllegalStateException(_ended(log)) from error
+    except BaseException:
+        os.close(writing)
+        raise
+    os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _ended(log: DriverLog) -> str:
+    lines = [line for line in log.last if not _TRACE.match(line) and not _BANNERS.match(line)]
+    said = f"It said: {' | '.join(lines[-3:])[:1000]}" if lines else "It said nothing"
+    return (
+        f"Spark's Java process ended before it was ready. {said}. Check Java (17 or newer; JAVA_HOME is "
+        f"{os.environ.get('JAVA_HOME')!r}) and the Spark properties of the connection and of the task."
+    )
