@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.commands.definition.columns_sql import schema_of_columns
+from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.stage.plan_create import plan_create
 from airflow_delta.exceptions import (
     AppendOnlyException,
@@ -244,6 +245,24 @@ def test_race_with_rows(table: Table) -> None:
     with pytest.raises(ConcurrentAppendException, match="did not exist"):
         table.publish(handles[2], made, over)
     assert table.rows() == [(1, "a"), (1, "a")]
+
+
+def test_what_stages_nothing_does_not_name_the_commit(table: Table) -> None:
+    """A CREATE TABLE IF NOT EXISTS of a table that exists, and an append without rows, beside a DELETE."""
+    columns, options = "w INT, p STRING", {"mode": "create_if_not_exists", "partition_by": ["p"]}
+    first = table.begin()
+    made = planned(table, first, columns, **options)
+    table.publish(first, made, staged_file(table, first, "p=a", after=[made]))
+    handle = table.begin()
+    (Path(handle.staging_path) / "empty").mkdir(parents=True)
+    (Path(handle.staging_path) / "empty" / "_SUCCESS").touch()  # a job that had no rows
+    gone = table.operate(handle, plan_delete, predicate="p = 'a'", task_id="gone")
+    nothing = planned(table, handle, columns, **options), table.stage_files(handle, task_id="empty", path="empty")
+    assert table.publish(handle, *nothing, gone).operation == "DELETE"
+    said = table.commit(table.log().update().version)["commitInfo"][0]
+    assert (said["operation"], said["operationMetrics"]["numRemovedFiles"]) == ("DELETE", "1")
+    handle = table.begin()
+    assert table.publish(handle, planned(table, handle, columns, **options)).operation == "WRITE"
 
 
 def test_stages_after_a_replacement_mean_its_partitions(table: Table) -> None:

@@ -21,14 +21,22 @@ _PERCENTILES = ("p25FileSize", "p50FileSize", "p75FileSize")  # unknown for seve
 
 
 def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: Replaced) -> Operation:
-    """Return the one operation of all stages; a commit of several operations is recorded as ``WRITE``."""
+    """Return the one operation of all stages that change something; of several operations, ``WRITE``."""
     definition = next((stage.write.definition for stage in stages if stage.write.definition), None)
     if definition is not None:
         return defined_operation(definition, metadata, stages, replaced)
-    operations = {stage.write.operation for stage in stages}
+    # A CREATE TABLE that found its table, or an append without rows, does not name what the others do.
+    deciding = [stage for stage in stages if not _appends_nothing(stage)] or stages
+    operations = {stage.write.operation for stage in deciding}
     if len(operations) == 1 and operations != {"WRITE"}:
-        return _other([stage.write for stage in stages])
+        return _other([stage.write for stage in deciding])
     return _write(metadata, stages, replaced)
+
+
+def _appends_nothing(stage: StageActions) -> bool:
+    write = stage.write
+    is_append = write.operation == "WRITE" and write.mode == "append" and not write.merge_schema
+    return is_append and not (stage.adds or stage.removes or stage.changes)
 
 
 def _other(writes: Sequence[StagedWrite]) -> Operation:
