@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.commands.changes.plan_changes import plan_changes
+from airflow_delta.commands.changes.read_changes import read_changes as read_in_worker
 from airflow_delta.commands.stage import scan
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark import read as reading
@@ -55,8 +56,11 @@ def theirs(delta: SparkSession, path: Path, **options: Any) -> list[str]:
 
 
 def ours(delta: SparkSession, path: Path, **arguments: Any) -> list[str]:
+    """Return the rows as Spark reads our plan, after the worker's own reader has read the same ones."""
     plan = plan_changes(open_log(path), **arguments)
-    return rows_of(read_changes(delta, ChangePlan.from_dict(json.loads(json.dumps(plan.to_dict())))))
+    found = rows_of(read_changes(delta, ChangePlan.from_dict(json.loads(json.dumps(plan.to_dict())))))
+    assert rows_of(delta.createDataFrame(read_in_worker(open_log(path), **arguments).to_table())) == found
+    return found
 
 
 def outcome(read: Any) -> Any:

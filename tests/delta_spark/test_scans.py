@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.commands.stage import scan
 from airflow_delta.commands.stage.view import view_of
+from airflow_delta.exceptions import DeltaUnsupportedOperationException, PredicateException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.deletion_vectors import (
@@ -228,6 +230,30 @@ def assert_same_rows(delta: SparkSession, path: Path, predicate: str | None) -> 
 @pytest.mark.parametrize(("name", "predicate"), CASES)
 def test_the_rows_of_a_scan_plan_are_those_that_delta_spark_reads(delta, made, name, predicate):
     assert_same_rows(delta, made(name), predicate)
+
+
+ONLY_SPARK = {"v > id * 1.4 AND upper(p) LIKE 'P%0'", "id % 2 = 0 OR p = 'p %[1]ü 1' AND id < 50"}
+
+
+@pytest.mark.parametrize(("name", "predicate"), [case for case in CASES if "variants" not in case[0]])
+def test_the_same_rows_without_spark(delta, made, name, predicate):
+    path = made(name)
+    log = DeltaLog.for_table(str(path))
+    if predicate in ONLY_SPARK:
+        with pytest.raises(PredicateException, match="only Spark can evaluate"):
+            read_table(log, where=predicate)
+        return
+    condition = "" if predicate is None else f" WHERE {predicate}"
+    expected = delta.sql(f"SELECT * FROM {sql_name(path)}{condition}")
+    assert rows_of(delta.createDataFrame(read_table(log, where=predicate).to_table())) == rows_of(expected) != []
+
+
+@pytest.mark.parametrize("name", ["variants", "shredded variants"])
+def test_variants_need_spark(made, name):
+    log = DeltaLog.for_table(str(made(name)))
+    with pytest.raises(DeltaUnsupportedOperationException, match="Column v cannot be read without Spark"):
+        read_table(log)
+    assert len(read_table(log, columns=["id"]).to_table()) in (5, 6)
 
 
 @pytest.mark.parametrize("name", ["deletion vectors", "random prefixes", "mapped by name", "mapped by id", "types"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,14 @@ from airflow.sdk.log import mask_secret
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.cloud import assumed_role
 from airflow_delta.hooks.fields import IDENTITY, ConnectionFields
+from airflow_delta.hooks.frames import ROW_LIMIT, DataFrameType, as_frame, check_df_type, read_changes_with_spark, read_with_spark
 from airflow_delta.hooks.location import one_spelling
+from airflow_delta.hooks.named import named_connection
 from airflow_delta.masking import has_user_info, masked, secret_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+    from pyspark.sql import SparkSession
 
     from airflow_delta.log import DeltaLog
 
@@ -57,7 +61,7 @@ class DeltaHook(BaseHook):
         :raises AirflowNotFoundException: if a connection other than the default one does not exist.
         """
         try:
-            return self.get_connection(self.delta_conn_id)
+            return named_connection(self.delta_conn_id, self.conn_name_attr, self.conn_type)
         except AirflowNotFoundException:
             if self.delta_conn_id != self.default_conn_name:
                 raise
@@ -136,6 +140,96 @@ class DeltaHook(BaseHook):
 
         uri = self.table_uri(table)
         return DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None, connection=self._conn_name)
+
+    def get_df(
+        self,
+        table: str,
+        *,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+        timestamp: datetime | int | None = None,
+        df_type: DataFrameType = "arrow",
+        limit: int | None = ROW_LIMIT,
+        spark: SparkSession | None = None,
+    ) -> Any:
+        """Return rows of a table: a :class:`pyarrow.Table`, or the frame that ``df_type`` names.
+
+        The worker reads them itself, except for ``df_type="spark"``, which returns a lazy DataFrame. Deletion vectors, column
+        mapping, widened types and partition values are those of the version; a partition value of type ``timestamp`` without a
+        time zone is in UTC, in Spark in the zone of its session. Integers with nulls become Python integers in pandas.
+
+        :param table: URI, absolute path, or name below the connection's base path.
+        :param where: Spark SQL predicate; partitions are pruned and files skipped by it. Without Spark: comparisons of columns
+            with literals, IN, BETWEEN, LIKE and IS NULL, with AND, OR and NOT.
+        :param columns: names of columns, in the order wanted; default: all.
+        :param version: version of the table; default: the latest; or
+        :param timestamp: the last version committed at this time or before (naive: UTC, or milliseconds since the epoch).
+        :param df_type: ``arrow``, ``pandas``, ``polars`` or ``spark``.
+        :param limit: number of rows that may be returned; ``None`` for any. It does not apply to ``df_type="spark"``.
+        :param spark: session for ``df_type="spark"``; default: the active one.
+        :raises ReadLimitException: if there are more rows than ``limit``: before they are read where statistics tell.
+        :raises PredicateException: if ``where`` does not parse, or only Spark can evaluate it.
+        :raises DeltaTableNotFoundException: if there is no table.
+        :raises VersionNotFoundException: if the log does not hold the version yet, or no longer does.
+        :raises DeltaFileNotFoundException: if VACUUM has deleted a file of the version.
+        :raises DeltaUnsupportedTableFeatureException: if the table lists a reader feature that is not supported.
+        :raises AirflowOptionalProviderFeatureException: if the package of ``df_type`` is not installed.
+        """
+        log = self.get_log(table)
+        check_df_type(df_type, log.uri)
+        options: dict[str, Any] = {"version": version, "timestamp": timestamp, "where": where, "columns": columns}
+        if df_type == "spark":
+            return read_with_spark(log, spark, **options)
+        from airflow_delta.commands.read.read_table import read_table
+
+        return as_frame(read_table(log, **options, limit=limit), df_type)
+
+    def read_changes(
+        self,
+        table: str,
+        *,
+        starting_version: int | None = None,
+        starting_timestamp: datetime | int | None = None,
+        ending_version: int | None = None,
+        ending_timestamp: datetime | int | None = None,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        df_type: DataFrameType = "arrow",
+        limit: int | None = ROW_LIMIT,
+        spark: SparkSession | None = None,
+    ) -> Any:
+        """Return the rows that changed between two versions, both included (the change data feed).
+
+        The columns are the table's, ``_change_type`` (``insert``, ``delete``, ``update_preimage``, ``update_postimage``),
+        ``_commit_version`` and ``_commit_timestamp``; ``where`` and ``columns`` may name all of them. The table must have
+        recorded changes in the whole range (``delta.enableChangeDataFeed``).
+
+        :param starting_version: the first version; or
+        :param starting_timestamp: the first version committed at this time or later (naive: UTC, or milliseconds).
+        :param ending_version: the last version, at most the latest one; or
+        :param ending_timestamp: the last version committed at this time or before. Default: the latest version.
+        :raises DeltaIllegalArgumentException: if not exactly one start is given, or the end is before the start.
+        :raises DeltaIllegalStateException: if changes were not recorded in the whole range.
+        :raises DeltaAnalysisException: if no single schema can read the whole range.
+
+        The other parameters and errors are those of :meth:`get_df`.
+        """
+        log = self.get_log(table)
+        check_df_type(df_type, log.uri)
+        options: dict[str, Any] = {
+            "starting_version": starting_version,
+            "starting_timestamp": starting_timestamp,
+            "ending_version": ending_version,
+            "ending_timestamp": ending_timestamp,
+            "where": where,
+            "columns": columns,
+        }
+        if df_type == "spark":
+            return read_changes_with_spark(log, spark, **options)
+        from airflow_delta.commands.changes.read_changes import read_changes
+
+        return as_frame(read_changes(log, **options, limit=limit), df_type)
 
     @property
     def _conn_name(self) -> str | None:

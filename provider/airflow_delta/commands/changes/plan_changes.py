@@ -1,60 +1,17 @@
-"""Plan a read of the change data feed in the worker: the files that show what a range of commits did to rows.
-
-A commit with change data files is read from these alone; others from the files added and removed with changed data. In a
-file whose deletion vector changed, only the rows that one of the two vectors marks have changed (Delta's ``CDCReader``).
-"""
+"""Plan a read of the change data feed in the worker; :func:`airflow_delta.spark.changes.read_changes` makes a DataFrame of it."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from airflow_delta.commands.changes.change_schema import check_readable, check_removed, read_schema
-from airflow_delta.commands.changes.version_range import change_range
-from airflow_delta.commands.files.row_counts import num_records
-from airflow_delta.exceptions import (
-    DeltaIllegalStateException,
-    DeltaTableNotFoundException,
-    VersionNotFoundException,
-    VersionsNotContiguousException,
-)
-from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
-from airflow_delta.log.actions.decode import Commit, decode_commits
-from airflow_delta.log.features.change_data_feed import is_enabled
-from airflow_delta.log.features.protocol import check_can_read
+from airflow_delta.commands.changes.find_changes import Changes, find_changes
 from airflow_delta.staging.change_plan import ChangeCommit, ChangePlan
 from airflow_delta.staging.contract import ScanFile
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
-
-_CHUNK = 64
-_UNORDERED_TIMES = 100
-"""Number of commits before the first one whose times are read, since its own must be later (Delta's constant)."""
-
-_COUNTED = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
-
-
-@dataclass(slots=True)
-class _Files:
-    """The files of one commit, by what they show."""
-
-    version: int
-    timestamp: int
-    changes: list[AddFile] = field(default_factory=list)
-    inserts: list[AddFile] = field(default_factory=list)
-    deletes: list[AddFile] = field(default_factory=list)
-    inserted_rows: list[AddFile] = field(default_factory=list)
-    deleted_rows: list[AddFile] = field(default_factory=list)
-
-    def kinds(self) -> dict[str, list[AddFile]]:
-        names = ("changes", "inserts", "deletes", "inserted_rows", "deleted_rows")
-        return {name: files for name in names if (files := getattr(self, name))}
 
 
 def plan_changes(
@@ -70,189 +27,32 @@ def plan_changes(
 ) -> ChangePlan:
     """Plan a read of the changes between two versions, both included.
 
-    :param starting_version: the first version; or
-    :param starting_timestamp: the first version committed at this time or later (a datetime, naive: UTC, or milliseconds).
-    :param ending_version: the last version, at most the latest one; or
-    :param ending_timestamp: the last version committed at this time or before. Default: the latest version.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
-    :param snapshot: the table to read; later commits do not count. Default: the latest version.
     :param transaction_id: execution that reads; default: a new one.
-    :raises DeltaTableNotFoundException: if there is no table.
-    :raises DeltaIllegalArgumentException: if not exactly one start is given, or the end is before the start.
-    :raises VersionNotFoundException: if the log does not hold the versions, or no longer does.
-    :raises DeltaIllegalStateException: if changes were not recorded in the whole range (Delta: DELTA_MISSING_CHANGE_DATA).
-    :raises InvalidProtocolVersionException: if a version needs a newer reader version; or
-        :class:`~airflow_delta.exceptions.DeltaUnsupportedTableFeatureException`.
-    :raises DeltaAnalysisException: if no single schema can read the whole range.
-    :raises DeltaFileNotFoundException: if a deletion vector is gone.
+
+    The other parameters and the errors are those of :func:`~airflow_delta.commands.changes.find_changes.find_changes`.
     """
-    snapshot = log.update() if snapshot is None else snapshot
-    if snapshot.version < 0:
-        raise DeltaTableNotFoundException(f"{log.uri} is not a Delta table, so it has no changes to read.", table=log.uri)
-    start, end = change_range(log, snapshot, starting_version, starting_timestamp, ending_version, ending_timestamp)
-    if end < start:  # both times between the same two commits
-        return _plan(log, snapshot, start, end, [], spark_table_uri, transaction_id)
-    first = log.snapshot_at(start)
-    first.check_readable()
-    _check_recorded(log, first.metadata, start, (start, end))
-    read = read_schema(log, snapshot, first, end)
-    read.check_readable()
-    found: list[_Files] = []
-    times = _times(log, snapshot, start, end)
-    for commit in _commits(log, start, end):
-        for protocol in commit.protocol:
-            check_can_read(protocol, log.uri, commit.version)
-        for metadata in commit.metadata:
-            _check_recorded(log, metadata, commit.version, (start, end))
-            if commit.version > start:
-                check_readable(log.uri, read, metadata, commit.version, (start, end))
-        files = _files_of(log, commit, _time_of(log, snapshot, commit, times))
-        if commit.version == start > 0 and commit.metadata and (files.deletes or files.changes):
-            check_removed(log.uri, read, log.snapshot_at(start - 1).metadata, start)
-        if files.kinds():
-            found.append(files)
-    check_readable(log.uri, read, first.metadata, start, (start, end))
-    return _plan(log, read, start, end, found, spark_table_uri, transaction_id)
-
-
-# -- commits ------------------------------------------------------------------------------------------------------------------
-
-
-def _commits(log: DeltaLog, start: int, end: int) -> Iterator[Commit]:
-    for first in range(start, end + 1, _CHUNK):
-        versions = range(first, min(first + _CHUNK, end + 1))
-        try:
-            files = log.read_commit_range(versions)
-        except VersionsNotContiguousException as error:
-            raise VersionNotFoundException(
-                f"The changes of table {log.uri} from version {start} to {end} cannot be read: commits between {versions[0]} and "
-                f"{versions[-1]} are no longer in its log. They were cleaned up; start later, and raise "
-                "delta.logRetentionDuration above the time between two reads.",
-                latest=log.snapshot.version,
-                table=log.uri,
-                version=versions[0],
-            ) from error
-        yield from decode_commits(files, table=log.uri)
-
-
-def _check_recorded(log: DeltaLog, metadata: Metadata, version: int, versions: tuple[int, int]) -> None:
-    if not is_enabled(metadata):
-        raise DeltaIllegalStateException(
-            f"Table {log.uri} did not record changes at version {version}, so those from version {versions[0]} to {versions[1]} "
-            "cannot be read (DELTA_MISSING_CHANGE_DATA). Choose a range in which delta.enableChangeDataFeed is true.",
-            table=log.uri,
-            version=version,
-        )
-
-
-def _times(log: DeltaLog, snapshot: Snapshot, start: int, end: int) -> dict[int, int]:
-    """Return the times of commit files; empty if all commits carry their own time."""
-    from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_version, version_prefix
-    from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps
-
-    recorded = first_recorded_version(snapshot)
-    if recorded is not None and start >= recorded:
-        return {}
-    listed = log.store.list_from(LOG_DIRECTORY, version_prefix(max(start - _UNORDERED_TIMES, 0)) + COMMIT_SUFFIX)
-    versions = sorted(v for status in listed if (v := commit_version(status.name)) is not None and v <= end)
-    return monotonic_timestamps(log, versions, listed)
-
-
-def _time_of(log: DeltaLog, snapshot: Snapshot, commit: Commit, times: dict[int, int]) -> int:
-    from airflow_delta.log.time_travel import first_recorded_version, timestamp_of_info
-
-    recorded = first_recorded_version(snapshot)
-    if recorded is not None and commit.version >= recorded:
-        return timestamp_of_info(commit.version, commit.commit_info, table=log.uri)
-    return times[commit.version]
-
-
-def _files_of(log: DeltaLog, commit: Commit, timestamp: int) -> _Files:
-    """Return the files that show the changes of a commit."""
-    files = _Files(commit.version, timestamp)
-    if commit.cdcs:
-        files.changes = [
-            AddFile(path=c.path, partition_values=c.partition_values, size=c.size, modification_time=0, data_change=False)
-            for c in commit.cdcs
-        ]
-        return files
-    if _changed_nothing(commit):
-        return files
-    adds = {add.path: add for add in commit.adds if add.data_change}
-    removes = {remove.path: _as_add(log, commit, remove) for remove in commit.removes if remove.data_change}
-    files.inserts = [add for path, add in adds.items() if path not in removes]
-    files.deletes = [remove for path, remove in removes.items() if path not in adds]
-    for path, add in adds.items():
-        if path in removes:
-            _add_difference(log, files, removes[path], add)
-    return files
-
-
-def _changed_nothing(commit: Commit) -> bool:
-    """Return whether a MERGE says that it changed no row; then its rewrites are not changes (Delta's hotfix)."""
-    info = commit.commit_info or {}
-    metrics = info.get("operationMetrics") or {}
-    return info.get("operation") == "MERGE" and all(metrics.get(name) == "0" for name in _COUNTED)
-
-
-def _as_add(log: DeltaLog, commit: Commit, remove: RemoveFile) -> AddFile:
-    """Return the file as it was in the table."""
-    if not remove.extended_file_metadata:
-        raise DeltaIllegalStateException(
-            f"Version {commit.version} of table {log.uri} removes {remove.path} without its metadata "
-            "(extendedFileMetadata), so its rows are unknown. Choose a range without this version.",
-            table=log.uri,
-            version=commit.version,
-        )
-    return AddFile(
-        path=remove.path,
-        partition_values=remove.partition_values or {},
-        size=remove.size or 0,
-        modification_time=0,
-        data_change=True,
-        stats=remove.stats,
-        deletion_vector=remove.deletion_vector,
+    changes = find_changes(
+        log,
+        starting_version=starting_version,
+        starting_timestamp=starting_timestamp,
+        ending_version=ending_version,
+        ending_timestamp=ending_timestamp,
+        snapshot=snapshot,
     )
+    return _plan(log, changes, spark_table_uri, transaction_id)
 
 
-def _add_difference(log: DeltaLog, files: _Files, before: AddFile, after: AddFile) -> None:
-    """Add the rows of a file that only one of its two deletion vectors marks."""
-    from pyroaring import BitMap64
-
-    from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
-
-    marked = [
-        BitMap64()
-        if file.deletion_vector is None
-        else read_deletion_vector(log.store, file.deletion_vector, num_records=num_records(file.stats))
-        for file in (before, after)
-    ]
-    for rows, into in ((marked[0] - marked[1], files.inserted_rows), (marked[1] - marked[0], files.deleted_rows)):
-        if rows:
-            into.append(msgspec.structs.replace(after, deletion_vector=inline_deletion_vector(rows)))
-
-
-# -- the plan -----------------------------------------------------------------------------------------------------------------
-
-
-def _plan(
-    log: DeltaLog,
-    read: Snapshot,
-    start: int,
-    end: int,
-    commits: Sequence[_Files],
-    spark_table_uri: str | None,
-    transaction_id: str | None,
-) -> ChangePlan:
+def _plan(log: DeltaLog, changes: Changes, spark_table_uri: str | None, transaction_id: str | None) -> ChangePlan:
     """Return the plan; deletion vectors are decoded for Spark, as for a scan."""
     from airflow_delta.commands.stage.scan import scan_files
 
-    metadata = read.metadata
+    metadata = changes.read.metadata
     scan = scan_files(
         log,
-        [file for c in commits for files in c.kinds().values() for file in files],
+        [file for c in changes.commits for files in c.kinds().values() for file in files],
         transaction_id=transaction_id or str(uuid.uuid4()),
-        version=read.version,
+        version=changes.read.version,
         schema_string=metadata.schema_string,
         partition_columns=metadata.partition_columns,
         configuration=metadata.configuration,
@@ -260,7 +60,7 @@ def _plan(
     )
     scanned = iter(scan.files)
     planned = []
-    for commit in commits:
+    for commit in changes.commits:
         kinds: dict[str, tuple[ScanFile, ...]] = {
             name: tuple(next(scanned) for _ in files) for name, files in commit.kinds().items()
         }
@@ -268,8 +68,8 @@ def _plan(
     return ChangePlan(
         transaction_id=scan.transaction_id,
         table=scan.table,
-        starting_version=start,
-        ending_version=end,
+        starting_version=changes.start,
+        ending_version=changes.end,
         schema_string=scan.schema_string,
         partition_columns=scan.partition_columns,
         column_mapping=scan.column_mapping,

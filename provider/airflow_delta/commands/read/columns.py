@@ -72,15 +72,13 @@ def arrow_field(field: StructField) -> pa.Field:
 def find(fields: Sequence[pa.Field], wanted: StructField, kind: FileKind) -> int | None:
     """Return the position of a column in a file, ``None`` if the file does not have it.
 
-    As in Spark: by field id where the table maps by id, else by physical name, whatever the case.
+    As in Spark: by field id where the table maps by id and the column has one, else by physical name, whatever the case.
 
     :raises DeltaAnalysisException: if several columns fit.
     """
-    if kind.by_id:
-        identity = field_id(wanted)
-        found = [
-            i for i, f in enumerate(fields) if identity is not None and (f.metadata or {}).get(_FIELD_ID) == b"%d" % identity
-        ]
+    identity = field_id(wanted) if kind.by_id else None
+    if identity is not None:
+        found = [i for i, f in enumerate(fields) if (f.metadata or {}).get(_FIELD_ID) == b"%d" % identity]
     else:
         name = wanted.physical_name
         found = [i for i, f in enumerate(fields) if f.name == name]

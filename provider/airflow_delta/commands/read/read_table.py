@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.files.row_counts import live_records, num_records, total
+from airflow_delta.commands.files.row_counts import live_records, num_records
 from airflow_delta.commands.read.columns import arrow_field
 from airflow_delta.commands.read.data_file import FileReader
 from airflow_delta.commands.read.row_filter import check_decidable, selected
@@ -124,16 +124,12 @@ def read_snapshot(
     files = snapshot.add_files(predicate)
     log, metadata = snapshot.log, snapshot.metadata
     if limit is not None:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise DeltaIllegalArgumentException(f"limit must be a whole number, 0 or more, got {limit!r}.", table=log.uri)
         # Files of which the predicate selects every row: their statistics are the answer.
         sure = [file for file in files if predicate is None or predicate.selects_partition(file.partition_values)]
-        known = sum(count for file in sure if (count := live_records(file)) is not None)
-        if known > limit:
-            exact = len(sure) == len(files) and total(map(live_records, files)) is not None
-            raise _too_many(log, snapshot.version, f"{known:,}" if exact else f"at least {known:,}", limit)
+        counts = [live_records(file) for file in sure]
+        check_limit(log, snapshot.version, counts, limit, complete=len(sure) == len(files))
     rows = read_files(log, files, metadata=metadata, version=snapshot.version, predicate=predicate, columns=columns)
-    return rows if limit is None else Rows(rows.schema, _limited(rows, log, snapshot.version, limit))
+    return limited(rows, log, snapshot.version, limit)
 
 
 def parse_where(log: DeltaLog, version: int, metadata: Metadata, where: str) -> Predicate:
@@ -254,13 +250,34 @@ def _vectors(log: DeltaLog, files: Sequence[AddFile | RemoveFile]) -> dict[int, 
     return {position: bitmap for (position, _, _), bitmap in zip(marked, bitmaps, strict=True)}
 
 
-def _limited(rows: Rows, log: DeltaLog, version: int, limit: int) -> Iterator[pa.RecordBatch]:
-    found = 0
-    for batch in rows:
-        found += batch.num_rows
-        if found > limit:
-            raise _too_many(log, version, f"more than {limit:,}", limit)
-        yield batch
+def check_limit(log: DeltaLog, version: int, counts: Sequence[int | None], limit: int, *, complete: bool) -> None:
+    """Refuse a read of more rows than the limit, as far as statistics tell.
+
+    :param counts: rows of files that are returned whole; ``None`` if unknown.
+    :param complete: there are no other files.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise DeltaIllegalArgumentException(
+            f"limit must be a whole number, 0 or more, or None, got {limit!r}. (table {log.uri})", table=log.uri
+        )
+    known = sum(count for count in counts if count is not None)
+    if known > limit:
+        exact = complete and None not in counts
+        raise _too_many(log, version, f"{known:,}" if exact else f"at least {known:,}", limit)
+
+
+def limited(rows: Rows, log: DeltaLog, version: int, limit: int | None) -> Rows:
+    """Return rows that raise :class:`~airflow_delta.exceptions.ReadLimitException` instead of going beyond a limit."""
+
+    def batches(most: int) -> Iterator[pa.RecordBatch]:
+        found = 0
+        for batch in rows:
+            found += batch.num_rows
+            if found > most:
+                raise _too_many(log, version, f"more than {most:,}", most)
+            yield batch
+
+    return rows if limit is None else Rows(rows.schema, batches(limit))
 
 
 def _too_many(log: DeltaLog, version: int, rows: str, limit: int) -> ReadLimitException:
