@@ -152,6 +152,12 @@ class SparkVersionException(DeltaUnsupportedOperationException):
     error_class = "DELTA_SPARK_VERSION_MISMATCH"
 
 
+class SparkJobException(DeltaError, RuntimeError):
+    """Spark's work failed: a query of the author, data that it cannot handle, or Spark itself."""
+
+    error_class = "DELTA_SPARK_JOB_FAILED"
+
+
 class InvariantViolationException(DeltaError, ValueError):
     """A row breaks a NOT NULL column or another invariant of the table."""
 

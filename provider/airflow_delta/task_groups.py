@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,11 @@ class DeltaTransactionGroup(TaskGroup):
         if (expanded := next(self.iter_mapped_task_groups(), None)) is not None:
             check_group(str(self.group_id), expanded, self.start_kwargs)
         super().__enter__()
-        self.start = DeltaStartTransactionOperator(task_id="start", **self.start_kwargs)
+        try:
+            self.start = DeltaStartTransactionOperator(task_id="start", **self.start_kwargs)
+        except BaseException:  # no __exit__ follows, and other Dags of this process would be inside of this group
+            super().__exit__(*sys.exc_info())  # type: ignore[no-untyped-call]
+            raise
         # Not for start, commit and abort: with a trigger rule of the stages, the commit would publish what an audit refused.
         self._common_args = self.default_args
         self.default_args = {**self._common_args, **self.stage_kwargs}

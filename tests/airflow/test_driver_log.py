@@ -26,6 +26,7 @@ LINES = [
     (DEBUG, "NOTE: Picked up JDK_JAVA_OPTIONS: --add-opens=java.base/java.lang=ALL-UNNAMED"),
     (DEBUG, "26/11/23 13:02:18 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform... using builtin"),
     (DEBUG, "26/11/23 13:02:17 WARN Utils: Your hostname, vm, resolves to a loopback address: 127.0.0.1; using 10.0.0.1 instead"),
+    (DEBUG, "26/11/23 13:02:17 WARN FileStreamSink: Assume no metadata directory. Error while looking for metadata directory"),
     (WARNING, "26/11/23 13:02:17 WARN Utils: Service 'SparkUI' could not bind on port 4040. Attempting port 4041."),
     (INFO, "26/11/23 13:02:17 INFO SparkContext: Running Spark version 4.2.0"),
     (WARNING, "OpenJDK 64-Bit Server VM warning: INFO: os::commit_memory failed"),

@@ -287,6 +287,7 @@ def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
     return inherited | {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        "AIRFLOW_CONN_SPARK_PLAIN": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW__API__BASE_URL": api,
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),

@@ -243,6 +243,14 @@ class Run:
         body = {"dry_run": False, "only_failed": False}
         self.live.airflow.rest("POST", f"dags/{self.dag_id}/dagRuns/{quote(self.run_id, safe='')}/clear", body)
 
+    def mark(self, state: str, task_id: str | None = None) -> None:
+        """Set the state of the run, or of a task, as the UI does."""
+        path = f"dags/{self.dag_id}/dagRuns/{quote(self.run_id, safe='')}"
+        if task_id is None:
+            self.live.airflow.rest("PATCH", path, {"state": state})
+        else:
+            self.live.airflow.rest("PATCH", f"{path}/taskInstances/{task_id}", {"new_state": state})
+
     def answer(self, task_id: str, choice: str) -> None:
         """Answer a human-in-the-loop task."""
         path = f"dags/{self.dag_id}/dagRuns/{quote(self.run_id, safe='')}/taskInstances/{task_id}/-1/hitlDetails"
@@ -258,11 +266,19 @@ class Run:
             lines += [f"        {error}" for error in self._errors(task_id, map_index)]
         return "\n".join(lines)
 
-    def _errors(self, task_id: str, map_index: int) -> list[str]:
+    def log_lines(self, task_id: str) -> list[dict[str, Any]]:
+        """Return the log of a task's tries, as Airflow keeps it: an object for each line."""
+        texts = [path.read_text(errors="replace") for path in self._logs(task_id)]
+        return [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
+
+    def _logs(self, task_id: str, map_index: int = -1) -> list[Path]:
         folder = self.live.airflow.logs / f"dag_id={self.dag_id}" / f"run_id={self.run_id}" / f"task_id={task_id}"
         if map_index >= 0:
             folder /= f"map_index={map_index}"
-        return [error for path in sorted(folder.glob("attempt=*.log")) for error in _errors_of(path)]
+        return sorted(folder.glob("attempt=*.log"))
+
+    def _errors(self, task_id: str, map_index: int) -> list[str]:
+        return [error for path in self._logs(task_id, map_index) for error in _errors_of(path)]
 
     def _of_run(self, column: str) -> Any:
         sql = f"SELECT {column} FROM dag_run WHERE dag_id = %s AND run_id = %s"

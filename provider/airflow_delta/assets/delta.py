@@ -8,11 +8,12 @@ storage is the authority, not the bucket, since Airflow takes text before an ``@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow.sdk import Asset
+from airflow.sdk.definitions.asset import BaseAsset
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.masking import has_user_info, masked
@@ -287,9 +288,14 @@ def commits_of_events(events: Iterable[Any]) -> list[dict[str, Any]]:
     found nothing to change). To skip commits that an earlier run of the consumer has seen, compare ``dedupe_key``.
 
     :param events: for example ``triggering_asset_events[asset]``.
+    :raises DeltaIllegalArgumentException: if these are not asset events.
     """
+    if isinstance(events, Mapping | str) or not isinstance(events, Iterable):
+        raise _not_events(events)
     found: dict[str, dict[str, Any]] = {}
     for event in events:
+        if isinstance(event, BaseAsset) or not hasattr(event, "extra"):
+            raise _not_events(event)
         extra = getattr(event, "extra", None) or {}
         told = extra.get("payload") if extra.get("from_trigger") else extra
         several = told.get("commits") if isinstance(told, dict) else None
@@ -297,3 +303,10 @@ def commits_of_events(events: Iterable[Any]) -> list[dict[str, Any]]:
             if isinstance(said, dict) and isinstance(said.get("version"), int) and said.get("dedupe_key"):
                 found.setdefault(str(said["dedupe_key"]), dict(said))
     return sorted(found.values(), key=lambda commit: int(commit["version"]))
+
+
+def _not_events(given: Any) -> DeltaIllegalArgumentException:
+    return DeltaIllegalArgumentException(
+        f"commits_of_events takes the events of an asset, got {type(given).__name__}. Pass triggering_asset_events[asset] (or "
+        "inlet_events[asset]), with the asset of the table."
+    )

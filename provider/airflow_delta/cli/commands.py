@@ -29,7 +29,7 @@ _Command = Callable[[Namespace], None]
 _MAX_PATHS = 20
 
 
-def _command(*, audited: bool = False) -> Callable[[_Command], _Command]:
+def command(*, audited: bool = False) -> Callable[[_Command], _Command]:
     """Make a function an Airflow command: without ``-v`` it prints only its output, and one line for an error.
 
     :param audited: record it in Airflow's audit log if there is a metadata database.
@@ -72,7 +72,7 @@ def _readable(error: Exception) -> str:
 # -- reading ------------------------------------------------------------------------------------------------------------------
 
 
-@_command()
+@command()
 def delta_history(args: Namespace) -> None:
     """Show the versions of a table, newest first."""
     from airflow_delta.commands.inspect.observe import recent_commits
@@ -97,7 +97,7 @@ def _commit_row(commit: CommitSummary) -> dict[str, Any]:
     }
 
 
-@_command()
+@command()
 def delta_describe(args: Namespace) -> None:
     """Show schema, partitioning, features, properties and size of a table."""
     from airflow_delta.commands.inspect.describe import describe
@@ -123,7 +123,7 @@ def delta_describe(args: Namespace) -> None:
     print_rows(rows, args.output, fold=("column", "type", "comment"))
 
 
-@_command()
+@command()
 def delta_transactions(args: Namespace) -> None:
     """Show the transactions that have staged files."""
     from airflow_delta.commands.outcome.open_transactions import STATES, transactions
@@ -155,7 +155,7 @@ def _transaction_row(transaction: TransactionState, now: int) -> dict[str, Any]:
 # -- changing -----------------------------------------------------------------------------------------------------------------
 
 
-@_command(audited=True)
+@command(audited=True)
 def delta_abort(args: Namespace) -> None:
     """Abort a transaction and delete its staged files."""
     from airflow_delta.commands.outcome.open_transactions import transaction_state
@@ -179,7 +179,7 @@ def delta_abort(args: Namespace) -> None:
     print_line(result.reason)
 
 
-@_command(audited=True)
+@command(audited=True)
 def delta_vacuum(args: Namespace) -> None:
     """Delete files that no version within the retention needs, or list them."""
     from airflow_delta.commands.vacuum.run_vacuum import vacuum
@@ -212,7 +212,7 @@ def delta_vacuum(args: Namespace) -> None:
         print_line("Nothing was deleted. --no-dry-run deletes them.")
 
 
-@_command(audited=True)
+@command(audited=True)
 def delta_checkpoint(args: Namespace) -> None:
     """Write a checkpoint of the latest version."""
     from airflow_delta.log.features import protocol

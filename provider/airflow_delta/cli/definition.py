@@ -69,6 +69,10 @@ ARG_LITE = _argument(
     "--lite", action="store_true", help="Delete only what commits since the last VACUUM removed, without listing the table"
 )
 
+ARG_DAG_FOLDER = _argument(
+    "dag_folder", metavar="PATH", nargs="?", help="Dag file, or folder of Dag files (default: Airflow's dags_folder)"
+)
+
 _COMMON = (ARG_CONN_ID, ARG_OUTPUT, ARG_VERBOSE)
 
 DELTA_COMMANDS = (
@@ -111,6 +115,16 @@ DELTA_COMMANDS = (
         help="Write a checkpoint of the latest version",
         func=lazy_load_command(f"{_COMMANDS}.delta_checkpoint"),
         args=(ARG_TABLE, *_COMMON),
+    ),
+    ActionCommand(
+        name="check-dags",
+        help="Check the Delta tasks of Dag files: parameters, predicates, transactions",
+        description=(
+            "Read Dag files, and show what is wrong with their Delta tasks as far as the files say: parameters, the syntax of "
+            "predicates and expressions without templates, stages without a transaction. Ends with 1 if there is anything."
+        ),
+        func=lazy_load_command("airflow_delta.cli.check_dags.delta_check_dags"),
+        args=(ARG_DAG_FOLDER, ARG_OUTPUT, ARG_VERBOSE),
     ),
 )
 

@@ -231,7 +231,9 @@ def _partition_predicate(snapshot: Snapshot, text: str | None) -> tuple[Any, ...
 
     if text is None:
         return ()
-    predicate = Predicate.parse(text, snapshot.schema, snapshot.metadata.partition_columns)
+    predicate = Predicate.parse(
+        text, snapshot.schema, snapshot.metadata.partition_columns, table=snapshot.log.uri, version=snapshot.version
+    )
     if not predicate.partition_only:
         raise PredicateException(
             f"{text!r} is not on the partition columns ({', '.join(snapshot.metadata.partition_columns)}) of table "

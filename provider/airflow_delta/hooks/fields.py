@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.cloud import CONN_TYPES, cloud_options
 from airflow_delta.hooks.location import check_base_path
+from airflow_delta.hooks.named import named_connection
 from airflow_delta.log.storage.options import AZURE, GCS, HDFS, HDFS_USER, S3, canonical_options, kind_of
 from airflow_delta.masking import has_user_info, masked, secret_values, user_info_of
 
@@ -164,7 +164,7 @@ class ConnectionFields:
             connection, conn_id = self.connection, self.conn_id
         elif self._cloud_conn_id is not None:
             field, conn_id = self._cloud_conn_id
-            connection = BaseHook.get_connection(conn_id)
+            connection = named_connection(conn_id, f"{field} in the extra of {self._whose}", "a cloud")
             if CONN_TYPES.get(str(connection.conn_type)) != field:
                 wanted = " or ".join(kind for kind, name in CONN_TYPES.items() if name == field)
                 raise DeltaIllegalArgumentException(

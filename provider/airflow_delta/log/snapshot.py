@@ -406,7 +406,9 @@ class Snapshot:
         if isinstance(predicate, str):
             from airflow_delta.log.expressions.predicate import Predicate
 
-            predicate = Predicate.parse(predicate, self.schema, self.metadata.partition_columns)
+            predicate = Predicate.parse(
+                predicate, self.schema, self.metadata.partition_columns, table=self.log.uri, version=self.version
+            )
         return FileFilter(predicate)
 
     def tail_files(self) -> TailFiles:

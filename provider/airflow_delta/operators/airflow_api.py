@@ -7,9 +7,9 @@ import time
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from airflow.sdk import BaseHook
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.named import named_connection
 
 _TIMEOUT = 30.0
 _ATTEMPTS = 5
@@ -29,7 +29,7 @@ def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, task: Any) 
     """
     import httpx
 
-    conn = BaseHook.get_connection(conn_id)
+    conn = named_connection(conn_id, "restart_conn_id", "http")
     body = {
         "dry_run": False,
         "dag_run_id": run_id,

@@ -10,11 +10,13 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.choices import Choices, check_choices
 from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, stage_identity
 from airflow_delta.operators.origin import open_transaction
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.retry_policies import AUDIT_ERRORS
+from airflow_delta.staging.choices import FAIL_OR_WARN
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -57,6 +59,7 @@ class DeltaAuditOperator(DeltaOperator):
     """
 
     transaction_role: ClassVar[str] = "audit"
+    choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN, "on_undecidable": FAIL_OR_WARN}
     changes_table: ClassVar[bool] = False
     parts: ClassVar[Parts] = (SparkRunner,)
     template_fields: Sequence[str] = (
@@ -110,6 +113,7 @@ class DeltaAuditOperator(DeltaOperator):
         self.partitions = partitions
         self.on_failure = on_failure
         self.on_undecidable = on_undecidable
+        check_choices(self, self.choices)
         self.delta_conn_id = delta_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from airflow.sdk import BaseOperator, RetryPolicy
 
+from airflow_delta.operators.choices import Choices, check_choices
 from airflow_delta.operators.lineage import TaskLineage, lineage_on_complete, lineage_on_start
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Part:
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ()
+    choices: ClassVar[Choices] = {}
     task: Any = field(init=False)
 
     @classmethod
@@ -63,10 +65,12 @@ class DeltaOperator(BaseOperator):
     """Base of the operators that are made of parts.
 
     :param kwargs: parameters of the parts and of any Airflow task.
+    :cvar choices: words that a parameter may be, by parameter; those of the parts come on top.
     :cvar sql_fields: template fields in which ``{{ table }}`` is :data:`TABLE_VIEW`.
     """
 
     parts: ClassVar[Parts] = ()
+    choices: ClassVar[Choices] = {}
     sql_fields: ClassVar[tuple[str, ...]] = ()
     default_retry_policy: ClassVar[RetryPolicy | None] = None
 
@@ -83,8 +87,18 @@ class DeltaOperator(BaseOperator):
         for part in parts:
             for name in part.parameters():
                 setattr(self, name, getattr(part, name))
+            check_choices(self, part.choices)
         self._held: tuple[Part, ...] = ()
         self._killed = False
+
+    def resolve_template_files(self) -> None:
+        """Check this task, and the mapped ones of its Dag: Airflow calls this when it has read the whole Dag file."""
+        super().resolve_template_files()
+        from airflow_delta.dag_checks import check_tasks
+
+        tasks = self.dag.tasks if self.has_dag() else [self]
+        first = next(task for task in tasks if isinstance(task, DeltaOperator))
+        check_tasks([self, *(task for task in tasks if first is self and task.is_mapped)])
 
     def hold(self, part: type[PartT]) -> PartT:
         """Return a part with the rendered parameters; a kill of the task reaches it."""

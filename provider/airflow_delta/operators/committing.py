@@ -14,10 +14,13 @@ from airflow_delta.assets.delta import delta_asset, event_extra
 from airflow_delta.links.delta import FAILURE_KEY, failure_note
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import Part
+from airflow_delta.operators.choices import Choices
 from airflow_delta.operators.detection import check_literal_level, detection_tags, resolved_lines
 from airflow_delta.operators.identity import commit_tags
 from airflow_delta.operators.observing import watched_commit
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
+from airflow_delta.staging.choices import CHECKPOINT
+from airflow_delta.transaction.policy.conflict_detection import LEVELS
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -49,6 +52,7 @@ class Committer(Part):
     :param fail_on_hook_error: fail the task if a hook fails. The commit stays either way.
     """
 
+    choices: ClassVar[Choices] = {"conflict_detection": LEVELS, "checkpoint": CHECKPOINT}
     template_fields: ClassVar[tuple[str, ...]] = ("user_metadata", "conflict_detection")
 
     user_metadata: str | None = None

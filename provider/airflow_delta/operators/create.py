@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta.operators.choices import Choices, check_choices
 from airflow_delta.operators.identity import column_names
 from airflow_delta.operators.own_transaction import OwnTransaction
 from airflow_delta.operators.stage_work import StageWork
 from airflow_delta.operators.table import DeltaTableOperator
+from airflow_delta.staging.choices import CREATE_MODES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,6 +47,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         "description",
     )
     creates_table = True
+    choices: ClassVar[Choices] = {"mode": CREATE_MODES}
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         self.cluster_by = cluster_by
         self.properties = properties
         self.description = description
+        check_choices(self, self.choices)
 
     def plan(self, stage: StageView) -> StagedWrite:
         """Stage the new table."""

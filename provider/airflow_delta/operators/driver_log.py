@@ -40,7 +40,7 @@ _UNDATED = re.compile(r"(?:.* VM )?(WARNING|warning|SEVERE|INFO|ERROR|error): ")
 _BANNERS = re.compile(
     r"WARNING: Using incubator modules|Using Spark's default log4j profile|Setting (?:default|Spark) log level to "
     r"|To adjust logging level use |(?:NOTE: )?Picked up \w*JAVA\w*_OPTIONS"
-    r"|.* WARN (?:NativeCodeLoader: Unable to load native-hadoop"
+    r"|.* WARN (?:NativeCodeLoader: Unable to load native-hadoop|FileStreamSink: Assume no metadata directory"
     r"|Utils: (?:Your hostname, .* loopback address|Set SPARK_LOCAL_IP))"
 )
 _TRACE = re.compile(r"\s+at \S|Caused by: |\s*Suppressed: |\s+\.\.\. \d+ more")

@@ -69,9 +69,7 @@ class SessionKiller:
         within(WAIT, self._session.interruptAll, what="Interrupting the Spark jobs", logger=self._logger)
         if self._done.wait(max(end - time.monotonic(), 0)) or self._process is None or self._process.poll() is not None:
             return
-        self._logger.info(
-            "The Spark jobs did not end within %.0f s: killing their driver, process %s.", WAIT, self._process.pid
-        )
+        self._logger.info("The Spark jobs did not end within %.0f s: killing their driver, process %s.", WAIT, self._process.pid)
         with contextlib.suppress(OSError):  # it may have ended meanwhile
             self._process.kill()
 

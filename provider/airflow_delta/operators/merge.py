@@ -11,6 +11,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import TABLE_VIEW, Part, Parts, templated
 from airflow_delta.operators.pyspark import TableReader, call_injected, without_injected
+from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.staging.merge import (
@@ -139,7 +140,7 @@ class DeltaMergeOperator(DeltaTableOperator):
         if self._source_function is not None:
             return self._source_function(spark)
         named = self._named_source()
-        if named is not None and _reads_table(named):
+        if named is not None and reads_table(named):
             self._reader = TableReader(spark, self._planned)
             self._reader.as_view(TABLE_VIEW)
         if named is None or not named.get(CONNECTION):
@@ -164,7 +165,7 @@ class DeltaMergeOperator(DeltaTableOperator):
         if isinstance(self.merge_source, str | Mapping):
             check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
             named = {"sql": self.merge_source} if isinstance(self.merge_source, str) else dict(self.merge_source)
-            if _reads_table(named) and SparkRunner.of(self).submits:
+            if reads_table(named) and SparkRunner.of(self).submits:
                 raise DeltaIllegalArgumentException(
                     f"The task {self.task_id!r} submits its MERGE, so its source cannot read {{{{ table }}}}. Leave spark_submit "
                     "and application out, or compute the source in an application of your own."
@@ -178,7 +179,7 @@ class DeltaMergeOperator(DeltaTableOperator):
         return None
 
 
-def _reads_table(named: Mapping[str, Any]) -> bool:
+def reads_table(named: Mapping[str, Any]) -> bool:
     """Return whether the SQL of a source names ``{{ table }}``."""
     return TABLE_VIEW in str(named.get("sql") or "").lower()
 
@@ -238,7 +239,5 @@ class DeltaMergePySparkOperator(DeltaTableOperator, PythonOperator):
         injected = {"spark": spark, "table": self._reader, "transaction": self._planned.handle}
         result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
         if not isinstance(result, DataFrame):
-            raise DeltaIllegalArgumentException(
-                f"The function of {self.task_id!r} returned {type(result).__name__}, expected a Spark DataFrame to merge."
-            )
+            raise not_a_dataframe(self.task_id, result, "to merge")
         return result

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.base import Part
+from airflow_delta.operators.choices import Choices
 from airflow_delta.operators.identity import default_transaction_key, former_keys, text_of, try_chain, whole_number
 from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.run_age import possible_since
+from airflow_delta.staging.choices import ISOLATION_LEVELS, RERUN_POLICIES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,6 +34,7 @@ class OwnTransaction(Part):
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     """
 
+    choices: ClassVar[Choices] = {"rerun_policy": RERUN_POLICIES, "isolation_level": ISOLATION_LEVELS}
     template_fields: ClassVar[tuple[str, ...]] = (
         "table",
         "transaction_key",

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.drift import drift_told
 from airflow_delta.operators.progress import spark_work
+from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
 from airflow_delta.operators.write_options import WriteOptions
@@ -184,10 +184,7 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
         from pyspark.sql import DataFrame
 
         if not isinstance(result, DataFrame):
-            raise DeltaIllegalArgumentException(
-                f"The stage {self.task_id!r} returned {type(result).__name__}, expected a Spark DataFrame of the rows to write. "
-                "To stop without writing, raise AirflowSkipException."
-            )
+            raise not_a_dataframe(self.task_id, result, "to write")
         return result
 
 

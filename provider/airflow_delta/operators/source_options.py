@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.named import named_connection
 from airflow_delta.masking import has_secret, looks_secret
 from airflow_delta.staging.options import SECRET_PROPERTY
 
@@ -30,7 +30,7 @@ def source_options(conn_id: str, source_format: str) -> dict[str, str]:
 
     :raises DeltaIllegalArgumentException: if ``spark_options`` is not an object of plain values.
     """
-    connection = BaseHook.get_connection(conn_id)
+    connection = named_connection(conn_id, "connection= of the source", "jdbc, or the one that the source needs")
     given = connection.extra_dejson.get(_EXTRA) or {}
     if isinstance(given, str):
         try:

@@ -12,7 +12,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkVersionException
+from airflow_delta.hooks.named import named_connection
 
+DEFAULT_SPARK_CONN_ID = "spark_default"
 _DEPLOY_MODE = "spark.submit.deployMode"
 # The context was stopped before it had a session. Only the driver's log says why: "All masters are unresponsive! Giving up."
 _NOT_REGISTERED = re.compile(
@@ -41,9 +43,11 @@ def check_submission(spark_conn_id: str, application: str, deploy_mode: str | No
         have to run on a standalone cluster.
     """
     try:
-        conn = BaseHook.get_connection(spark_conn_id)
-    except AirflowNotFoundException:  # Airflow's hook submits to YARN then
-        return
+        conn = named_connection(spark_conn_id, "spark_conn_id", "spark")
+    except AirflowNotFoundException:
+        if spark_conn_id != DEFAULT_SPARK_CONN_ID:
+            raise
+        return  # Airflow's hook submits to YARN then
     if conn.conn_type == SparkConnectHook.conn_type:
         raise DeltaIllegalArgumentException(
             f"The connection {spark_conn_id!r} is one of Spark Connect, which takes sessions, not applications. Submit to a "

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
-from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.hooks.named import named_connection
 from airflow_delta.operators.base import Part
 from airflow_delta.operators.driver_log import quiet, start_driver
 from airflow_delta.operators.kill import SessionKiller
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
-from airflow_delta.operators.spark_connection import registration_error, spark_extras, spark_master
+from airflow_delta.operators.spark_connection import DEFAULT_SPARK_CONN_ID, registration_error, spark_extras, spark_master
 from airflow_delta.operators.spark_packages import check_pyspark, with_packages
 from airflow_delta.operators.spark_storage import SparkStorage
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from airflow_delta.log import DeltaLog
     from airflow_delta.staging.report import StageReport, StageRequest
-
-DEFAULT_SPARK_CONN_ID = "spark_default"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -133,7 +131,7 @@ class TaskSession(Part):
         properties: dict[str, Any] = {"spark.app.name": f"{self.task.dag_id}-{self.task.task_id}"}
         url = "local[*]"
         try:
-            conn = BaseHook.get_connection(self.spark_conn_id)
+            conn = named_connection(self.spark_conn_id, "spark_conn_id", "spark or spark_connect")
         except AirflowNotFoundException:
             if self.spark_conn_id != DEFAULT_SPARK_CONN_ID:
                 raise
@@ -161,7 +159,9 @@ def typed_errors(uri: str, master: str = "") -> Iterator[None]:
         yield
     except Exception as error:
         from airflow_delta.spark.failures import typed_error
+        from airflow_delta.spark.useful_lines import without_java
 
-        if (typed := typed_error(error, uri) or registration_error(error, master)) is None:
+        if (typed := registration_error(error, master) or typed_error(error, uri)) is None:
             raise
-        raise typed from error
+        typed, cause = without_java(typed, error)
+        raise typed from cause

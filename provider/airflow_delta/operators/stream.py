@@ -13,12 +13,15 @@ from airflow_delta.assets.delta import delta_asset, events_extra
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.detection import check_literal_level, detection_tags
+from airflow_delta.operators.choices import Choices, check_choices
+from airflow_delta.operators.detection import detection_tags
 from airflow_delta.operators.identity import column_names, commit_tags, whole_number
 from airflow_delta.operators.kill import within
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
 from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.staging.choices import ISOLATION_LEVELS, STREAM_MODES
 from airflow_delta.staging.options import check_writer_options
+from airflow_delta.transaction.policy.conflict_detection import LEVELS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,6 +64,11 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     """
 
     parts: ClassVar[Parts] = (TaskSession,)
+    choices: ClassVar[Choices] = {
+        "mode": STREAM_MODES,
+        "isolation_level": ISOLATION_LEVELS,
+        "conflict_detection": LEVELS,
+    }
     template_fields: Sequence[str] = (
         "table",
         "checkpoint_location",
@@ -107,7 +115,6 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
             )
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
-        check_literal_level(conflict_detection)
         self.table = table
         self.checkpoint_location = checkpoint_location
         self.mode = mode
@@ -124,6 +131,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         self.user_metadata = user_metadata
         self.delta_conn_id = delta_conn_id
         self._query: StreamingQuery | None = None
+        check_choices(self, self.choices)
 
     def execute_callable(self) -> Any:
         """Run the query until it ends, and return what it has committed.

@@ -14,6 +14,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import TaskMetrics
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.choices import Choices, check_choices
 from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.expected_stages import expected_stages, valid_reports
 from airflow_delta.operators.identity import (
@@ -30,6 +31,7 @@ from airflow_delta.operators.origin import new_transaction_id, open_transaction
 from airflow_delta.operators.restart import ON_CONFLICT, Restart
 from airflow_delta.operators.run_age import possible_since
 from airflow_delta.retry_policies import FINAL_ERRORS
+from airflow_delta.staging.choices import ISOLATION_LEVELS, RERUN_POLICIES
 from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class DeltaStartTransactionOperator(BaseOperator):
     """
 
     transaction_role: ClassVar[str] = "start"
+    choices: ClassVar[Choices] = {"rerun_policy": RERUN_POLICIES, "isolation_level": ISOLATION_LEVELS}
     template_fields: Sequence[str] = (
         "table",
         "delta_conn_id",
@@ -108,6 +111,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         self.description = description
         self.isolation_level = isolation_level
         self.create = create
+        check_choices(self, self.choices)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the transaction's handle.
@@ -178,6 +182,7 @@ class DeltaCommitOperator(DeltaOperator):
     The other parameters are those of :class:`~airflow_delta.operators.committing.Committer`.
     """
 
+    choices: ClassVar[Choices] = {"on_conflict": ON_CONFLICT}
     changes_table: ClassVar[bool] = True
     parts: ClassVar[Parts] = (Committer,)
     template_fields: Sequence[str] = (
@@ -216,6 +221,7 @@ class DeltaCommitOperator(DeltaOperator):
         self.restart_conn_id = restart_conn_id
         self.delta_conn_id = delta_conn_id
         self.table = table
+        check_choices(self, self.choices)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the commit's result, and fill in the asset events of the outlets.

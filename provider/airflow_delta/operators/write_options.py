@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import Part
+from airflow_delta.operators.choices import Choices
 from airflow_delta.operators.identity import column_names
+from airflow_delta.staging.choices import CREATE_FROM_ROWS, WRITE_MODES
 from airflow_delta.staging.drift import ENFORCE, SCHEMA_POLICIES
 
 
@@ -39,6 +41,7 @@ class WriteOptions(Part):
         schema; default: that of the table. (templated)
     """
 
+    choices: ClassVar[Choices] = {"mode": WRITE_MODES, "create": CREATE_FROM_ROWS, "schema_policy": SCHEMA_POLICIES}
     template_fields: ClassVar[tuple[str, ...]] = (
         "mode",
         "replace_where",

@@ -66,7 +66,7 @@ def test_what_is_no_identity_or_policy_is_refused(table, identity, says):
 
 
 def test_a_table_that_does_not_exist(table):
-    with pytest.raises(DeltaTableNotFoundException, match="create=True"):
+    with pytest.raises(DeltaTableNotFoundException, match="DeltaCreateTableOperator"):
         table.begin(create=False)
     handle = table.begin(partition_by=["p"], configuration={"delta.appendOnly": "true"}, description="d", name="n")
     assert (handle.read_version, handle.table_id, handle.schema_string, handle.txn_version) == (-1, None, None, 0)

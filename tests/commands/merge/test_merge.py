@@ -140,7 +140,7 @@ def test_every_pass_sees_one_instant(tmp_path: Path) -> None:
         ([{"kind": "matched", "action": "insert"}], "known are"),
         ([when_matched_delete(), when_matched_update()], "only the last"),
         ([when_matched_update({})], "no column"),
-        ([when_matched_update({"x": "1"})], "the table has key, id"),
+        ([when_matched_update({"x": "1"})], "which the table does not have. The columns are key, id"),
         ([when_matched_update({"id": "1", "`ID`": "2"})], "twice"),
         ([when_matched_update({"id": "max(id)"})], "aggregate"),
         ([when_matched_update({"id": "1 +"})], "is not valid Spark SQL"),

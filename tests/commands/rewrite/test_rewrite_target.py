@@ -93,8 +93,8 @@ def test_a_path_is_a_field_before_it_is_a_name_with_a_dot(tmp_path):
     ("values", "message"),
     [
         ({}, "sets no column"),
-        ({"nope": "1"}, "there is no nope; the columns are id, s, a, p"),
-        ({"s.nope": "1"}, "there is no nope; the fields of s are x, y z"),
+        ({"nope": "1"}, "there is no nope. The columns are id, s, a, p"),
+        ({"s.nope": "1"}, "there is no nope. The fields of s are x, y z"),
         ({"id.x": "1"}, "id is not a struct"),
         ({"a.x": "1"}, "a is not a struct"),
         ({"s": "null", "S.X": "1"}, "overlap"),

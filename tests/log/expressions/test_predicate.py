@@ -87,7 +87,7 @@ def test_canonical_text_parses_to_itself(text, canonical):
         ("", "empty"),
         ("id =", "not valid Spark SQL"),
         ("id = 1; select 2", "not a single expression"),
-        ("nope = 1", "'nope', which the table does not have"),
+        ("nope = 1", "'nope', which the table does not have. The columns are "),
         ("st.nope = 1", "'nope', which st"),
         ("day = current_date()", "CURRENT_DATE.*template"),
         ("id in (select 1)", "SELECT 1"),
@@ -99,6 +99,28 @@ def test_canonical_text_parses_to_itself(text, canonical):
 def test_refused_with_the_expression_named(text, said):
     with pytest.raises(PredicateException, match=said):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("id =", r"something is missing after '=' \(character 4\)"),
+        ("id == = 1", r"something is missing after '=' \(character 7\)"),
+        ("id > 1 AND", r"something is missing after 'AND' \(character 10\)"),
+        ("(id > 1", r"'\)' is missing after '1' \(character 7\)"),
+        ("id > 1)", r"'\)' \(character 7\) is not expected there"),
+        ("WHERE id = 1", r"'WHERE' \(character 5\) is not expected there"),
+        ("id > 1\n AND", r"something is missing after 'AND' \(line 2, character 4\)"),
+        ("s = 'a", "a quote or a comment is not closed"),
+        ("cast(id as)", r"a type is expected at '\)' \(character 11\)"),
+        ("idd = 1", r"Did you mean 'id'\? The columns are "),
+    ],
+)
+def test_what_is_wrong_is_said_in_plain_words(text, said):
+    with pytest.raises(PredicateException, match=said) as caught:
+        Predicate.parse(text, SCHEMA, table="s3://lake/t", version=7)
+    assert caught.value.message.endswith("(table s3://lake/t version 7).")
+    assert not [part for part in ("sqlglot", "Required keyword", "\x1b") if part in str(caught.value)]
 
 
 @pytest.mark.parametrize(

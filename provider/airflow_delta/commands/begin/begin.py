@@ -17,6 +17,7 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
     TransactionExpiredException,
 )
+from airflow_delta.staging.choices import ISOLATION_LEVELS, RERUN_POLICIES
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import transaction_directory
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RERUN_POLICIES", "begin", "find_commit"]
 
-RERUN_POLICIES = ("skip", "replace", "append", "fail")
-ISOLATION_LEVELS = ("Serializable", "WriteSerializable")
 DEFAULT_CONFIGURATION = {"delta.setTransactionRetentionDuration": "interval 90 days"}
 """Properties of tables that we create, unless told otherwise: application ids of Dag runs add up in the log."""
 
@@ -110,7 +109,8 @@ def begin(
             _check_unexpired(log.uri, snapshot, identity, last)
     elif not create:
         raise DeltaTableNotFoundException(
-            f"There is no Delta table at {log.uri}. Check the location, or let the commit create it (create=True).",
+            f"There is no Delta table at {log.uri}. Check the location, the connection, and that an earlier task has "
+            "created it: DeltaCreateTableOperator, or a transaction whose start task does not have create=False.",
             table=log.uri,
         )
     else:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from airflow_delta.commands.definition.alter_paths import missing_column
 from airflow_delta.commands.definition.altered_table import AlteredTable, protocol_with
 from airflow_delta.commands.definition.create import MAX_CLUSTERING_COLUMNS
 from airflow_delta.log.actions.actions import DomainMetadata
@@ -57,7 +58,7 @@ def _clustering_column(table: AlteredTable, path: Path) -> list[str]:
     for name in path:
         found = at.find(name) if isinstance(at, StructType) else None
         if found is None:
-            raise table.refuse(f"There is no column {dotted(path)} to cluster by (DELTA_COLUMN_NOT_FOUND_IN_SCHEMA)")
+            raise missing_column(table, path)
         physical.append(found.physical_name)
         at = found.data_type
     from airflow_delta.log.features.indexed_columns import indexed_leaves

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from airflow_delta.commands.definition.altered_table import AlteredTable
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from airflow_delta.log.schema.walk import Path, dotted
 from airflow_delta.staging.sql_types import parse_column_path
@@ -86,7 +87,7 @@ def position_of(table: AlteredTable, fields: tuple[StructField, ...], position: 
             if field.name.lower() == name.lower():
                 return at + 1
         raise table.refuse(
-            f"There is no column {name} to follow; there are {', '.join(f.name for f in fields)} (FIELD_NOT_FOUND)"
+            f"There is no column {name} to follow (FIELD_NOT_FOUND). {known_names(name, [f.name for f in fields])}"
         )
     raise table.refuse(f"A position must be FIRST or AFTER <column>, got {position!r}")
 
@@ -94,5 +95,5 @@ def position_of(table: AlteredTable, fields: tuple[StructField, ...], position: 
 def missing_column(table: AlteredTable, path: Path) -> Exception:
     """Return the error for a path that names no column."""
     return table.refuse(
-        f"There is no column {dotted(path)}; the columns are {', '.join(table.schema.names)} (DELTA_COLUMN_NOT_FOUND_IN_SCHEMA)"
+        f"There is no column {dotted(path)} (DELTA_COLUMN_NOT_FOUND_IN_SCHEMA). {known_names(dotted(path), table.schema.names)}"
     )

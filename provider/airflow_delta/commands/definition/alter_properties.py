@@ -13,6 +13,7 @@ from airflow_delta.commands.definition.alter_clustering import cluster_by
 from airflow_delta.commands.definition.altered_table import AlteredTable, protocol_with
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException, ProtocolDowngradeException
 from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.constraints import check_constraints
@@ -214,7 +215,7 @@ def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
         tree = tree_of(change.expression)
     except SqlglotError as error:
         raise DeltaAnalysisException(
-            f"The constraint {change.name} is not valid Spark SQL: {change.expression} ({str(error).splitlines()[0]})"
+            f"The constraint {change.name} is not valid Spark SQL: {change.expression} ({syntax_problem(error)})"
         ) from error
     if tree.find(exp.AggFunc, exp.Query, exp.Window) is not None:
         raise table.refuse(

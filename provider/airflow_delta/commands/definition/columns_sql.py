@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.features.constraints import CURRENT_DEFAULT
 from airflow_delta.log.features.generated_columns import GENERATION_EXPRESSION
 from airflow_delta.log.features.identity_columns import ALLOW_EXPLICIT_INSERT, START, STEP
@@ -69,7 +70,7 @@ class _Columns:
         try:
             self._tokens: list[Token] = list(sqlglot.tokenize(text, read="spark"))
         except SqlglotError as error:
-            raise self._error(f"is not valid SQL ({error})", len(text)) from error
+            raise self._error(f"is not valid SQL: {syntax_problem(error)}", len(text)) from error
         self._next = 0
 
     def parse(self) -> Json:

@@ -240,6 +240,7 @@ def _check_clustering(
         return
     from airflow_delta.log.features.indexed_columns import indexed_leaves, parse_column_list
     from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.schema.suggestions import known_names
     from airflow_delta.log.schema.types import leaves
 
     if partition_by:
@@ -260,7 +261,8 @@ def _check_clustering(
         leaf = known.get(_folded(parsed[0])) if len(parsed) == 1 else None
         if leaf is None:
             raise DeltaIllegalArgumentException(
-                f"There is no column {name} to cluster table {handle.table} by.", table=handle.table
+                f"There is no column {name} to cluster table {handle.table} by. {known_names(name, schema.names)}.",
+                table=handle.table,
             )
         if leaf.data_type.name in _NOT_CLUSTERABLE:
             raise DeltaAnalysisException(

@@ -26,7 +26,13 @@ def plan_version_scan(
 
     snapshot = log.snapshot_at(version)
     metadata = snapshot.metadata
-    parsed = None if predicate is None else Predicate.parse(predicate, snapshot.schema, metadata.partition_columns)
+    parsed = (
+        None
+        if predicate is None
+        else Predicate.parse(
+            predicate, snapshot.schema, metadata.partition_columns, table=snapshot.log.uri, version=snapshot.version
+        )
+    )
     return scan_files(
         log,
         snapshot.add_files(parsed),

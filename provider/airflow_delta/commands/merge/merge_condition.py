@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.stage.compared_columns import Sides, conjuncts
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
+from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.expressions.text import tokens_of, tree_of
 from airflow_delta.staging.merge import ComparedColumns
 
@@ -30,7 +31,7 @@ class MergeCondition:
             check_expression(text, table=table, repeatable=True)
             self.conjuncts = list(conjuncts(text))
         except SqlglotError as error:
-            raise refused(table, f"{text!r} is not valid Spark SQL: {first_line(error)}") from error
+            raise refused(table, f"{text!r} is not valid Spark SQL: {syntax_problem(error)}") from error
 
     def of_target(self, parse: Callable[[str], Predicate | None]) -> Predicate | None:
         """Return what the condition asks of the table alone, ``None`` for nothing.
@@ -79,7 +80,7 @@ def check_expression(text: str, *, table: str, repeatable: bool = False) -> None
     try:
         tree = tree_of(text)
     except SqlglotError as error:
-        raise refused(table, f"{text!r} is not valid Spark SQL: {first_line(error)}") from error
+        raise refused(table, f"{text!r} is not valid Spark SQL: {syntax_problem(error)}") from error
     if tree.find(exp.Query, exp.AggFunc, exp.Window) is not None:
         raise refused(table, f"{text!r} holds a subquery or an aggregate; compute it in the source")
     if (problem := refused_function(text, assigned=not repeatable)) is not None:
@@ -94,11 +95,6 @@ def check_expression(text: str, *, table: str, repeatable: bool = False) -> None
 def refused(table: str, what: str) -> DeltaAnalysisException:
     """Return the error of a MERGE that cannot be planned."""
     return DeltaAnalysisException(f"MERGE into table {table}: {what}.", table=table)
-
-
-def first_line(error: Exception) -> str:
-    """Return a parser's message without its excerpt of the text."""
-    return str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
 
 
 def _without_alias(text: str, alias: str) -> str:

@@ -13,6 +13,7 @@ from airflow_delta.commands.rewrite.rewrite_target import RewriteTarget, rewrite
 from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 from airflow_delta.commands.write.repeatable import at_one_instant, of_table
 from airflow_delta.exceptions import IdentityInsertException
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.merge import (
     INSERT,
@@ -138,9 +139,9 @@ def _values(target: RewriteTarget, schema: Json, rules: TableRules, clause: Merg
     for name, expression in (clause.set or {}).items():
         field = _column(schema, name, target_alias)
         if field is None:
-            known = ", ".join(f["name"] for f in schema["fields"])
-            hint = " Fields of a struct cannot be set alone; set the whole struct." if "." in name else ""
-            raise refused(target.stage.log.uri, f"{clause} sets {name!r}, the table has {known}.{hint}")
+            known = known_names(name.rpartition(".")[2] or name, [f["name"] for f in schema["fields"]])
+            hint = ". Fields of a struct cannot be set alone; set the whole struct" if "." in name else ""
+            raise refused(target.stage.log.uri, f"{clause} sets {name!r}, which the table does not have. {known}{hint}")
         if field["name"] in values:
             raise refused(target.stage.log.uri, f"{clause} sets {field['name']} twice")
         _check_identity(target, rules, clause, field["name"])

@@ -91,6 +91,7 @@ def z_order_columns(view: TransactionView, names: Sequence[str]) -> tuple[tuple[
     """Return the paths of the columns to order by, as the schema spells them."""
     from airflow_delta.log.features.indexed_columns import indexed_leaves, parse_column_list
     from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.schema.suggestions import known_names
     from airflow_delta.log.schema.types import DecimalType, StructType
     from airflow_delta.log.schema.walk import dotted, folded
 
@@ -114,7 +115,8 @@ def z_order_columns(view: TransactionView, names: Sequence[str]) -> tuple[tuple[
         for name in path:
             field = at.find(name) if isinstance(at, StructType) else None
             if field is None:
-                raise refuse(f"there is no column {dotted(path)} (DELTA_ZORDERING_COLUMN_DOES_NOT_EXIST).")
+                known = known_names(name, at.names if isinstance(at, StructType) else [])
+                raise refuse(f"there is no column {dotted(path)} (DELTA_ZORDERING_COLUMN_DOES_NOT_EXIST). {known}.")
             spelled.append(field.name)
             at = field.data_type
         if folded((spelled[0],)) in {folded((column,)) for column in handle.partition_columns}:

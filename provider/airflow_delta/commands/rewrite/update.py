@@ -9,7 +9,9 @@ from typing import Any
 from airflow_delta.commands.rewrite.rewrite_target import RewriteTarget, rewrite_target
 from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
+from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.expressions.text import tree_of
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
 from airflow_delta.staging.rules import TableRules
 from airflow_delta.staging.schema import Type, fields, find_field, parse_struct
@@ -114,9 +116,8 @@ def _resolve(handle: TransactionHandle, schema: Json, name: str) -> tuple[str, .
             break
         field = find_field(kind, part)
         if field is None:
-            names = ", ".join(f["name"] for f in fields(kind))
-            where = f"the fields of {'.'.join(path)}" if path else "the columns"
-            problem = f"sets {name}, and there is no {part}; {where} are {names}"
+            known = known_names(part, [f["name"] for f in fields(kind)], f"fields of {'.'.join(path)}" if path else "columns")
+            problem = f"sets {name}, and there is no {part}. {known}"
             break
         path.append(field["name"])
         kind = field["type"]
@@ -139,8 +140,8 @@ def _check_expression(handle: TransactionHandle, name: str, expression: str) -> 
     try:
         tree = tree_of(expression)
     except SqlglotError as error:
-        reason = str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
-        raise _refused(handle, f"sets {name} to {expression!r}, which is not valid Spark SQL ({reason})") from error
+        problem = syntax_problem(error)
+        raise _refused(handle, f"sets {name} to {expression!r}, which is not valid Spark SQL ({problem})") from error
     if tree.find(exp.Select, exp.Subquery, exp.Exists) is not None:
         raise _refused(handle, f"sets {name} to {expression!r}: a subquery cannot be used there; use MERGE")
     if (problem := refused_function(expression, assigned=True)) is not None:

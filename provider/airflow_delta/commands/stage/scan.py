@@ -43,8 +43,9 @@ def plan_scan(view: TransactionView, predicate: str | None = None) -> ScanPlan:
     """
     if not view.exists:
         raise DeltaTableNotFoundException(
-            f"Table {view.handle.table} did not exist when the transaction began, so there is nothing to read. Check "
-            "transaction.readVersion >= 0 first.",
+            f"Table {view.handle.table} did not exist when the transaction began, so there is nothing to read. The commit "
+            "creates it: leave out read=, and in a function ask table.exists before table(). Or create it first, with "
+            "DeltaCreateTableOperator.",
             table=view.handle.table,
         )
     parsed = None if predicate is None else view.predicate(predicate)

@@ -85,7 +85,9 @@ class TransactionView:
 
         schema = self.schema if self.target.schema_string is not None else self.snapshot.schema
         if (known := self._predicates.get(("", text))) is None:
-            known = Predicate.parse(text, schema, self.target.partition_columns)
+            known = Predicate.parse(
+                text, schema, self.target.partition_columns, table=self.target.table, version=self.target.read_version
+            )
             self._predicates["", text] = known
         return known
 

@@ -11,14 +11,13 @@ from airflow_delta.commands.stage.compared_columns import Sides, conjuncts, quot
 from airflow_delta.commands.stage.plan_create import check_create
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException
 from airflow_delta.log.expressions.text import tree_of
+from airflow_delta.staging.choices import WRITE_MODES
 from airflow_delta.staging.contract import Json, TransactionHandle
 from airflow_delta.staging.merge import ComparedColumns
 from airflow_delta.staging.write import CreateArguments
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.view import TransactionView
-
-MODES = ("append", "overwrite", "dynamic")
 
 TARGET_FILE_SIZE = 128 * 1024 * 1024
 """Bytes of a file that an optimised write aims at, where ``delta.targetFileSize`` does not say."""
@@ -225,8 +224,8 @@ def check_write_options(
     def refuse(message: str) -> DeltaIllegalArgumentException:
         return DeltaIllegalArgumentException(f"{message} (table {handle.table})", table=handle.table, version=handle.read_version)
 
-    if mode not in MODES:
-        raise refuse(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    if mode not in WRITE_MODES:
+        raise refuse(f"mode must be one of {', '.join(WRITE_MODES)}, got {mode!r}")
     if replace_where is not None and (mode != "overwrite" or not replace_where.strip()):
         raise refuse(f"replace_where needs mode='overwrite' and a predicate, got mode={mode!r} and {replace_where!r}")
     if overwrite_schema and (mode != "overwrite" or replace_where is not None):

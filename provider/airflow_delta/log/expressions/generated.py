@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
 
@@ -105,9 +106,8 @@ def _parse(name: str, text: str) -> Any:
     try:
         return tree_of(text)
     except SqlglotError as error:
-        first = str(error).splitlines()[0]
         raise _refused(
-            name, text, f"it is not valid Spark SQL ({first})", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"
+            name, text, f"it is not valid Spark SQL ({syntax_problem(error)})", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"
         ) from error
 
 

@@ -25,6 +25,7 @@ from airflow_delta.log.expressions.ast import (
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
 from airflow_delta.log.expressions.resolve import Columns, UnsupportedError
 from airflow_delta.log.expressions.simple import parse_simple
+from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.expressions.text import bare, escape_doubled_quotes, split, tree_of
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ def parse_fully(text: str, columns: Columns) -> Expression:
         held = error.node.sql(dialect="spark")
         raise PredicateException(f"The predicate {text!r} contains {held!r}, which is not supported. {_HINT}") from error
     except SqlglotError as error:
-        reason = str(error).split("\n")[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
-        raise PredicateException(f"The predicate {text!r} is not valid Spark SQL: {reason}") from error
+        raise PredicateException(f"The predicate {text!r} is not valid Spark SQL: {syntax_problem(error)}") from error
     except RecursionError as error:
         raise PredicateException(f"The predicate {text[:100]!r}... is nested too deeply; use IN for long lists") from error
 

@@ -30,14 +30,31 @@ class Predicate:
         self.expression = expression
 
     @classmethod
-    def parse(cls, text: str, schema: StructType, partition_columns: Sequence[str] = ()) -> Predicate:
+    def parse(
+        cls,
+        text: str,
+        schema: StructType,
+        partition_columns: Sequence[str] = (),
+        *,
+        table: str | None = None,
+        version: int | None = None,
+    ) -> Predicate:
         """Parse a predicate from Spark SQL. Timestamps without a zone are in UTC.
 
+        :param table: URI of the table, for messages.
+        :param version: whose schema this is, for messages.
         :raises PredicateException: if it does not parse, names an unknown column, or is not a condition on the columns of a row.
         """
         from airflow_delta.log.expressions.parser import parse
 
-        return cls(parse(text, schema, partition_columns))
+        try:
+            return cls(parse(text, schema, partition_columns))
+        except PredicateException as error:
+            if table is None:
+                raise
+            known = "" if version is None or version < 0 else f" version {version}"
+            message = f"{error.message.rstrip('.')} (table {table}{known})."
+            raise PredicateException(message, table=table, version=version) from error.__cause__
 
     @cached_property
     def text(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.ast import Column
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.schema.types import StructField, StructType
 
 _COLLATIONS = "__COLLATIONS"
@@ -46,7 +47,8 @@ class Columns:
             found = struct.find(name) if isinstance(struct, StructType) else None
             if found is None:
                 where = f"{'.'.join(names[:depth])} ({struct})" if depth else "the table"
-                known = f"; it has {', '.join(struct.names)}" if isinstance(struct, StructType) else ""
+                what = "fields" if depth else "columns"
+                known = f". {known_names(name, struct.names, what)}" if isinstance(struct, StructType) else ""
                 raise PredicateException(
                     f"The predicate {self._text!r} names the column {name!r}, which {where} does not have{known}"
                 )

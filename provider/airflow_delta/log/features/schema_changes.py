@@ -9,10 +9,12 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.generated_columns import generated_columns
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, parse_schema, to_json
 from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields
 
@@ -80,7 +82,7 @@ def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool
             except SqlglotError as error:
                 raise DeltaAnalysisException(
                     f"Column {column} cannot be changed: {name} may refer to it, since its expression {text} does not parse "
-                    f"({str(error).splitlines()[0]}). Use Delta Spark to change the column."
+                    f"({syntax_problem(error)}). Use Delta Spark to change the column."
                 ) from error
             if any(path[0].lower() == column.lower() for path in paths):
                 yield name, text, is_generated
@@ -95,7 +97,8 @@ def _checked(metadata: Metadata, path: Sequence[str], what: str, error_class: st
         )
     found = _spelled(parse_schema(metadata.schema_string), tuple(path))
     if found is None:
-        raise DeltaAnalysisException(f"There is no column {dotted(tuple(path))} (DELTA_COLUMN_NOT_FOUND_IN_SCHEMA)")
+        known = known_names(dotted(tuple(path)), parse_schema(metadata.schema_string).names)
+        raise DeltaAnalysisException(f"There is no column {dotted(tuple(path))} (DELTA_COLUMN_NOT_FOUND_IN_SCHEMA). {known}.")
     for name, text, is_generated in dependents(metadata, found[0]):
         if is_generated:
             raise DeltaAnalysisException(

@@ -188,7 +188,10 @@ class TableReads:
             return predicates[0]
         texts = [predicate.text if isinstance(predicate, Predicate) else predicate for predicate in predicates]
         text = texts[0] if len(texts) == 1 else " AND ".join(f"({text})" for text in texts)
-        return Predicate.parse(text, self.snapshot.schema, self.snapshot.metadata.partition_columns)
+        snapshot = self.snapshot
+        return Predicate.parse(
+            text, snapshot.schema, snapshot.metadata.partition_columns, table=snapshot.log.uri, version=snapshot.version
+        )
 
     def _record(
         self,

@@ -1,0 +1,182 @@
+"""What is wrong with the Delta tasks of a Dag, as far as the Dag file says: ``airflow delta check-dags``, and tests of Dags.
+
+Airflow asks the cheap part of it of every Dag that it parses; what needs a parser of SQL is only asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.choices import choice_problem, choices_of, is_literal
+
+_CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition")
+"""Parameters that are conditions in Spark SQL."""
+
+_UNKNOWN = object()
+
+
+@dataclass(frozen=True)
+class DagProblem:
+    """Something in a Dag file that will fail when the task runs.
+
+    :param dag_id: id of the Dag.
+    :param task_id: id of the task.
+    :param message: what is wrong, with the value, and what to do.
+    """
+
+    dag_id: str
+    task_id: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"Dag {self.dag_id!r}, task {self.task_id!r}: {self.message}"
+
+
+def dag_problems(dag: Any, *, predicates: bool = True) -> list[DagProblem]:
+    """Return what is wrong with the Delta tasks of a Dag, mapped ones included; templates are not looked at.
+
+    :param dag: a Dag as its file defines it.
+    :param predicates: whether to parse literal predicates and expressions, too, which loads a parser of SQL.
+    """
+    found = []
+    for task in dag.tasks:
+        messages = [*task_problems(task), *(_text_problems(task) if predicates and _is_ours(task) else ())]
+        found += [DagProblem(str(dag.dag_id), str(task.task_id), message) for message in messages]
+    return found
+
+
+def check_dag(dag: Any) -> None:
+    """Refuse a Dag with a problem; for tests of Dags.
+
+    :raises DeltaIllegalArgumentException: if :func:`dag_problems` finds one.
+    """
+    if problems := dag_problems(dag):
+        raise DeltaIllegalArgumentException("\n".join(map(str, problems)))
+
+
+def check_tasks(tasks: Sequence[Any]) -> None:
+    """Refuse tasks with a problem that is seen without parsing SQL, while Airflow parses their Dag.
+
+    :raises DeltaIllegalArgumentException: if there is one.
+    """
+    for task in tasks:
+        for message in task_problems(task):
+            raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {message}")
+
+
+def task_problems(task: Any) -> Iterator[str]:
+    """Yield what is wrong with a task, without parsing SQL."""
+    if not _is_ours(task):
+        return
+    for name, allowed in choices_of(_class_of(task)).items():
+        for value in _values(task, name):
+            if (problem := choice_problem(name, value, allowed)) is not None:
+                yield problem
+    if getattr(_class_of(task), "transaction_role", None) == "stage" and _given(task, "transaction") is None:
+        if not hasattr(_class_of(task), "staged_mode"):
+            yield (
+                "it stages rows, but belongs to no transaction, so nobody would publish them. Create it inside a with "
+                "delta_transaction(...) block, or pass transaction=<output of a start task>."
+            )
+        elif _given(task, "table") is None:
+            yield (
+                "it has neither a table nor a transaction. Pass table=<URI>, create it inside a with delta_transaction(...) "
+                "block, or pass transaction=<output of a start task>."
+            )
+
+
+def _text_problems(task: Any) -> Iterator[str]:
+    for name in _CONDITIONS:
+        for value in _values(task, name):
+            if is_literal(value) and (problem := predicate_problem(value)) is not None:
+                yield f"{name}={value!r} {problem}."
+    for value in _values(task, "set"):
+        yield from _expression_problems("set", value)
+    for value in _values(task, "clauses"):
+        for clause in value if isinstance(value, Sequence) and not isinstance(value, str) else ():
+            if isinstance(clause, Mapping):
+                condition = clause.get("condition")
+                if is_literal(condition) and (problem := predicate_problem(str(condition))) is not None:
+                    yield f"the condition {condition!r} of a clause {problem}."
+                yield from _expression_problems("set of a clause", clause.get("set"))
+
+
+def _expression_problems(name: str, values: Any) -> Iterator[str]:
+    for column, text in values.items() if isinstance(values, Mapping) else ():
+        if is_literal(text) and (problem := syntax_of(text)) is not None:
+            yield f"{name}, column {column!r}: {text!r} {problem}."
+
+
+def predicate_problem(text: str) -> str | None:
+    """Return what is wrong with a condition in Spark SQL, for which no table is needed; ``None`` if nothing is."""
+    if not text.strip():
+        return "is empty; leave the parameter out"
+    return syntax_of(text, condition=True)
+
+
+def syntax_of(text: str, *, condition: bool = False) -> str | None:
+    """Return what is wrong with the syntax of an expression in Spark SQL; ``None`` if nothing is.
+
+    :param condition: whether it has to be a condition.
+    """
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from airflow_delta.log.expressions.functions import oversized
+    from airflow_delta.log.expressions.syntax import syntax_problem
+    from airflow_delta.log.expressions.text import escape_doubled_quotes, tree_of
+
+    if (problem := oversized(text)) is not None:
+        return problem
+    try:
+        tree = tree_of(escape_doubled_quotes(text))
+    except SqlglotError as error:
+        return f"is not valid Spark SQL: {syntax_problem(error)}"
+    except RecursionError:
+        return "is nested too deeply"
+    if isinstance(tree, exp.Query | exp.Command | exp.DDL | exp.DML):
+        return "is a statement, not a condition" if condition else "is a statement, not an expression"
+    if condition and isinstance(tree, exp.Alias | exp.Tuple | exp.Star):
+        return "is not a condition"
+    return None
+
+
+# -- tasks, mapped or not -------------------------------------------------------------------------------------------------------
+
+
+def _class_of(task: Any) -> Any:
+    return getattr(task, "operator_class", None) or type(task)
+
+
+def _is_ours(task: Any) -> bool:
+    cls = _class_of(task)
+    return isinstance(cls, type) and (hasattr(cls, "transaction_role") or bool(choices_of(cls)) or hasattr(cls, "parts"))
+
+
+def _given(task: Any, name: str) -> Any:
+    """Return a parameter; something that is not ``None`` if a mapped task may get it."""
+    if not task.is_mapped:
+        return getattr(task, name, None)
+    if (value := task.partial_kwargs.get(name)) is not None:
+        return value
+    mapped = getattr(task.expand_input, "value", None)
+    if isinstance(mapped, Mapping):
+        return _UNKNOWN if name in mapped else None
+    return _UNKNOWN  # expand_kwargs
+
+
+def _values(task: Any, name: str) -> Iterator[Any]:
+    """Yield the values of a parameter that the Dag file names."""
+    if not task.is_mapped:
+        yield getattr(task, name, None)
+        return
+    yield task.partial_kwargs.get(name)
+    mapped = getattr(task.expand_input, "value", None)
+    if isinstance(mapped, Mapping):
+        each = mapped.get(name)
+        yield from each if isinstance(each, list | tuple) else ()
+    elif isinstance(mapped, list | tuple):
+        yield from (kwargs.get(name) for kwargs in mapped if isinstance(kwargs, Mapping))

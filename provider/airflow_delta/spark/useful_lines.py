@@ -1,0 +1,99 @@
+"""What an error of Spark says, without the Java that it says it in."""
+
+from __future__ import annotations
+
+import logging
+import re
+from types import TracebackType
+
+from airflow_delta.exceptions import DeltaError, SparkJobException
+
+logger = logging.getLogger(__name__)
+
+_JAVA_FRAME = re.compile(r"^\s+at [\w$.]+[\w$./<>]*\(|^\s*\.\.\. \d+ more|JVM stacktrace:", re.MULTILINE)
+_HEADER = re.compile(r"An error occurred while calling |\w+: *$")
+_THROWN = re.compile(r"^(?:Caused by: |: |\()*(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b\)?:? ?")
+_ABORTED = re.compile(r"^Job aborted due to stage failure: .*?\bTask \S+ in stage \S+ .*?\((?:TID \S+)\) \([^)]*\): ")
+_CLASSES = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
+_PLAN = re.compile(r"^\s*(?:[+:]-|'[A-Z]|== SQL)")
+_LONGEST = 700
+
+
+def spark_job_error(error: BaseException, uri: str = "") -> SparkJobException | None:
+    """Return the error of a task whose Spark work failed; ``None`` if it did not fail in Spark's JVM, or on its server.
+
+    :param uri: the table's location for Spark.
+    """
+    if isinstance(error, DeltaError) or not _is_javas(error):
+        return None
+    return SparkJobException(
+        f"Spark failed{f' on table {uri}' if uri else ''}: {useful_line(str(error))} The stack trace is in the log at DEBUG.",
+        table=uri or None,
+    )
+
+
+def without_java(typed: DeltaError, error: BaseException) -> tuple[DeltaError, BaseException | None]:
+    """Return a typed error and its cause: not the one whose message is a Java trace, which is logged at DEBUG instead.
+
+    The typed error then has the Python frames of the other one.
+    """
+    text = str(error)
+    logger.debug("%s", getattr(error, "_stackTrace", None) or text)
+    if not _JAVA_FRAME.search(text):
+        return typed, error
+    trace: TracebackType | None = error.__traceback__
+    return typed.with_traceback(trace), None
+
+
+def useful_line(text: str) -> str:
+    """Return the one or two lines of a text that say what is wrong, as one line that ends with a period."""
+    found = _of_python(text) or _of_java(text)
+    found = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
+    return found if found.endswith((".", "!", "?")) else f"{found}."
+
+
+def _of_python(text: str) -> str:
+    """Return what a Python function raised on an executor, and where; Spark puts its trace in the middle of its own."""
+    if "Traceback (most recent call last):" not in text:
+        return ""
+    frame = said = ""
+    for line in text.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]:
+        if line.startswith("  File "):
+            frame, said = line.strip(), ""
+        elif frame and not said and line.strip() and not line.startswith((" ", "\t")):
+            said = line.strip()
+    return f"Python code failed on an executor: {said} ({frame})" if said else ""
+
+
+def _of_java(text: str) -> str:
+    thrown: list[str] = []
+    for line in text.splitlines():
+        if not line.strip() or _JAVA_FRAME.search(line) or _HEADER.match(line):
+            continue
+        if _PLAN.match(line):
+            break
+        if not thrown or line.startswith("Caused by: "):
+            thrown.append(_bare(line))
+    if not thrown:
+        return text.strip().partition("\n")[0]
+    first, last = thrown[0], thrown[-1]
+    if last in first:
+        return first
+    if not _CLASSES.search(first) and _CLASSES.search(last):
+        return last
+    return f"{first.rstrip('.')}; caused by: {last}"
+
+
+def _bare(line: str) -> str:
+    """Return a line without the class that was thrown, and without what Spark says of the job."""
+    before = ""
+    while before != line:
+        before, line = line, _ABORTED.sub("", _THROWN.sub("", line, count=1), count=1).strip()
+    return line.rstrip(";")
+
+
+def _is_javas(error: BaseException) -> bool:
+    module = type(error).__module__
+    return module.startswith(("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect")) or (
+        type(error).__name__ == "Py4JJavaError" and module.startswith("py4j.")
+    )

@@ -1,0 +1,199 @@
+"""What a Dag file says that cannot work: refused when Airflow parses it, or told by ``airflow delta check-dags``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_delta.dag_checks import check_dag, dag_problems
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.choices import choices_of
+
+ROOT = Path(__file__).parents[2]
+
+HEAD = """
+from datetime import datetime
+from airflow.sdk import DAG, task
+from airflow_delta import delta_transaction
+from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.create import DeltaCreateTableOperator
+from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
+from airflow_delta.operators.merge import DeltaMergeOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.transaction import DeltaStartTransactionOperator
+from airflow_delta.staging.merge import when_matched_update
+
+with DAG("checked", schedule=None, start_date=datetime(2026, 1, 1)):
+"""
+
+
+def bag_of(folder: Path, body: str):
+    """Return what Airflow makes of a Dag file."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    path = folder / "checked.py"
+    path.write_text(f"{HEAD}{lines}\n")
+    return DagBag(dag_folder=str(path))
+
+
+def stage(arguments: str = "", around: str = "") -> str:
+    return f"""
+with delta_transaction("txn", table="/lake/t"{around}):
+    @task.delta_stage({arguments})
+    def rows(spark):
+        return spark.range(1)
+    rows()
+"""
+
+
+REFUSED = [
+    (stage('mode="overwrit"'), ["mode must be one of append, overwrite, dynamic, got 'overwrit'", "Did you mean 'overwrite'?"]),
+    (stage('create="replce"'), ["create must be one of"]),
+    (stage(around=', rerun_policy="skp"'), ["rerun_policy must be one of skip, replace, append, fail, got 'skp'"]),
+    (stage(around=', isolation_level="serializable"'), ["isolation_level", "Did you mean 'Serializable'?"]),
+    (stage(around=', on_conflict="retry"'), ["on_conflict must be one of fail, restart, got 'retry'"]),
+    (stage(around=', commit_kwargs={"checkpoint": "of"}'), ["checkpoint must be one of inline, off"]),
+    (stage(around=', conflict_detection="row"'), ["conflict_detection must be one of"]),
+    (stage(around=', stage_kwargs={"mode": "overwrit"}'), ["mode must be one of"]),
+    (
+        'DeltaCreateTableOperator(task_id="c", table="/lake/t", schema="id INT", mode="if_not_exists")',
+        ["mode must be one of create,"],
+    ),
+    ('DeltaDeleteOperator(task_id="d", table="/lake/t", rerun_policy="never")', ["rerun_policy"]),
+    (
+        "@task.delta_stage\ndef rows(spark):\n    return spark.range(1)\nrows()",
+        ["'rows': it stages rows, but belongs to no transaction", "with delta_transaction(...)"],
+    ),
+    ('DeltaDeleteOperator(task_id="d", predicate="id = 1")', ["'d': it has neither a table nor a transaction"]),
+    (
+        'DeltaDeleteOperator(task_id="one", table="/lake/t")\nDeltaDeleteOperator.partial(task_id="d", table="/lake/t").expand(rerun_policy=["skip", "nver"])',
+        ["'d': rerun_policy must be one of", "'nver'"],
+    ),
+    (
+        'DeltaDeleteOperator(task_id="one", table="/lake/t")\n@task.delta_stage(mode="all")\ndef rows(n, spark):\n    return spark.range(n)\nrows.expand(n=[1, 2])',
+        ["'rows': mode must be one of"],
+    ),
+    (
+        'DeltaDeleteOperator(task_id="one", table="/lake/t")\nDeltaStageFilesOperator.partial(task_id="f").expand(mode=["append", "append"])',
+        ["'f': it stages rows, but belongs to no transaction"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "parts"), REFUSED)
+def test_refused_when_the_dag_is_parsed(tmp_path, body, parts):
+    bag = bag_of(tmp_path, body)
+    (error,) = bag.import_errors.values()
+    for part in parts:
+        assert part in error
+
+
+ACCEPTED = [
+    stage('mode="{{ params.mode }}", replace_where="day = \'{{ ds }}\'"'),
+    stage(around=", rerun_policy=\"{{ dag_run.conf['policy'] }}\""),
+    'start = DeltaStartTransactionOperator(task_id="s", table="/lake/t")\nDeltaDeleteOperator(task_id="d", transaction=start.output)',
+    'DeltaDeleteOperator.partial(task_id="d").expand_kwargs([{"table": "/lake/t"}])',
+    'DeltaDeleteOperator.partial(task_id="d").expand(table=["/lake/t"])',
+]
+
+
+@pytest.mark.parametrize("body", ACCEPTED)
+def test_what_is_known_only_later_is_not_refused(tmp_path, body):
+    bag = bag_of(tmp_path, body)
+    assert bag.import_errors == {}
+    assert dag_problems(bag.dags["checked"]) == []
+
+
+PREDICATES = [
+    (
+        stage('mode="overwrite", replace_where="day = = 1"'),
+        "replace_where='day = = 1' is not valid Spark SQL: something is missing after '='",
+    ),
+    (stage('mode="overwrite", replace_where=""'), "replace_where='' is empty"),
+    (stage('mode="overwrite", replace_where="day AS d"'), "is not a condition"),
+    (stage('mode="overwrite", replace_on="t.id = s.id AND"'), "replace_on='t.id = s.id AND' is not valid Spark SQL"),
+    ('DeltaDeleteOperator(task_id="d", table="/lake/t", predicate="WHERE id = 1")', "predicate='WHERE id = 1'"),
+    ('DeltaDeleteOperator(task_id="d", table="/lake/t", predicate="SELECT 1")', "is a statement"),
+    ('DeltaUpdateOperator(task_id="u", table="/lake/t", set={"a": "1 +"})', "set, column 'a': '1 +' is not valid Spark SQL"),
+    (
+        'DeltaMergeOperator(task_id="m", table="/lake/t", source="SELECT 1 AS id", condition="source.id = ", clauses=[when_matched_update()])',
+        "condition='source.id = ' is not valid",
+    ),
+    (
+        'DeltaMergeOperator(task_id="m", table="/lake/t", source="SELECT 1 AS id", condition="true", clauses=[when_matched_update({"id": "1 +"})])',
+        "set of a clause, column 'id'",
+    ),
+    (
+        'DeltaDeleteOperator.partial(task_id="d", table="/lake/t").expand(predicate=["id = 1", "id ="])',
+        "predicate='id =' is not valid",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "said"), PREDICATES)
+def test_predicates_are_checked_where_parsing_may_take_longer(tmp_path, body, said):
+    bag = bag_of(tmp_path, body)
+    assert bag.import_errors == {}
+    dag = bag.dags["checked"]
+    assert dag_problems(dag, predicates=False) == []
+    (problem,) = dag_problems(dag)
+    assert said in problem.message
+    assert problem.dag_id == "checked"
+    with pytest.raises(DeltaIllegalArgumentException, match=f"task {problem.task_id!r}"):
+        check_dag(dag)
+
+
+def test_parsing_a_dag_loads_no_parser_of_sql(tmp_path):
+    body = stage('mode="overwrite", replace_where="day = 1"')
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    (tmp_path / "checked.py").write_text(f"{HEAD}{lines}\n")
+    code = (
+        f"from airflow.dag_processing.dagbag import DagBag\nbag = DagBag(dag_folder={str(tmp_path / 'checked.py')!r})\n"
+        "assert list(bag.dags) == ['checked'], bag.import_errors\n"
+        "import sys; print(*(m for m in ('sqlglot', 'pyarrow', 'pyspark', 'pandas', 'polars') if m in sys.modules))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "provider"), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].strip() == ""
+
+
+def test_every_word_is_one_that_the_command_takes():
+    from airflow_delta.commands.definition.create import OPERATIONS
+    from airflow_delta.operators.create import DeltaCreateTableOperator
+    from airflow_delta.operators.stream import DeltaStreamOperator
+    from airflow_delta.streaming.sink import OUTPUT_MODES
+
+    assert set(choices_of(DeltaCreateTableOperator)["mode"]) == set(OPERATIONS)
+    assert set(choices_of(DeltaStreamOperator)["mode"]) == set(OUTPUT_MODES)
+
+
+def check_dags(*arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "provider"), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-m", "airflow", "delta", "check-dags", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=180, check=False)
+
+
+class TestCommand:
+    def test_it_lists_problems_and_ends_with_one(self, tmp_path, airflow_database):
+        bag_of(tmp_path, 'DeltaDeleteOperator(task_id="d", table="/lake/t", predicate="id =")')
+        (tmp_path / "broken.py").write_text('"""An airflow dag."""\nraise ValueError("no such thing")\n')
+        done = check_dags(str(tmp_path), "--output", "json")
+        assert done.returncode == 1, done.stderr
+        broken, wrong = json.loads(done.stdout)
+        assert broken["problem"] == "ValueError: no such thing"
+        assert (wrong["dag"], wrong["task"]) == ("checked", "d")
+        assert "something is missing after '='" in wrong["problem"]
+
+    def test_nothing_is_wrong(self, tmp_path, airflow_database):
+        bag_of(tmp_path, 'DeltaDeleteOperator(task_id="d", table="/lake/t", predicate="id = 1")')
+        done = check_dags(str(tmp_path))
+        assert (done.returncode, done.stdout.strip()) == (0, "Checked 1 Dags: nothing is wrong with their Delta tasks."), (
+            done.stderr
+        )

@@ -1,0 +1,137 @@
+"""Errors that a Dag author meets on the first day: what is wrong, where, and what to do, in the first line."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_delta.assets.delta import commits_of_events, delta_asset
+from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkJobException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.returned import not_a_dataframe
+from airflow_delta.operators.spark_session import typed_errors
+from airflow_delta.spark.useful_lines import useful_line
+
+JOB = """An error occurred while calling o158.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times, most recent failure: \
+Lost task 0.0 in stage 4.0 (TID 9) (10.0.0.1 executor driver): org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] \
+Encountered error while reading file s3a://lake/a.parquet.  SQLSTATE: KD001
+	at org.apache.spark.sql.errors.QueryExecutionErrors$.cannotReadFilesError(QueryExecutionErrors.scala:940)
+Caused by: java.io.IOException: Checksum error at 0
+	at java.base/java.lang.Thread.run(Thread.java:840)
+	... 12 more
+"""
+CONNECT = """(org.apache.spark.SparkException) [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012
+
+JVM stacktrace:
+org.apache.spark.SparkArithmeticException
+	at org.apache.spark.sql.errors.QueryExecutionErrors$.divideByZeroError(QueryExecutionErrors.scala:205)"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            JOB,
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://lake/a.parquet.  SQLSTATE: KD001; caused by: "
+            "Checksum error at 0.",
+        ),
+        (CONNECT, "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012."),
+        (
+            "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'.\n\n== SQL ==\nselec 1",
+            "[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'.",
+        ),
+        ("", "."),
+    ],
+)
+def test_the_useful_line_of_a_spark_error(text, said):
+    assert useful_line(text) == said
+
+
+@pytest.mark.spark
+class TestSparkErrors:
+    def test_a_column_that_is_not_there(self, spark, caplog):
+        with (
+            caplog.at_level(logging.DEBUG, logger="airflow_delta"),
+            pytest.raises(SparkJobException) as caught,
+            typed_errors("s3://lake/t"),
+        ):
+            spark.range(1).select("idd")
+        first = str(caught.value).splitlines()[0]
+        assert "Spark failed on table s3://lake/t: [UNRESOLVED_COLUMN.WITH_SUGGESTION]" in first
+        assert "Did you mean one of the following? [`id`]" in first
+        assert any("\tat " in record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG)
+        assert type(caught.value.__cause__).__name__ == "AnalysisException"  # for rules of retry policies
+
+    def test_java_is_no_part_of_the_error(self, spark, tmp_path, caplog):
+        spark.range(3).coalesce(1).write.parquet(str(tmp_path / "t"))
+        (file,) = (tmp_path / "t").glob("*.parquet")
+        file.write_bytes(b"x" * 100)
+        rows = spark.read.schema("id long").parquet(str(tmp_path / "t"))
+        with (
+            caplog.at_level(logging.DEBUG, logger="airflow_delta"),
+            pytest.raises(SparkJobException) as caught,
+            typed_errors("s3://lake/t"),
+        ):
+            rows.collect()
+        assert "FAILED_READ_FILE" in str(caught.value).splitlines()[0]
+        assert caught.value.__cause__ is None
+        assert "\tat " not in str(caught.value)
+        assert any("\tat " in record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG)
+        frames = []
+        trace = caught.value.__traceback__
+        while trace is not None:
+            frames.append(trace.tb_frame.f_code.co_name)
+            trace = trace.tb_next
+        assert "collect" in frames  # where the author's code failed
+
+    def test_an_error_of_the_author_stays_as_it_is(self):
+        with pytest.raises(ZeroDivisionError), typed_errors("s3://lake/t"):
+            1 / 0  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("result", "parts"),
+    [
+        (
+            pd.DataFrame({"id": [1]}),
+            [
+                "returned a pandas.",
+                "DataFrame, expected a Spark DataFrame (pyspark.sql.DataFrame)",
+                "spark.createDataFrame(frame)",
+            ],
+        ),
+        (pa.table({"id": [1]}), ["returned a pyarrow.lib.Table", "spark.createDataFrame(frame)"]),
+        (None, ["returned None", "Return the DataFrame instead of writing it"]),
+        (3, ["returned a int", "AirflowSkipException"]),
+    ],
+)
+def test_a_function_that_returns_no_dataframe(result, parts):
+    message = not_a_dataframe("load", result, "to write").message
+    assert "the task 'load'" in message
+    for part in parts:
+        assert part in message
+
+
+EVENTS = SimpleNamespace(extra={"version": 1, "dedupe_key": "t/1"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{delta_asset("s3://lake/t"): [EVENTS]}, EVENTS, [delta_asset("s3://lake/t")], ["text"], "text", None, [{"version": 1}]],
+)
+def test_commits_of_what_are_no_events(given):
+    with pytest.raises(DeltaIllegalArgumentException, match=r"Pass triggering_asset_events\[asset\]"):
+        commits_of_events(given)
+
+
+def test_a_connection_that_does_not_exist_is_named_with_its_parameter():
+    with pytest.raises(
+        AirflowNotFoundException, match=r"no connection 'lkae', which delta_conn_id names\. Create one of type delta"
+    ):
+        DeltaHook("lkae").get_log("s3://lake/t")
