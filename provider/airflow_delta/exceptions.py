@@ -519,6 +519,12 @@ class StagedFileException(StagingException):
     error_class = "DELTA_STAGING_FILE"
 
 
+class StageFailedException(DeltaError):
+    """A stage failed on the cluster with an error that is none of Delta's, such as one of Spark."""
+
+    error_class = "DELTA_STAGE_FAILED"
+
+
 class MissingStageException(StagingException):
     """A stage that the commit expects has no result."""
 

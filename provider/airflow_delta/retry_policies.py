@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,20 @@ _REFUSED: tuple[type[BaseException], ...] = (
 )
 _FAIL, _RETRY = "fail", "retry"
 
+_QUERY_CONDITIONS = (
+    "AMBIGUOUS_",
+    "COLUMN_ALREADY_EXISTS",
+    "DATATYPE_MISMATCH",
+    "MISSING_AGGREGATION",
+    "MISSING_GROUP_BY",
+    "PARSE_",
+    "UNRESOLVED_COLUMN",
+    "UNRESOLVED_FIELD",
+    "UNRESOLVED_ROUTINE",
+    "WRONG_NUM_ARGS",
+)
+"""Beginnings of Spark's error conditions of a query that is wrong by itself. A table or path that is missing may yet come."""
+
 _REASONS = {
     "conflict fails": "The same transaction would conflict again. Clear the start task to begin a new one.",
     "conflict": "A conflict: the retry begins a new transaction on the newest version.",
@@ -48,6 +63,7 @@ _REASONS = {
     "unknown": "It is unknown whether the commit was written. The retry checks the log, and commits only if it was not.",
     "audit": "The same staged rows would fail again. Clear the start task to begin a new transaction.",
     "refused": "The operation is not possible on this table; a retry would change nothing.",
+    "query": "Spark does not accept the query as it is written; a retry would change nothing.",
     "storage": "The storage or the connection to it failed.",
 }
 
@@ -59,14 +75,15 @@ class DeltaRetryPolicy(RetryPolicy):
     - a lost race (``MaxCommitRetriesExceededException``): retry;
     - ``CommitStateUnknownException``: retry, the commit recognises itself in the log;
     - a failed audit, schema, predicate, constraint, protocol, a version that has left the log, a bad argument, an invalid staged
-      write, a Spark that lacks the connector or the credentials for the table's store: fail;
+      write, an aborted transaction, a Spark that lacks the connector or the credentials for the table's store: fail;
+    - a query that Spark cannot parse, or that names columns or functions that are not there: fail;
     - storage and network (``OSError``, including ``ConnectionError`` and ``TimeoutError``): retry;
     - any other: Airflow's default.
 
     *Retry* means: while the task has retries left. An error raised from one of these is treated like it.
 
     :param on_conflict: ``fail`` for tasks of a transaction that another task began (a retry would conflict again), ``retry`` for
-        tasks that begin their own transaction.
+        tasks that begin their own transaction; an operation of this provider that has a ``transaction`` fails either way.
     :param delay: pause before a retry, doubled with every try since the task was last cleared. Default: the task's
         ``retry_delay``.
     :param max_delay: maximum pause.
@@ -112,7 +129,7 @@ class DeltaRetryPolicy(RetryPolicy):
             for rule in self.rules:
                 if rule.matches(error):
                     return RetryDecision(action=rule.action, retry_delay=rule.retry_delay, reason=rule.reason)
-            kind = self._kind(error)
+            kind = self._kind(error, in_transaction=getattr((context or {}).get("task"), "transaction", None) is not None)
             if kind is None:
                 continue
             action, reason = kind
@@ -124,9 +141,9 @@ class DeltaRetryPolicy(RetryPolicy):
             )
         return own
 
-    def _kind(self, error: BaseException) -> tuple[RetryAction, str] | None:
+    def _kind(self, error: BaseException, *, in_transaction: bool) -> tuple[RetryAction, str] | None:
         if isinstance(error, exceptions.DeltaConcurrentModificationException):
-            if self.on_conflict == _RETRY:
+            if self.on_conflict == _RETRY and not in_transaction:
                 return RetryAction.RETRY, "conflict"
             return RetryAction.FAIL, "conflict fails"
         if isinstance(error, exceptions.MaxCommitRetriesExceededException):
@@ -137,6 +154,8 @@ class DeltaRetryPolicy(RetryPolicy):
             return RetryAction.FAIL, "audit"
         if isinstance(error, _REFUSED):
             return RetryAction.FAIL, "refused"
+        if _is_wrong_query(error):
+            return RetryAction.FAIL, "query"
         if isinstance(error, OSError):  # includes ConnectionError and TimeoutError
             return RetryAction.RETRY, "storage"
         return None
@@ -170,6 +189,18 @@ class DeltaRetryPolicy(RetryPolicy):
         )
 
 
+def _is_wrong_query(error: BaseException) -> bool:
+    spark: Any = sys.modules.get("pyspark.errors")  # whoever raises one has loaded it
+    if spark is None or not isinstance(error, spark.AnalysisException):
+        return False
+    if isinstance(error, spark.ParseException):
+        return True
+    try:
+        return str(error.getCondition() or "").startswith(_QUERY_CONDITIONS)
+    except Exception:  # it asks the JVM, which may be gone
+        return False
+
+
 def _since_clear(try_number: int, max_tries: int, context: Context | None) -> int:
     """Return the number of a try since the last clear, which keeps the number and adds to the maximum."""
     retries = getattr((context or {}).get("task"), "retries", None)
@@ -187,7 +218,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 FINAL_ERRORS = DeltaRetryPolicy(on_conflict=_FAIL)
-"""Retry policy of start and commit: errors that a retry cannot change fail at once; lost races and store errors are retried."""
+"""Retry policy of start, stages and commit: errors that a retry cannot change fail at once; lost races and store errors are retried."""
 
 REFUSALS = DeltaRetryPolicy(on_conflict=_RETRY, delay=timedelta(seconds=30))
 """Retry policy of operations that may be transactions of their own: after a conflict, a retry begins a new one."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from airflow.sdk import Asset, TaskGroup, XComArg
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import Asset, TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -20,7 +21,8 @@ from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitO
 class DeltaTransactionGroup(TaskGroup):
     """Task group of one transaction; made by :func:`delta_transaction`.
 
-    ``start`` runs before everything in the group, ``commit`` runs last and publishes the stages, ``abort`` is the teardown.
+    ``start`` runs before everything in the group, ``commit`` runs last and publishes the stages, ``abort`` is the teardown. The
+    scheduler alone sets the state of ``watcher``: it fails the run if ``abort`` fails.
     Stages inside get the handle automatically; ``transaction`` is for other tasks that need it.
     """
 
@@ -90,6 +92,10 @@ class DeltaTransactionGroup(TaskGroup):
     def _takes_part(self, task: Any, role: str) -> bool:
         """Return whether a task has a role in this transaction; a task without a handle gets it."""
         if getattr(getattr(task, "operator_class", None) or type(task), "transaction_role", None) != role:
+        # Not the abort itself: Airflow would no longer count the commit, if what comes right after it counts.
+        watcher = EmptyOperator(task_id="watcher").as_teardown(on_failure_fail_dagrun=True)
+        watcher.trigger_rule = TriggerRule.ALL_SUCCESS
+        watcher.set_upstream(self.abort)
             return False
         given = _argument(task, "transaction")
         if given is None and not _maps_over(task, "transaction"):
@@ -141,6 +147,7 @@ def delta_transaction(
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
     outlets: Sequence[Any] | None = None,
+    on_clear: str = "fail",
     stage_kwargs: Mapping[str, Any] | None = None,
     commit_kwargs: Mapping[str, Any] | None = None,
     default_args: Mapping[str, Any] | None = None,
@@ -155,7 +162,9 @@ def delta_transaction(
     :param table: URI, absolute path, or name below the connection's base path. (templated)
     :param on_conflict: ``fail`` (default), or ``restart``: after a conflict with another commit, run everything from the start
         task on again. (templated)
-    :param max_restarts: maximum number of restarts. (templated)
+    :param on_clear: if a task of the transaction is cleared without the start task after an abort: ``fail`` at once (default), or
+        ``restart``: run everything from the start task on again. (templated)
+    :param max_restarts: maximum number of restarts by one task without success in between. (templated)
     :param restart_conn_id: connection to Airflow's REST API, needed for ``restart`` if the Dag has tasks that are not downstream
         of the start task. (templated)
     :param conflict_detection: how closely the commit looks at what others committed since the version that was read: ``delta``,
@@ -196,6 +205,7 @@ def delta_transaction(
         "restart_conn_id": restart_conn_id,
         **({} if conflict_detection is None else {"conflict_detection": conflict_detection}),
     }
+        "on_clear": on_clear,
     return DeltaTransactionGroup(
         group_id=group_id,
         start_kwargs=start_kwargs,

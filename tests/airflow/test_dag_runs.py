@@ -36,6 +36,17 @@ def run(run_dag):
     return run_dag("killed_commit")
 
 
+# The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_what_a_retry_cannot_change_fails_at_once(run_dag, tables):
+    """Rows that do not fit, in the worker's session and in an application, and a query with a typo: one start of Spark each."""
+    deltalake.write_deltalake(f"{tables}/wrong_rows", pa.table({"id": pa.array([1], pa.int64())}))
+    run = run_dag("wrong_rows")
+    for stage in ("here", "typo", "submitted"):
+        assert (run.state_of(f"txn.{stage}"), run.tries_of(f"txn.{stage}")) == ("failed", 1), stage
+    assert (run.state, run.state_of("txn.commit")) == ("failed", "upstream_failed")
+
+
 class TestKilledCommit:
     def test_the_retry_finds_its_own_commit(self, run, tables):
         assert (run.state, run.tries_of("txn.commit")) == ("success", 2)

@@ -39,6 +39,7 @@ KINDS = [
     (exceptions.SparkCredentialsException("m"), FAIL, FAIL),
     (exceptions.ConditionalPutException("m"), FAIL, FAIL),
     (exceptions.CommitCancelledException("m"), DEFAULT, DEFAULT),
+    (exceptions.StageFailedException("m"), DEFAULT, DEFAULT),
     (exceptions.DeltaLogCorruptedException("m"), DEFAULT, DEFAULT),
     (RuntimeError("the job failed"), DEFAULT, DEFAULT),
     (ValueError("a user's own"), DEFAULT, DEFAULT),
@@ -72,6 +73,34 @@ def test_causes_that_go_in_a_circle_end():
     one, two = RuntimeError("one"), RuntimeError("two")
     one.__cause__, two.__cause__ = two, one
     assert FINAL_ERRORS.evaluate(one, 1, 3).action is DEFAULT
+
+
+def test_a_conflict_of_an_operation_in_a_transaction():
+    """It would stage on the same version again."""
+    error = exceptions.MetadataChangedException("m")
+    for transaction, action in ((None, RETRY), ({"transactionId": "t"}, FAIL)):
+        context = {"task": SimpleNamespace(transaction=transaction, retries=3)}
+        assert REFUSALS.evaluate(error, 1, 3, context).action is action
+
+
+QUERIES = [
+    ("SELECT nothing FROM range(1)", FAIL),
+    ("SELECT 1 +", FAIL),
+    ("SELECT no_such_function(1)", FAIL),
+    ("SELECT abs(1, 2)", FAIL),
+    ("SELECT sum(id) + id FROM range(1)", FAIL),
+    ("SELECT * FROM no_such_table", DEFAULT),  # it may yet come
+    ("SELECT * FROM parquet.`/no/such/path`", DEFAULT),
+    ("SELECT raise_error('of the rows')", DEFAULT),
+]
+
+
+@pytest.mark.parametrize(("query", "action"), QUERIES)
+def test_what_spark_says_of_a_query(spark, query, action):
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark's kinds are what is asked for
+        spark.sql(query).collect()
+    for policy in (FINAL_ERRORS, REFUSALS):
+        assert policy.evaluate(raised.value, 1, 3).action is action
 
 
 class TestPause:

@@ -60,11 +60,12 @@ def test_start_stages_checks_commit_abort(dag):
     assert sources(dag.get_task("t.two").partial_kwargs["transaction"]) == {"t.start"}
 
 
-def test_only_abort_is_a_teardown_and_nothing_is_a_setup(dag):
+def test_what_is_a_teardown_and_nothing_is_a_setup(dag):
     # Clearing a stage must not begin a new transaction: that is what Airflow does with setups.
     with delta_transaction("t", table="/lake/t"):
         DeltaStageFilesOperator(task_id="stage")
-    assert [t.task_id for t in dag.tasks if t.is_teardown] == ["t.abort"]
+    assert {t.task_id: t.on_failure_fail_dagrun for t in dag.tasks if t.is_teardown} == {"t.abort": False, "t.watcher": True}
+    assert before(dag, "t.watcher") == {"t.abort"}
     assert [t.task_id for t in dag.tasks if t.is_setup] == []
     assert dag.get_task("t.commit").trigger_rule == "all_success"
 

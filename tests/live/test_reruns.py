@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from live.names import ROWS
 from live.runs import Live, Run
 from live.tables import Table
 
@@ -95,6 +96,68 @@ def test_retries_run_out(live: Live) -> None:
     assert table.version == 1
 
 
+def test_clear_a_stage_after_an_abort(live: Live) -> None:
+    """Its transaction is over: it fails at once, and the commit after it does not run."""
+    table = live.table("clear-stage-aborted")
+    run = live.trigger("load", table=str(table), faults={"stage.begin": "fail"}).wait("failed")
+    assert run.xcom(ABORT)["outcome"] == "deleted"
+    run.clear(STAGE, downstream=True)
+    run.wait_for_task(STAGE, "failed", tries=2)
+    run.wait("failed")
+    assert run.tries_of(STAGE) == 2, "without a retry"
+    assert "TransactionAbortedException" in run.explain()
+    assert (run.state_of(COMMIT), table.version) == ("upstream_failed", -1)
+
+    run.clear(START, downstream=True)
+    run.wait_for_task(COMMIT, "success")
+    run.wait()
+    holds(table, (run, run.tries_of(STAGE)), version=0)
+
+
+def test_clear_a_stage_that_restarts_after_an_abort(live: Live) -> None:
+    """``on_clear="restart"``: start is cleared with everything after it, once, even if two stages ask for it."""
+    table = live.table("clear-stage-restarts")
+    run = live.trigger("cleared", table=str(table), faults={"stage.begin": "fail", "other.begin": "fail"}).wait("failed")
+    old = run.xcom(START)["transactionId"]
+    run.clear(STAGE, "txn.other", downstream=True)
+    run.wait_for_task(COMMIT, "success")
+    run.wait()
+    assert run.xcom(START)["transactionId"] != old
+    (stages,) = table.stages().values()
+    assert (len(stages), table.version) == (2, 0)
+    assert {path.split("/")[1] for path in table.live_files()} == {run.xcom(START)["transactionId"]}
+
+
+# -- states that are set by hand ------------------------------------------------------------------------------------------------
+
+
+def test_mark_a_run_failed(live: Live) -> None:
+    """While a task runs: Airflow skips the commit, and abort deletes the rows. The run ends as it was marked."""
+    table = live.table("marked-failed")
+    run = live.trigger("load", table=str(table), faults={"audit": "hold"})
+    run.reached("audit")
+    run.mark("failed")
+    run.wait("failed")
+    assert (run.state_of(COMMIT), run.state_of(ABORT), table.version) == ("skipped", "failed", -1)
+    assert run.xcom(ABORT)["outcome"] == "deleted"
+    assert f"{ROWS} rows in 1 files of {STAGE} are lost" in run.explain()
+
+    run.clear(START, downstream=True)
+    run.wait_for_task(COMMIT, "success")
+    run.wait()
+    holds(table, (run, 2), version=0)
+
+
+def test_mark_the_commit_success(live: Live) -> None:
+    """Nothing is in the log, so the run fails."""
+    table = live.table("marked-success")
+    run = live.trigger("load", table=str(table), faults={"commit.begin": "hold"})
+    run.reached("commit.begin")
+    run.mark("success", COMMIT)
+    run.wait("failed")
+    assert (run.state_of(COMMIT), run.state_of(ABORT), table.version) == ("success", "failed", -1)
+
+
 # -- heartbeat timeouts -------------------------------------------------------------------------------------------------------
 
 
@@ -164,14 +227,14 @@ def test_clear_a_stage_before_the_commit(live: Live) -> None:
 
 
 def test_clear_a_stage_after_the_commit(live: Live) -> None:
-    """Its new files are not published; a commit that is cleared with it returns the version that it wrote."""
+    """It stages nothing; a commit that is cleared with it returns the version that it wrote."""
     table = live.table("clear-stage-after")
     run = live.trigger("load", table=str(table)).wait()
     run.clear(STAGE)
     run.wait_for_task(STAGE, "success", tries=2)
     run.wait()
     holds(table, (run, 1), version=0)
-    assert run.clear_number == 1
+    assert (run.clear_number, run.xcom(STAGE)["alreadyCommitted"]) == (1, True)
 
     run.clear(STAGE, downstream=True)
     run.wait_for_task(COMMIT, "success", tries=2)

@@ -257,7 +257,7 @@ print("answer " + json.dumps([sorted(bag.dags), bag.import_errors, bag.dags["fli
     (answer,) = [line for line in output.splitlines() if line.startswith("answer ")]
     dags, errors, tasks = json.loads(answer.removeprefix("answer "))
     assert (dags, errors) == (["flights_demo"], {})
-    assert sorted(tasks) == [f"flights.{name}" for name in ("abort", "audit", "commit", "start", "transform")]
+    assert sorted(tasks) == [f"flights.{name}" for name in ("abort", "audit", "commit", "start", "transform", "watcher")]
 
 
 # -- Spark on that Java -------------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_a_manifest_is_what_was_written_or_an_error(damage):
     data = encode_manifest([b'{"add":1}', b'{"add":3}'])
     ref = manifest_ref("m", data, 2)
     assert check_manifest(ref, data, table="t") == [b'{"add":1}', b'{"add":3}']
-    with pytest.raises(ManifestException, match="Clear the stage"):
+    with pytest.raises(ManifestException, match="Clear the start task"):
         check_manifest(ref, damage(data), table="t")
 
 

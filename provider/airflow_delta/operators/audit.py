@@ -11,6 +11,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.choices import Choices, check_choices
+from airflow_delta.operators.ended import check_not_aborted
 from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, stage_identity
 from airflow_delta.operators.origin import open_transaction
@@ -124,6 +125,7 @@ class DeltaAuditOperator(DeltaOperator):
         :raises DeltaIllegalArgumentException: if a check is not valid, or there is none.
         :raises MissingStageException: if no stage has reported.
         :raises StageConflictException: if the commit would refuse the stages.
+        :raises TransactionAbortedException: if the transaction was aborted.
         :raises TransactionAlreadyCommittedException: if another execution committed the key and its policy is ``fail``.
         """
         log, handle = open_transaction(self, context)
@@ -178,6 +180,7 @@ class DeltaAuditOperator(DeltaOperator):
                 handle.table,
             )
             return audit_report(handle, (), already_committed=True)
+        check_not_aborted(self, context, log, handle)
         table = AuditedTable(log, handle, valid_reports(context, flatten_reports(self.staged)))
         self.log.info(
             "Transaction %s: auditing %s rows of %s stages for %s; version %s was read.",

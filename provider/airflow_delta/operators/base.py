@@ -34,6 +34,7 @@ class Part:
 
     template_fields: ClassVar[tuple[str, ...]] = ()
     choices: ClassVar[Choices] = {}
+    default_retry_policy: ClassVar[RetryPolicy | None] = None
     task: Any = field(init=False)
 
     @classmethod
@@ -77,6 +78,9 @@ class DeltaOperator(BaseOperator):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "parts" in vars(cls):
+            if cls.default_retry_policy is None:
+                given = (part.default_retry_policy for part in cls.parts)
+                cls.default_retry_policy = next((policy for policy in given if policy is not None), None)
             cls.__init__ = _with_shared_parameters(cls)  # type: ignore[method-assign]
 
     def __init__(self, **kwargs: Any) -> None:

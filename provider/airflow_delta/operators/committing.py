@@ -18,6 +18,7 @@ from airflow_delta.operators.choices import Choices
 from airflow_delta.operators.detection import check_literal_level, detection_tags, resolved_lines
 from airflow_delta.operators.identity import commit_tags
 from airflow_delta.operators.observing import watched_commit
+from airflow_delta.operators.tested import warn_if_tested
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
 from airflow_delta.staging.choices import CHECKPOINT
 from airflow_delta.transaction.policy.conflict_detection import LEVELS
@@ -107,6 +108,7 @@ class Committer(Part):
         :param named: the table as the Dag names it.
         """
         self._log = log
+        warn_if_tested(self.task, log.uri, "change")
         self._named = named if named is not None and isinstance(named[0], str) and named[0].strip() else None
         self.clock = Stopwatch()
         try:

@@ -63,7 +63,7 @@ def expected_stages(
     :param staged: from :func:`valid_reports`.
     """
     task_ids = {write.task_id for write in staged} | set(_stage_tasks(commit, context))
-    states = _instances(context, task_ids)
+    states = instances(context, task_ids)
     return {key: state for key, state in states.items() if not (commit.allow_skipped and state == "skipped")}
 
 
@@ -76,8 +76,8 @@ def _stage_tasks(commit: DeltaCommitOperator, context: Context) -> Iterable[str]
             yield task.task_id
 
 
-def _instances(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int], str | None]:
-    """Return the state of every task instance that the commit waits for; inside a mapped group, those of its map index."""
+def instances(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int], str | None]:
+    """Return the state of every task instance that a task waits for; inside a mapped group, those of its map index."""
     ti = context["ti"]
     group = context["task"].get_closest_mapped_task_group()
     inside = {task.task_id for task in group.iter_tasks()} if group is not None else set()

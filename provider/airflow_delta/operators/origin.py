@@ -61,7 +61,7 @@ def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, Transac
     """
     handle = parse_handle(operator.transaction, task_id=operator.task_id)
     mismatches: list[str] = []
-    starts = _start_tasks(operator, context)
+    starts = start_tasks(operator, context)
     declared = None
     for start in starts or ():
         declared = _Declared.of(start, context)
@@ -111,14 +111,14 @@ def check_table_of_result(operator: Any, context: Context, table: str) -> None:
     definition = _definition(operator, context)
     if definition is None:
         return
-    given = _argument(definition, "committed", None)
+    given = argument_of(definition, "committed", None)
     sources = _references(given)
     if not sources:
         if isinstance(given, Mapping):
             return
         sources = list(definition.get_flat_relatives(upstream=True))
     tasks = [*sources, *(start for source in sources for start in _starts_of(source) or ())]
-    uris = [uri for task in tasks if _argument(task, "table", None) is not None for uri in _Declared.of(task, context).uris]
+    uris = [uri for task in tasks if argument_of(task, "table", None) is not None for uri in _Declared.of(task, context).uris]
     if table not in uris:
         known = f"the tasks that it comes from commit to {' or '.join(uris[:3])}" if uris else "no task upstream names a table"
         raise HandleMismatchException(
@@ -134,14 +134,14 @@ def _definition(operator: Any, context: Context) -> Any:
     return None if dag is None else dag.task_dict.get(operator.task_id)
 
 
-def _start_tasks(operator: Any, context: Context) -> list[Any] | None:
+def start_tasks(operator: Any, context: Context) -> list[Any] | None:
     """Return the start tasks whose handle a task may have; ``None`` for a literal handle, or without a Dag."""
     definition = _definition(operator, context)
     return None if definition is None else _starts_of(definition)
 
 
 def _starts_of(definition: Any) -> list[Any] | None:
-    given = _argument(definition, "transaction", None)
+    given = argument_of(definition, "transaction", None)
 
     def starts(tasks: Any) -> list[Any]:
         classes = ((task, getattr(task, "operator_class", None) or type(task)) for task in tasks)
@@ -154,7 +154,7 @@ def _starts_of(definition: Any) -> list[Any] | None:
     return starts(references) or starts(definition.get_flat_relatives(upstream=True))
 
 
-def _argument(definition: Any, name: str, default: Any) -> Any:
+def argument_of(definition: Any, name: str, default: Any) -> Any:
     """Return an argument of a task as in the Dag file; one that it is mapped over as :class:`_Each`."""
     if not definition.is_mapped:
         return getattr(definition, name, default)
@@ -194,8 +194,8 @@ class _AsStart:
         return getattr(self._ti, name)
 
 
-def _scope(start: Any, context: Context) -> dict[str, Any]:
-    """Return the template context of a start task, made from that of another task of the run."""
+def scope_of(start: Any, context: Context) -> dict[str, Any]:
+    """Return the template context of a start or commit task, made from that of another task of the run."""
     ti = _AsStart(context["ti"], start)
     scope: dict[str, Any] = {**context, "task": start, "ti": ti, "task_instance": ti}
     mine, running = "task_instance_key_str", context["task"]
@@ -219,10 +219,10 @@ class _Declared:
 
     @classmethod
     def of(cls, start: Any, context: Context) -> _Declared:
-        scope = _scope(start, context)
+        scope = scope_of(start, context)
 
         def values(name: str, default: Any = None) -> tuple[Any, ...]:
-            given = _argument(start, name, default)
+            given = argument_of(start, name, default)
             if not isinstance(given, _Each):
                 return (start.render_template(given, scope),)
             rendered = start.render_template(given.values, scope)

@@ -1,4 +1,4 @@
-"""After a conflict, have Airflow run a transaction's tasks again, from its start task on.
+"""After a conflict or an abort, have Airflow run a transaction's tasks again, from its start task on.
 
 A worker cannot clear tasks itself. There are two ways to have Airflow do it:
 
@@ -6,12 +6,13 @@ A worker cannot clear tasks itself. There are two ways to have Airflow do it:
   with ``reset_dag_run``; any task may ask for that.
 - Otherwise Airflow's REST API clears the start task and everything after it, as the button in the UI does; that needs a user.
 
-Either way the running commit task is cleared too, and Airflow ends it.
+Either way the running task, a commit or one before it, is cleared too, and Airflow ends it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,15 @@ if TYPE_CHECKING:
 
     from airflow_delta.exceptions import DeltaConcurrentModificationException
     from airflow_delta.log import DeltaLog
-    from airflow_delta.operators.transaction import DeltaCommitOperator
     from airflow_delta.staging.contract import TransactionHandle
 
-ON_CONFLICT = ("fail", "restart")
+ON_CONFLICT = ON_CLEAR = ("fail", "restart")
 
 STATE_KEY = "delta_restarts"
-"""Key in the state store of the commit task, which Airflow keeps across tries and clears."""
+"""Key in the state store of the task, which Airflow keeps across tries and clears."""
 
 WAIT_FOR_END = 120.0
-"""Seconds that a cleared commit waits for Airflow to end it, which takes a heartbeat (5 s) and the grace time (5 s)."""
+"""Seconds that a cleared task waits for Airflow to end it, which takes a heartbeat (5 s) and the grace time (5 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +56,27 @@ class RestartScope:
         return self.start_task_id if self.map_index < 0 else [self.start_task_id, self.map_index]
 
 
-def restart_scope(context: Context, commit: DeltaCommitOperator) -> RestartScope:
-    """Return what to clear for a commit: the start task that it depends on, and what depends on that.
+def restart_scope(context: Context, task: Any, setting: str = "on_conflict='restart'") -> RestartScope:
+    """Return what to clear for a task of a transaction: the start task that it depends on, and what depends on that.
 
+    :param setting: what asks for it, for the error.
     :raises DeltaIllegalArgumentException: if there is no such task, or more than one, or it is mapped on its own.
     """
     dag: Any = context["dag"]
-    definition: Any = dag.task_dict[commit.task_id]
+    definition: Any = dag.task_dict[task.task_id]
     given = getattr(definition, "transaction", None)
     if given is None:
         given = getattr(definition, "partial_kwargs", {}).get("transaction")
-    starts = {task.task_id: task for task, _ in XComArg.iter_xcom_references(given)}
+    starts = {source.task_id: source for source, _ in XComArg.iter_xcom_references(given)}
     if len(starts) != 1:
         raise DeltaIllegalArgumentException(
-            f"on_conflict='restart' of {commit.task_id!r} clears the start task that transaction= refers to, but it refers to "
+            f"{setting} of {task.task_id!r} clears the start task that transaction= refers to, but it refers to "
             f"{len(starts)} tasks. Pass the output of one start task, or use delta_transaction."
         )
     ((start_task_id, start),) = starts.items()
     if start.is_mapped:
         raise DeltaIllegalArgumentException(
-            f"on_conflict='restart' of {commit.task_id!r}: the start task {start_task_id!r} is mapped on its own, so its "
+            f"{setting} of {task.task_id!r}: the start task {start_task_id!r} is mapped on its own, so its "
             "instances cannot be cleared one by one. Map a task group that holds the whole transaction."
         )
     ti = context["ti"]
@@ -86,30 +87,40 @@ def restart_scope(context: Context, commit: DeltaCommitOperator) -> RestartScope
 
 
 class Restart:
-    """Restarts a transaction under ``on_conflict="restart"``. Made before the commit, so that mistakes show without a conflict.
+    """Restarts a transaction. Made before the commit, so that mistakes show without a conflict.
 
-    :param max_restarts: restarts of one commit task instance until it has committed or given up.
+    :param task: the running task of the transaction.
+    :param max_restarts: restarts by one task instance until it has done its work or given up.
     :param conn_id: connection to Airflow's REST API; may be ``None`` if the whole run can be cleared.
+    :param setting: what asks for it, for errors.
     :raises DeltaIllegalArgumentException: if this transaction cannot be restarted.
     """
 
-    def __init__(self, context: Context, commit: DeltaCommitOperator, *, max_restarts: int, conn_id: str | None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        task: Any,
+        *,
+        max_restarts: int,
+        conn_id: str | None,
+        setting: str = "on_conflict='restart'",
+    ) -> None:
         if max_restarts < 0:
             raise DeltaIllegalArgumentException(f"max_restarts must be 0 or more, got {max_restarts}.")
         self._context = context
-        self._commit = commit
+        self._task = task
         self._max_restarts = max_restarts
         self._conn_id = conn_id
-        self._scope = restart_scope(context, commit)
+        self._scope = restart_scope(context, task, setting)
         if self._scope.is_whole_run and not conn_id and not _may_be_triggered(context["dag"]):
             raise DeltaIllegalArgumentException(
-                f"on_conflict='restart' of {commit.task_id!r} clears the run as TriggerDagRunOperator does, which the Dag's "
+                f"{setting} of {task.task_id!r} clears the run as TriggerDagRunOperator does, which the Dag's "
                 "allowed_run_types forbid. Add DagRunType.OPERATOR_TRIGGERED to them, or pass restart_conn_id=<connection with "
                 "the URL of the API server and a user who may edit this Dag's task instances>."
             )
         if not self._scope.is_whole_run and not conn_id:
             raise DeltaIllegalArgumentException(
-                f"on_conflict='restart' of {commit.task_id!r} has to clear {self._scope.start_task_id!r} and everything after "
+                f"{setting} of {task.task_id!r} has to clear {self._scope.start_task_id!r} and everything after "
                 "it, but not the other tasks of the Dag: only Airflow's REST API does that. Pass restart_conn_id=<connection "
                 "with the URL of the API server and a user who may edit this Dag's task instances>, or give the transaction a "
                 "Dag of its own."
@@ -120,27 +131,37 @@ class Restart:
 
         :return: whether the log has the transaction after all, because another attempt of this commit was faster.
         """
-        if self._commit.is_cancelled:
-            self._tell("failed", handle, "the task was told to stop, so it is not restarted from here")
-            return False
-        number = self._claim(handle)
+        number = self._next(handle)
         if number is None:
-            self._tell(
-                "exhausted", handle, f"{self._max_restarts} restarts were not enough, it fails. Clear the start task to try again"
-            )
             return False
         cause = f"aborted after a conflict ({type(conflict).__name__}); restart {number} of {self._max_restarts}"
         return self._restart(log, handle, cause)
+
+    def of_aborted(self, handle: TransactionHandle) -> None:
+        """Have the tasks of an aborted transaction run again. Does not return if Airflow ends the task."""
+        if self._is_restarted(handle):  # by another task of the transaction: what it began is not to be cleared again
+            self._task.log.warning("Transaction %s: it was aborted, and is being restarted already.", handle.transaction_id)
+            self._wait_for_end(handle)
+            return
+        number = self._next(handle)
+        if number is None:
+            return
+        self._task.log.warning(
+            "Transaction %s: it was aborted; restart %s of %s clears %s and everything after it.",
+            handle.transaction_id,
+            number,
+            self._max_restarts,
+            self._scope.start_task_id,
+        )
+        self._ask(handle)
 
     def go_on(self, log: DeltaLog, handle: TransactionHandle) -> None:
         """Go on with a restart of this transaction that an earlier attempt counted and did not bring to its end.
 
         Does nothing if there is none, and does not return if Airflow ends the task.
         """
-        store: Any = self._context.get("task_state_store")
-        entry = store.get(STATE_KEY) if store is not None else None
-        if isinstance(entry, dict) and entry.get("transactionId") == handle.transaction_id:
-            self._restart(log, handle, "an earlier attempt met a conflict and ended before Airflow was asked; its restart")
+        if self._number_of(handle) is not None:
+            self._restart(log, handle, "an earlier attempt ended before Airflow was asked to restart it; its restart")
 
     def _restart(self, log: DeltaLog, handle: TransactionHandle, cause: str) -> bool:
         from airflow_delta.commands.publish.abort import abort
@@ -148,32 +169,65 @@ class Restart:
         given_up = abort(log, handle)
         if given_up.outcome == "committed":
             return True
-        self._commit.log.warning(
+        self._task.log.warning(
             "Transaction %s: %s clears %s and everything after it. %s",
             handle.transaction_id,
             cause,
             self._scope.start_task_id,
             given_up.reason,
         )
+        self._ask(handle)
+        return False
+
+    def _ask(self, handle: TransactionHandle) -> None:
         try:
             self._clear()
         except Exception as error:
-            self._commit.log.exception("Could not clear %s", self._scope.start_task_id)
+            self._task.log.exception("Could not clear %s", self._scope.start_task_id)
             self._tell("failed", handle, f"Airflow did not restart it ({error}). Clear the start task")
-            return False
+            return
         TaskMetrics(self._context["ti"]).count("restart", table=handle.table, outcome="requested")
         self._wait_for_end(handle)
-        return False
 
-    def committed(self) -> None:
-        """Reset the count of restarts for later reruns of this run. Never fails, since the commit is in the log."""
+    def _is_restarted(self, handle: TransactionHandle) -> bool:
+        """Return whether the start task is to run, or has run, again since it began this transaction."""
+        ti, scope = self._context["ti"], self._scope
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[scope.start_task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
+        name = scope.start_task_id if scope.map_index < 0 else f"{scope.start_task_id}_{scope.map_index}"
+        if states.get(name) != "success":
+            return True
+        latest = ti.xcom_pull(task_ids=scope.start_task_id, map_indexes=scope.map_index)
+        return isinstance(latest, Mapping) and latest.get("transactionId") != handle.transaction_id
+
+    def _next(self, handle: TransactionHandle) -> int | None:
+        """Count a restart and return its number; ``None`` if there is none to begin."""
+        if self._task.is_cancelled:
+            self._tell("failed", handle, "the task was told to stop, so it is not restarted from here")
+            return None
+        number = self._claim(handle)
+        if number is None:
+            self._tell(
+                "exhausted", handle, f"{self._max_restarts} restarts were not enough, it fails. Clear the start task to try again"
+            )
+        return number
+
+    def succeeded(self) -> None:
+        """Reset the count of restarts, for later reruns of this run. Never fails: what the task was to do is done."""
         store = self._context.get("task_state_store")
         try:
             # Even if there were none, after a rerun: the number of tries says nothing about restarts then.
             if store is not None and (isinstance(store.get(STATE_KEY), dict) or int(self._context["ti"].try_number) > 1):
                 store.set(STATE_KEY, {"restarts": 0})
         except Exception:
-            self._commit.log.warning("Could not reset the count of restarts", exc_info=True)
+            self._task.log.warning("Could not reset the count of restarts", exc_info=True)
+
+    def _number_of(self, handle: TransactionHandle) -> int | None:
+        """Return the number of a restart of this transaction that was counted already; ``None`` if there is none."""
+        store: Any = self._context.get("task_state_store")
+        entry = store.get(STATE_KEY) if store is not None else None
+        if not isinstance(entry, dict) or entry.get("transactionId") != handle.transaction_id:
+            return None
+        return int(entry["restarts"])
 
     def _claim(self, handle: TransactionHandle) -> int | None:
         """Count a restart and return its number; ``None`` if none is left.
@@ -181,12 +235,14 @@ class Restart:
         The count is in the task's state store, which refuses writes of an attempt that Airflow has given up: of two live
         attempts, one restarts. If a clear drops the store, the number of tries is the bound.
         """
+        if (counted := self._number_of(handle)) is not None:
+            return counted
         store: Any = self._context.get("task_state_store")
         entry = store.get(STATE_KEY) if store is not None else None
         done = entry.get("restarts") if isinstance(entry, dict) else None
         if not isinstance(done, int):
             tries = int(self._context["ti"].try_number)
-            done = self._max_restarts if tries > (self._max_restarts + 1) * (int(self._commit.retries or 0) + 1) else 0
+            done = self._max_restarts if tries > (self._max_restarts + 1) * (int(self._task.retries or 0) + 1) else 0
         left = done < self._max_restarts
         if store is not None:
             # If none is left: clearing the start task by hand allows all of them again.
@@ -215,7 +271,7 @@ class Restart:
 
     def _tell(self, outcome: str, handle: TransactionHandle, text: str) -> None:
         TaskMetrics(self._context["ti"]).count("restart", table=handle.table, outcome=outcome)
-        self._commit.log.error("Transaction %s: %s.", handle.transaction_id, text)
+        self._task.log.error("Transaction %s: %s.", handle.transaction_id, text)
 
 
 def _may_be_triggered(dag: Any) -> bool:

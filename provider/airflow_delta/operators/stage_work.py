@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import Part
+from airflow_delta.operators.ended import find_end
 from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, stage_identity
 from airflow_delta.operators.origin import open_transaction
+from airflow_delta.retry_policies import FINAL_ERRORS
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, RetryPolicy
 
     from airflow_delta.commands.stage.stage_view import StageView
     from airflow_delta.log import DeltaLog
-    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+    from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.staging.report import StageRequest
 
 STAGE_COLOR = "#e0f2f7"
@@ -34,6 +36,7 @@ class StageWork(Part):
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ("transaction", "after", "delta_conn_id")
+    default_retry_policy: ClassVar[RetryPolicy | None] = FINAL_ERRORS
 
     transaction: Any = None
     after: Any = ()
@@ -42,13 +45,17 @@ class StageWork(Part):
     log: DeltaLog = field(init=False)
     handle: TransactionHandle = field(init=False)
     context: Context = field(init=False)
+    _end: CommitResult | None = field(init=False, default=None)
 
     def open(self, context: Context) -> None:
-        """Find the transaction that the task got as XCom.
+        """Find the transaction that the task got as XCom, and whether it goes on.
 
         :raises HandleMismatchException: if it is not the one in the Dag file.
+        :raises TransactionAbortedException: if it was aborted.
         """
         self.open_own(context, *open_transaction(self.task, context))
+        if self.handle.committed is None:
+            self._end = find_end(self.task, context, self.log, self.handle)
 
     def open_own(self, context: Context, log: DeltaLog, handle: TransactionHandle) -> None:
         """Work for a transaction that the task itself has begun."""
@@ -73,25 +80,36 @@ class StageWork(Part):
         return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)  # the plan refuses them
 
     def report_if_committed(self, mode: str) -> dict[str, Any] | None:
-        """Return the report of a stage that has nothing to do because an earlier run committed its transaction key.
+        """Return the report of a stage that has nothing to do because its transaction, or its key, is committed.
 
         :raises HandleMismatchException: if the handle says so but the log does not.
         """
-        if self.handle.committed is None:
+        if self.handle.committed is None and self._end is None:
             return None
         from airflow_delta.commands.outcome.find_commit import committed_earlier
         from airflow_delta.commands.stage.stage_view import open_stage, skipped
 
-        committed = committed_earlier(self.log, self.handle)
+        committed = committed_earlier(self.log, self.handle) if self._end is None else self._end
         handle = replace(self.handle, committed=committed)
-        self.task.log.info(
-            "Transaction %s: its key %s is already in version %s of %s: nothing is staged (rerun_policy=%s).",
-            handle.transaction_id,
-            handle.app_id,
-            committed.version,
-            handle.table,
-            handle.rerun_policy,
-        )
+        if self._end is None:
+            self.task.log.info(
+                "Transaction %s: its key %s is already in version %s of %s: nothing is staged (rerun_policy=%s).",
+                handle.transaction_id,
+                handle.app_id,
+                committed.version,
+                handle.table,
+                handle.rerun_policy,
+            )
+        else:
+            self.task.log.warning(
+                "Transaction %s is already committed, as version %s of %s: rows of this stage would not be published, so nothing "
+                "is staged. To publish this run again, clear the start task with everything downstream; its rerun_policy (%s) "
+                "decides what happens then: 'replace' publishes the new rows instead of the old ones.",
+                handle.transaction_id,
+                committed.version,
+                handle.table,
+                handle.rerun_policy,
+            )
         return skipped(open_stage(self.log, handle, **self._identity), mode=mode).to_dict()
 
     def tell_plan(self, request: StageRequest) -> None:

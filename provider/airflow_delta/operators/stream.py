@@ -19,6 +19,8 @@ from airflow_delta.operators.identity import column_names, commit_tags, whole_nu
 from airflow_delta.operators.kill import within
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
 from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.operators.tested import warn_if_tested
+from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.staging.choices import ISOLATION_LEVELS, STREAM_MODES
 from airflow_delta.staging.options import check_writer_options
 from airflow_delta.transaction.policy.conflict_detection import LEVELS
@@ -69,6 +71,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         "isolation_level": ISOLATION_LEVELS,
         "conflict_detection": LEVELS,
     }
+    default_retry_policy = REFUSALS
     template_fields: Sequence[str] = (
         "table",
         "checkpoint_location",
@@ -149,6 +152,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         since = log.update().version + 1
         session = self.hold(TaskSession)
         sink = self._sink(hook, session.spark_table_uri, context)
+        warn_if_tested(self, log.uri, "change")
         with session.session(log) as spark:
             result = call_injected(self.python_callable, self.op_args, self.op_kwargs, {"spark": spark})
             found = self._run(self._streaming(result), sink)

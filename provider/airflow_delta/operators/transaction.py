@@ -8,14 +8,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, RetryPolicy
+from airflow.sdk.bases.xcom import BaseXCom
 
-from airflow_delta.exceptions import DeltaConcurrentModificationException, DeltaIllegalArgumentException
+from airflow_delta.exceptions import (
+    DeltaConcurrentModificationException,
+    DeltaIllegalArgumentException,
+    StagingException,
+)
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import TaskMetrics
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.choices import Choices, check_choices
 from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.ended import is_aborted
 from airflow_delta.operators.expected_stages import expected_stages, valid_reports
 from airflow_delta.operators.identity import (
     column_names,
@@ -28,8 +34,10 @@ from airflow_delta.operators.identity import (
 from airflow_delta.operators.lineage import table_of_handle
 from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.origin import new_transaction_id, open_transaction
-from airflow_delta.operators.restart import ON_CONFLICT, Restart
+from airflow_delta.operators.restart import ON_CLEAR, ON_CONFLICT, Restart
 from airflow_delta.operators.run_age import possible_since
+from airflow_delta.operators.tested import warn_if_tested
+from airflow_delta.operators.unpublished import unpublished
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.choices import ISOLATION_LEVELS, RERUN_POLICIES
 from airflow_delta.staging.paths import new_attempt
@@ -172,7 +180,9 @@ class DeltaCommitOperator(DeltaOperator):
     :param allow_skipped: publish without stages that were skipped (needs a trigger rule that lets the commit run then).
     :param on_conflict: after a logical conflict ``fail`` (default), or ``restart``: abort the transaction and clear the start
         task and everything after it, so that they run again on the newest version. (templated)
-    :param max_restarts: maximum number of restarts. (templated)
+    :param on_clear: if a task of the transaction runs after an abort, because it was cleared without the start task: ``fail``
+        (default), or ``restart``: clear the start task and everything after it, as ``on_conflict`` does. (templated)
+    :param max_restarts: maximum number of restarts by one task without success in between. (templated)
     :param restart_conn_id: connection to Airflow's REST API for ``restart``: the URL of the API server as host, login and
         password of a user who may edit this Dag's task instances. Not needed if every task of the Dag is the start task or
         downstream of it: the whole run is cleared then. (templated)
@@ -182,13 +192,15 @@ class DeltaCommitOperator(DeltaOperator):
     The other parameters are those of :class:`~airflow_delta.operators.committing.Committer`.
     """
 
-    choices: ClassVar[Choices] = {"on_conflict": ON_CONFLICT}
+    transaction_role: ClassVar[str] = "commit"
+    choices: ClassVar[Choices] = {"on_conflict": ON_CONFLICT, "on_clear": ON_CLEAR}
     changes_table: ClassVar[bool] = True
     parts: ClassVar[Parts] = (Committer,)
     template_fields: Sequence[str] = (
         "transaction",
         "staged",
         "on_conflict",
+        "on_clear",
         "max_restarts",
         "restart_conn_id",
         "delta_conn_id",
@@ -206,6 +218,7 @@ class DeltaCommitOperator(DeltaOperator):
         staged: Any,
         allow_skipped: bool = False,
         on_conflict: str = "fail",
+        on_clear: str = "fail",
         max_restarts: int | str = 3,
         restart_conn_id: str | None = None,
         delta_conn_id: str | None = None,
@@ -217,6 +230,7 @@ class DeltaCommitOperator(DeltaOperator):
         self.staged = staged
         self.allow_skipped = allow_skipped
         self.on_conflict = on_conflict
+        self.on_clear = on_clear
         self.max_restarts = max_restarts
         self.restart_conn_id = restart_conn_id
         self.delta_conn_id = delta_conn_id
@@ -229,8 +243,10 @@ class DeltaCommitOperator(DeltaOperator):
         :raises HandleMismatchException: if the transaction is not the one in the Dag file.
         :raises MissingStageException: if an instance of a stage did not report.
         :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
+        :raises TransactionAbortedException: if the transaction was aborted and no restart is left.
         :raises CommitStateUnknownException: if the store did not say whether the entry was written; a retry settles it.
-        :raises DeltaIllegalArgumentException: if this transaction cannot be restarted, or ``on_conflict`` is not valid.
+        :raises DeltaIllegalArgumentException: if this transaction cannot be restarted, or ``on_conflict`` or ``on_clear`` is not
+            valid.
         """
         restart = self._restart(context)
         committer = self.hold(Committer)
@@ -255,11 +271,15 @@ class DeltaCommitOperator(DeltaOperator):
         try:
             result = self._publish(committer, context, log, handle, staged, expected)
         except DeltaConcurrentModificationException as conflict:
-            if restart is None or not restart.after(conflict, log, handle):
+            if restart is None or self.on_conflict != "restart" or not restart.after(conflict, log, handle):
                 raise
             result = self._publish(committer, context, log, handle, staged, expected)
+        except StagingException:
+            if restart is not None and self.on_clear == "restart" and is_aborted(log, handle):
+                restart.of_aborted(handle)
+            raise
         if restart is not None:
-            restart.committed()
+            restart.succeeded()
         return committer.finish(context, result, staged)
 
     def _publish(
@@ -284,14 +304,22 @@ class DeltaCommitOperator(DeltaOperator):
             )
 
     def _restart(self, context: Context) -> Restart | None:
-        if self.on_conflict not in ON_CONFLICT:
-            raise DeltaIllegalArgumentException(
-                f"on_conflict of {self.task_id!r} must be one of {', '.join(ON_CONFLICT)}, got {self.on_conflict!r}."
-            )
-        if self.on_conflict != "restart":
+        asked = [
+            f"{name}='restart'"
+            for name, value, values in (("on_conflict", self.on_conflict, ON_CONFLICT), ("on_clear", self.on_clear, ON_CLEAR))
+            if self._checked(name, value, values) == "restart"
+        ]
+        if not asked:
             return None
         limit = whole_number("max_restarts", self.max_restarts)
-        return Restart(context, self, max_restarts=3 if limit is None else limit, conn_id=self.restart_conn_id)
+        return Restart(
+            context, self, max_restarts=3 if limit is None else limit, conn_id=self.restart_conn_id, setting=" and ".join(asked)
+        )
+
+    def _checked(self, name: str, value: str, values: Sequence[str]) -> str:
+        if value not in values:
+            raise DeltaIllegalArgumentException(f"{name} of {self.task_id!r} must be one of {', '.join(values)}, got {value!r}.")
+        return value
 
     def table_to_write(self) -> str | None:
         """Return the table of the handle."""
@@ -301,7 +329,10 @@ class DeltaCommitOperator(DeltaOperator):
 class DeltaAbortOperator(BaseOperator):
     """Abort a transaction that was not committed, and delete what it staged if no live commit can still publish it.
 
-    Meant as the teardown of the transaction: does nothing after a commit, or if the start task never ran.
+    Meant as the teardown of the transaction: does nothing after a commit, or if the start task never ran. Fails if nothing was
+    published and the run would end as success nevertheless: it was marked as failed while tasks ran, or the commit was marked as
+    success. Airflow counts that only through a teardown with ``on_failure_fail_dagrun`` after this task, such as the ``watcher``
+    of ``delta_transaction``.
 
     :param transaction: the handle: output of the start task. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
@@ -312,8 +343,16 @@ class DeltaAbortOperator(BaseOperator):
     template_fields: Sequence[str] = ("transaction", "delta_conn_id", "table")
     ui_color = "#f8cecc"
 
-    def __init__(self, *, transaction: Any, delta_conn_id: str | None = None, table: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        transaction: Any,
+        delta_conn_id: str | None = None,
+        table: str | None = None,
+        retry_policy: RetryPolicy | None = FINAL_ERRORS,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retry_policy=retry_policy, **kwargs)
         self.transaction = transaction
         self.delta_conn_id = delta_conn_id
         self.table = table
@@ -322,6 +361,7 @@ class DeltaAbortOperator(BaseOperator):
         """Return what was done; ``None`` if there is no transaction.
 
         :raises HandleMismatchException: if the transaction is not the one in the Dag file. Nothing is deleted.
+        :raises TransactionAbortedException: if no failed task would tell that nothing was published.
         """
         from airflow_delta.commands.publish.abort import abort
 
@@ -329,7 +369,15 @@ class DeltaAbortOperator(BaseOperator):
             self.log.info("The start task returned no transaction: nothing to abort.")
             return None
         log, handle = open_transaction(self, context)
+        warn_if_tested(self, handle.table, f"abort transaction {handle.transaction_id} of")
         result = abort(log, handle)
         self.log.info("Transaction %s: abort: %s. %s", handle.transaction_id, result.outcome, result.reason)
         TaskMetrics(context["ti"]).aborted(result)
-        return result.to_dict()
+        value = result.to_dict()
+        if result.outcome != "committed" and (lost := unpublished(self, context, handle)) is not None:
+            self.log.warning("Transaction %s: nothing of it is published: %s; %s.", handle.transaction_id, lost.why, lost.rows)
+            if lost.is_hidden:
+                if self.do_xcom_push:
+                    context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=value)
+                raise lost.error(handle)
+        return value

@@ -25,5 +25,8 @@ def file_of(known: dict[str, ScanFile], metadata_path: str) -> ScanFile:
     """
     file = known.get(normal_form_of_metadata(metadata_path))
     if file is None:
-        raise StagingException(f"A row was read from {metadata_path}, which is not in the scan plan. Clear the stage.")
+        raise StagingException(
+            f"A row was read from {metadata_path}, which is not in the scan plan. Clear the start task with "
+            "everything downstream."
+        )
     return file

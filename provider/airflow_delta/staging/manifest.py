@@ -37,7 +37,7 @@ def check_manifest(
     :raises ManifestException: if it is missing, truncated or altered.
     """
     where = f"The {what} {ref.path} of staged files for table {table}"
-    way_out = "Nothing was committed. Clear the stage that wrote it, so that it stages again."
+    way_out = "Nothing was committed. Clear the start task with everything downstream."
     if data is None:
         raise ManifestException(f"{where} is missing. {way_out}", table=table)
     if len(data) != ref.size:

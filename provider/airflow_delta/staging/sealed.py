@@ -29,7 +29,9 @@ def unsealed(text: str, what: str) -> Any:
     """
     text = text.rstrip("\n")
     if text.startswith(_HEAD) and text[len(_HEAD) : _AFTER] != _digest(text[_AFTER + len(_END) :]):
-        raise StagingException(f"{what} is damaged: its checksum does not match. Clear the stage, so that it runs again.")
+        raise StagingException(
+            f"{what} is damaged: its checksum does not match. Clear the start task with everything downstream."
+        )
     return json.loads(text)
 
 

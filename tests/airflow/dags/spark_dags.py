@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from airflow.sdk import dag, task
 
 from airflow_delta import delta_transaction
+from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 
 ROOT = os.environ["DELTA_EXAMPLES"]
 
@@ -61,6 +63,34 @@ def no_dataframe():
         count()
 
 
+@dag(
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    default_args={"retries": 2, "retry_delay": timedelta(0)},
+)
+def wrong_rows():
+    """Stages whose rows do not fit the table, in the worker's session and on the cluster, and one with a typo."""
+    with delta_transaction("txn", table=f"{ROOT}/wrong_rows"):
+
+        @task.delta_stage
+        def here(spark):
+            return spark.sql("SELECT 'many' AS id")
+
+        @task.delta_stage
+        def typo(spark):
+            return spark.sql("SELECT idd FROM range(3)")
+
+        here()
+        typo()
+        DeltaStageSparkSubmitOperator(
+            task_id="submitted",
+            application=str(Path(__file__).parents[1] / "jobs" / "wrong_rows.py"),
+            conf={"spark.ui.enabled": "false"},
+        )
+
+
 flights()
+wrong_rows()
 read_and_write()
 no_dataframe()

@@ -159,7 +159,8 @@ def _check_spelling(handle: TransactionHandle, known: StructType, write: StagedW
         if other is not None and other != dotted(path):
             raise StageConflictException(
                 f"Stage {write.stage} has written column {dotted(path)} of table {handle.table}, which the table or another "
-                f"stage spells {other}: not every reader would find it. Use the same spelling and clear the stage.",
+                f"stage spells {other}: not every reader would find it. Use the same spelling and "
+                "clear the start task with everything downstream.",
                 table=handle.table,
                 version=handle.read_version,
             )
@@ -175,7 +176,8 @@ def _check_decimals(handle: TransactionHandle, known: StructType, write: StagedW
     for column, given, wanted in _other_decimals(known, staged):
         raise StageConflictException(
             f"Stage {write.stage} has written column {column} of table {handle.table} as {given}, which the table or another "
-            f"stage has as {wanted}: not every reader could read it. Cast it to the same type and clear the stage.",
+            f"stage has as {wanted}: not every reader could read it. Cast it to the same type and "
+            "clear the start task with everything downstream.",
             table=handle.table,
             version=handle.read_version,
         )

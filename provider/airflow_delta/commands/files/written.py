@@ -42,7 +42,8 @@ def _said(log: DeltaLog, request: StageRequest, report: StageReport, directory: 
     if said is None or not isinstance(said.get(NUM_ROWS), int):
         raise StagingException(
             f"The report of stage {request.stage} does not say how many rows Spark wrote to {directory}: it comes from another "
-            "version of airflow-provider-delta. Use one version for worker and cluster, and clear the stage.",
+            "version of airflow-provider-delta. Use one version for worker and cluster, and "
+            "clear the start task with everything downstream.",
             table=log.uri,
             version=request.read_version,
         )

@@ -126,7 +126,8 @@ def _removes(stage: StageView, request: StageRequest, arguments: OptimizeArgumen
     handle = stage.handle
     if lost := [path for path in wanted if path not in removes]:
         raise StagedFileException(
-            f"{lost[0]} is not in table {handle.table} version {handle.read_version}, which the stage read. Clear the stage.",
+            f"{lost[0]} is not in table {handle.table} version {handle.read_version}, which the stage read. "
+            "Clear the start task with everything downstream.",
             table=handle.table,
             version=handle.read_version,
         )

@@ -81,7 +81,7 @@ def fence_off(store: LogStore, transaction_id: str, *, dead_before: int | None =
     store.put(abort_marker, data)
     found = _Found(store, transaction_id, dead_before)
     while not creates(store, path := found.path, data):
-        there = _read(store, path)
+        there = read_marker(store, path)
         if there is not None and "abortedAt" in there:
             break
         status = store.head(path)
@@ -123,7 +123,7 @@ class _Found:
         self._number += 1
 
     def _note(self, path: str, modification_time: int | None, content: dict[str, Any] | None = None) -> None:
-        content = content if content is not None else _read(self._store, path)
+        content = content if content is not None else read_marker(self._store, path)
         if content is not None and "committedAt" in content:
             self.committed = content
         elif content is None or not ("failedAt" in content or "abortedAt" in content):
@@ -139,7 +139,7 @@ class _Found:
             if number != status.name and not (number.isdecimal() and int(number) <= self._number):
                 self._note(status.path, status.modification_time)
         # Last: an attempt of an earlier release puts this one before removing its own.
-        named = _read(self._store, f"{self._directory}/{COMMITTED_MARKER}")
+        named = read_marker(self._store, f"{self._directory}/{COMMITTED_MARKER}")
         content = self.committed if self.committed is not None else named  # a damaged one says that there was a commit, too
         version = None if content is None else content.get("version")
         return Markers(content is not None, version if isinstance(version, int) else None, tuple(self._alive))
@@ -182,7 +182,7 @@ class Fence:
         marker = _claim(self._log, self._handle, started)
         self._markers[marker] = started
         if is_aborted(self._log.store, self._handle.transaction_id):  # by an earlier release, which takes no number
-            raise _aborted(self._handle)
+            raise aborted_error(self._handle)
 
     def end(self, **how: int) -> None:
         """Add to what the markers say."""
@@ -264,7 +264,7 @@ def _claim(log: DeltaLog, handle: TransactionHandle, content: dict[str, Any]) ->
     pauses = iter(_UNREADABLE_PAUSES)
     number = 0
     while not creates(log.store, path := f"{directory}/{COMMIT_MARKER_PREFIX}{number}", data):
-        found = _read(log.store, path)
+        found = read_marker(log.store, path)
         if found == content:  # ours: the put was repeated
             break
         if found is None:
@@ -278,23 +278,24 @@ def _claim(log: DeltaLog, handle: TransactionHandle, content: dict[str, Any]) ->
                 )
             time.sleep(pause)
         elif "abortedAt" in found:
-            raise _aborted(handle)
+            raise aborted_error(handle)
         else:
             number += 1
     return path
 
 
-def _aborted(handle: TransactionHandle) -> TransactionAbortedException:
+def aborted_error(handle: TransactionHandle) -> TransactionAbortedException:
+    """Return the error of a task that works for an aborted transaction."""
     return TransactionAbortedException(
         f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) was "
-        "aborted, or abandoned for so long that VACUUM gave it up; its staged files may be gone. "
-        "Clear the start task to begin a new one.",
+        "aborted, or abandoned for so long that VACUUM gave it up; its staged files may be gone. Clear the start task with "
+        "everything downstream to begin a new one.",
         table=handle.table,
         version=handle.read_version,
     )
 
 
-def _read(store: LogStore, path: str) -> dict[str, Any] | None:
+def read_marker(store: LogStore, path: str) -> dict[str, Any] | None:
     """Return what a marker says: nothing if it is damaged or of another transaction, ``None`` if there is none."""
     try:
         value = json.loads(store.read(path))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.definition.altered_table import is_alter
 from airflow_delta.commands.outcome.commit_result import result_without_commit
-from airflow_delta.commands.outcome.evidence import is_referenced
-from airflow_delta.commands.outcome.find_commit import commit_of_transaction, committed_earlier, find_commit
-from airflow_delta.commands.outcome.markers import delete_quietly, fence, mark_committed, read_markers
+from airflow_delta.commands.outcome.ended import own_commit
+from airflow_delta.commands.outcome.find_commit import committed_earlier, find_commit
+from airflow_delta.commands.outcome.markers import delete_quietly, fence, mark_committed
 from airflow_delta.commands.publish.commit import CommitOptions, commit_stages
 from airflow_delta.commands.stage.load import Expected, check_files, check_reported, parse_staged
 from airflow_delta.commands.stage.stage_conflicts import check_stages
@@ -104,10 +103,10 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
     snapshot = log.update()
     last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
     if last is None:
-        return _own_commit(log, handle) if _may_have_expired(snapshot, handle) else None
+        return own_commit(log, handle) if _may_have_expired(snapshot, handle) else None
     if last < handle.txn_version:
         return None
-    own = _own_commit(log, handle)
+    own = own_commit(log, handle)
     if own is not None or handle.rerun_policy in ("append", "replace"):
         return own
     other = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
@@ -119,19 +118,6 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
             version=other.version,
         )
     return other
-
-
-def _own_commit(log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:
-    """Return the result of this execution: from its commit or, if that has left the log, from its marker or its files."""
-    since = max(handle.read_version + 1, 0)
-    own = find_commit(log, app_id=handle.app_id, transaction_id=handle.transaction_id, since=since)
-    if own is not None or commit_of_transaction(log, handle.transaction_id, since=since).complete:
-        return own
-    markers = read_markers(log.store, handle.transaction_id)
-    if not markers.committed and not is_referenced(log.snapshot, handle.transaction_id):
-        return None
-    result = result_without_commit(log, handle)
-    return result if markers.version is None else replace(result, version=markers.version)
 
 
 def _may_have_expired(snapshot: Snapshot, handle: TransactionHandle) -> bool:

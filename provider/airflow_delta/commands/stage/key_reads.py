@@ -37,7 +37,7 @@ def key_reads(
     if problem is not None:
         raise StagingException(
             f"The report of stage {request.stage} on table {request.table} has key values that the stage cannot have looked for: "
-            f"{problem}. Nothing is committed. Clear the stage.",
+            f"{problem}. Nothing is committed. Clear the start task with everything downstream.",
             table=request.table,
             version=request.read_version,
         )

@@ -68,7 +68,7 @@ def parse_staged(handle: TransactionHandle, staged: Sequence[StagedWrite | Mappi
             raise ForeignTransactionException(
                 f"Stage {write.stage} staged for transaction {write.transaction_id}, this is transaction "
                 f"{handle.transaction_id} on table {handle.table} (read version {handle.read_version}): start ran again after "
-                "the stage. Clear the stage.",
+                "the stage. Clear the start task with everything downstream.",
                 table=handle.table,
                 version=handle.read_version,
             )
@@ -101,7 +101,8 @@ def check_reported(handle: TransactionHandle, writes: Sequence[StagedWrite], exp
     listed = f": {', '.join(missing[:_LISTED])}{', ...' if len(missing) > _LISTED else ''}" if missing else ""
     raise MissingStageException(
         f"{which} reported to transaction {handle.transaction_id} on table {handle.table}{listed}. Nothing is committed. "
-        "Clear the missing stages, and the commit with them.",
+        "See why they did not, then clear the start task with everything downstream: once the abort task has run, this "
+        "transaction cannot be continued.",
         table=handle.table,
         version=handle.read_version,
     )
@@ -115,6 +116,8 @@ def load_actions(log: DeltaLog, handle: TransactionHandle, writes: Sequence[Stag
     """
     loaded = []
     for write in writes:
+        if write.already_committed:
+            raise not_staged(handle, write, "it says that the transaction is committed, but the log does not hold it")
         stage = StageActions(write)
         for line in _lines(log, handle, write):
             if sum(action is not None for action in (line.add, line.remove, line.cdc)) != 1:
@@ -183,7 +186,7 @@ def _own_file(
     if ref.path != own:
         raise ManifestException(
             f"The {what} {ref.path} of stage {write.stage} of table {log.uri} is not that of its attempt "
-            f"({own}). Nothing is committed. Clear the stage.",
+            f"({own}). Nothing is committed. Clear the start task with everything downstream.",
             table=log.uri,
         )
     try:
@@ -243,7 +246,7 @@ def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[Sta
                     state = "is a symbolic link"
                 raise StagedFileException(
                     f"The staged file {path} of table {handle.table} {state} (stage {write.stage}, attempt "
-                    f"{write.attempt}). Nothing is committed. Clear the stage.",
+                    f"{write.attempt}). Nothing is committed. Clear the start task with everything downstream.",
                     table=handle.table,
                     version=handle.read_version,
                 )

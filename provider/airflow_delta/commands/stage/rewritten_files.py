@@ -23,7 +23,7 @@ def rewritten_files(stage: StageView, request: StageRequest, report: StageReport
     if lost is not None:
         raise StagingException(
             f"Stage {request.stage} reports the rewritten file {lost}, which is not among the files of table {stage.log.uri} "
-            f"version {stage.handle.read_version} that it was planned on. Clear the stage.",
+            f"version {stage.handle.read_version} that it was planned on. Clear the start task with everything downstream.",
             table=stage.log.uri,
             version=stage.handle.read_version,
         )

@@ -108,7 +108,7 @@ class StageView(TransactionView):
             if getattr(report, name) != expected:
                 raise StagingException(
                     f"The report of stage {request.stage} is of another execution: {name} is {getattr(report, name)!r}, expected "
-                    f"{expected!r}. Clear the stage.",
+                    f"{expected!r}. Clear the start task with everything downstream.",
                     table=self.handle.table,
                     version=self.handle.read_version,
                 )

@@ -66,7 +66,7 @@ def not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> Stag
     """Return the error of a staged write that no stage would leave."""
     return StagingException(
         f"The staged write of {write.stage} (attempt {write.attempt}) for table {handle.table} is broken: {what}. Nothing is "
-        "committed. Clear the stage.",
+        "committed. Clear the start task with everything downstream.",
         table=handle.table,
         version=handle.read_version,
     )

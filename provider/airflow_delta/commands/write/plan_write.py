@@ -21,7 +21,7 @@ from airflow_delta.commands.write.write_options import (
     optimized_file_size,
     replacement,
 )
-from airflow_delta.exceptions import DeltaError, StagingException
+from airflow_delta.exceptions import DeltaError, StageFailedException, StagingException
 from airflow_delta.staging.contract import ScanPlan, TransactionHandle
 from airflow_delta.staging.drift import ENFORCE
 from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME
@@ -207,7 +207,7 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
         ) from error
     if report.error_class is not None:
         kind = getattr(exceptions, report.error_class, None)
-        typed = kind if isinstance(kind, type) and issubclass(kind, DeltaError) else StagingException
+        typed = kind if isinstance(kind, type) and issubclass(kind, DeltaError) else StageFailedException
         more = {"differences": report.differences} if issubclass(typed, exceptions.SchemaDriftException) else {}
         raise typed(
             f"Stage {request.stage} failed on the cluster: {report.error_message or report.error_class}",
@@ -222,7 +222,7 @@ def reported_error(log: DeltaLog, request: StageRequest) -> DeltaError | None:
     """Return the error that a stage left on storage; it says more than that the application failed."""
     try:
         read_report(log, request)
-    except StagingException:
+    except (StagingException, StageFailedException):
         return None
     except DeltaError as reported:
         return reported

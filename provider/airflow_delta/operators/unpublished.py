@@ -1,0 +1,94 @@
+"""What becomes of rows that a transaction staged and nobody publishes: what abort says of them, and whether the run shows it.
+
+Airflow skips the commit of a run that is marked as failed, and believes whoever marks the commit as success. Then no failed task
+decides the run's state, which would be success.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import TransactionAbortedException
+from airflow_delta.operators.expected_stages import instances, valid_reports
+from airflow_delta.operators.identity import flatten_reports
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.staging.contract import TransactionHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """Why rows of a transaction are not published, though its commit has not failed.
+
+    :param why: what became of the commit.
+    :param is_hidden: a task has failed, or the commit counts as success, and the run's state does not show it.
+    :param rows: the staged rows, as far as the stages have reported them.
+    """
+
+    why: str
+    is_hidden: bool
+    rows: str
+
+    def error(self, handle: TransactionHandle) -> TransactionAbortedException:
+        """Return the error of an abort that lets the run fail."""
+        return TransactionAbortedException(
+            f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) was aborted, and "
+            f"nothing of it is published: {self.why}; {self.rows}. This task fails so that the run does not end as success. "
+            "Clear the start task with everything downstream to publish the run.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+
+
+def unpublished(abort: Any, context: Context, handle: TransactionHandle) -> Unpublished | None:
+    """Return why a transaction that was aborted is not published, ``None`` if its commit has failed or was not needed.
+
+    :param abort: the running abort task; the commit is upstream of it in the Dag file.
+    """
+    commit = _commit_before(abort, context)
+    if commit is None:
+        return None
+    ((_, state), *_) = (*instances(context, {commit.task_id}).items(), (None, None))
+    if state in ("failed", "upstream_failed", "removed"):
+        return None
+    if state == "success":
+        result = commit.render_template(commit.output, context)
+        if result and (result.get("transactionId") == handle.transaction_id or result.get("committedBefore")):
+            return None  # nothing was to be changed, or another execution of start has committed the key
+        return Unpublished("its commit was marked as success by hand", True, _rows(commit, context, handle))
+    failed = sorted({task_id for (task_id, _), its in instances(context, _before(commit)).items() if its == "failed"})
+    if failed:
+        why = f"its commit was {state or 'not run'} although {', '.join(failed)} failed, as when a run is marked as failed"
+        return Unpublished(why, True, _rows(commit, context, handle))
+    return Unpublished(f"its commit was {state or 'not run'}", False, _rows(commit, context, handle))
+
+
+def _commit_before(abort: Any, context: Context) -> Any:
+    """Return the commit that an abort comes after, as in the Dag file."""
+    definition = context["dag"].task_dict.get(abort.task_id)
+    commits = [
+        task
+        for task in (definition.upstream_list if definition is not None else ())
+        if getattr(getattr(task, "operator_class", None) or type(task), "transaction_role", None) == "commit"
+    ]
+    return commits[0] if len(commits) == 1 else None
+
+
+def _before(commit: Any) -> set[str]:
+    return {task.task_id for task in commit.get_flat_relatives(upstream=True)}
+
+
+def _rows(commit: Any, context: Context, handle: TransactionHandle) -> str:
+    """Return the staged rows as text; what the stages report decides nothing here."""
+    try:
+        staged = commit.partial_kwargs.get("staged") if commit.is_mapped else commit.staged
+        writes = valid_reports(context, flatten_reports(commit.render_template(staged, context)))
+    except Exception as error:  # noqa: BLE001 - the abort itself is done
+        return f"it is not known how many rows were staged ({error})"
+    own = [write for write in writes if write.transaction_id == handle.transaction_id and not write.already_committed]
+    rows, files = sum(write.num_records or 0 for write in own), sum(write.num_files for write in own)
+    stages = ", ".join(sorted({write.task_id for write in own}))
+    return f"{rows} rows in {files} files of {stages} are lost" if own else "no stage had ended"
