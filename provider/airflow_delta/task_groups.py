@@ -88,14 +88,14 @@ class DeltaTransactionGroup(TaskGroup):
         self.abort = DeltaAbortOperator(task_id="abort", transaction=self.transaction).as_teardown()
         # Every stage, not only the commit: the commit fails with the first stage, while others may still write.
         self.abort.set_upstream([self.commit, *stages, *audits])
-
-    def _takes_part(self, task: Any, role: str) -> bool:
-        """Return whether a task has a role in this transaction; a task without a handle gets it."""
-        if getattr(getattr(task, "operator_class", None) or type(task), "transaction_role", None) != role:
         # Not the abort itself: Airflow would no longer count the commit, if what comes right after it counts.
         watcher = EmptyOperator(task_id="watcher").as_teardown(on_failure_fail_dagrun=True)
         watcher.trigger_rule = TriggerRule.ALL_SUCCESS
         watcher.set_upstream(self.abort)
+
+    def _takes_part(self, task: Any, role: str) -> bool:
+        """Return whether a task has a role in this transaction; a task without a handle gets it."""
+        if getattr(getattr(task, "operator_class", None) or type(task), "transaction_role", None) != role:
             return False
         given = _argument(task, "transaction")
         if given is None and not _maps_over(task, "transaction"):
@@ -143,11 +143,11 @@ def delta_transaction(
     isolation_level: str | None = None,
     create: bool = True,
     on_conflict: str = "fail",
+    on_clear: str = "fail",
     max_restarts: int | str = 3,
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
     outlets: Sequence[Any] | None = None,
-    on_clear: str = "fail",
     stage_kwargs: Mapping[str, Any] | None = None,
     commit_kwargs: Mapping[str, Any] | None = None,
     default_args: Mapping[str, Any] | None = None,
@@ -201,11 +201,11 @@ def delta_transaction(
     own_commit_kwargs = {
         "outlets": _outlets(table, delta_conn_id) if outlets is None else list(outlets),
         "on_conflict": on_conflict,
+        "on_clear": on_clear,
         "max_restarts": max_restarts,
         "restart_conn_id": restart_conn_id,
         **({} if conflict_detection is None else {"conflict_detection": conflict_detection}),
     }
-        "on_clear": on_clear,
     return DeltaTransactionGroup(
         group_id=group_id,
         start_kwargs=start_kwargs,

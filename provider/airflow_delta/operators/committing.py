@@ -107,8 +107,8 @@ class Committer(Part):
 
         :param named: the table as the Dag names it.
         """
-        self._log = log
         warn_if_tested(self.task, log.uri, "change")
+        self._log = log
         self._named = named if named is not None and isinstance(named[0], str) and named[0].strip() else None
         self.clock = Stopwatch()
         try:
