@@ -19,6 +19,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _NAME,
                 "python-modules": [
                     "airflow_delta.operators.alter",
+                    "airflow_delta.operators.arrow",
                     "airflow_delta.operators.audit",
                     "airflow_delta.operators.clone",
                     "airflow_delta.operators.convert",

@@ -1,4 +1,4 @@
-"""``@task.delta_stage``: a PySpark function whose DataFrame becomes part of the transaction."""
+"""``@task.delta_stage``: a function whose rows become part of the transaction: a DataFrame on Spark, or a frame in the worker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from airflow_delta.decorators.decorated import decorated_arguments
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.arrow import DeltaStageArrowOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 
 if TYPE_CHECKING:
@@ -29,20 +31,47 @@ class _DeltaStageDecoratedOperator(DecoratedOperator, DeltaStagePySparkOperator)
         super().__init__(**decorated_arguments(python_callable, op_args, op_kwargs), **kwargs)
 
 
+class _DeltaArrowStageDecoratedOperator(DecoratedOperator, DeltaStageArrowOperator):
+    custom_operator_name = "@task.delta_stage"
+    template_fields = DeltaStageArrowOperator.template_fields
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**decorated_arguments(python_callable, op_args, op_kwargs), **kwargs)
+
+
+_ENGINES: dict[str, type[DecoratedOperator]] = {
+    "spark": _DeltaStageDecoratedOperator,
+    "arrow": _DeltaArrowStageDecoratedOperator,
+}
+
+
 # Task[..., Any], whatever the function's own parameters: some of them are filled in by the task, not by who calls it.
 @overload
 def delta_stage_task(python_callable: Callable[..., Any], **kwargs: Any) -> Task[..., Any]: ...
 @overload
 def delta_stage_task(python_callable: None = None, **kwargs: Any) -> Callable[[Callable[..., Any]], Task[..., Any]]: ...
-def delta_stage_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-    """Turn a function that returns a DataFrame into a stage; ``@task.delta_stage`` is this function.
+def delta_stage_task(python_callable: Callable[..., Any] | None = None, *, engine: str = "spark", **kwargs: Any) -> Any:
+    """Turn a function that returns rows into a stage; ``@task.delta_stage`` is this function.
 
     :param python_callable: the function; it may name ``spark``, ``table`` and ``transaction`` among its parameters.
-    :param kwargs: parameters of :class:`~airflow_delta.operators.pyspark.DeltaStagePySparkOperator` and of any Airflow task.
+    :param engine: ``spark``: it returns a Spark DataFrame; ``arrow``: a pyarrow Table or RecordBatchReader, a pandas or a Polars
+        frame, which the worker writes without Spark and without Java.
+    :param kwargs: parameters of :class:`~airflow_delta.operators.pyspark.DeltaStagePySparkOperator` or
+        :class:`~airflow_delta.operators.arrow.DeltaStageArrowOperator`, and of any Airflow task.
+    :raises DeltaIllegalArgumentException: if there is no such engine.
     """
+    if engine not in _ENGINES:
+        raise DeltaIllegalArgumentException(f"engine is {engine!r}; it is one of {', '.join(map(repr, _ENGINES))}.")
     return task_decorator_factory(
         python_callable=python_callable,
         multiple_outputs=False,
-        decorated_operator_class=_DeltaStageDecoratedOperator,
+        decorated_operator_class=_ENGINES[engine],
         **kwargs,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import json
@@ -18,6 +17,7 @@ from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.table_reads import TableReads
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.commands.stage.stage_view import StageView
-    from airflow_delta.staging.contract import StagedWrite
 
 INJECTED = ("spark", "table", "transaction")
 """Parameters of the callable that the task fills in."""
@@ -34,7 +33,7 @@ INJECTED = ("spark", "table", "transaction")
 _AUTHORS = "_airflow_delta_function"
 
 
-class TableReader:
+class TableReader(TableReads):
     """Reads the table as the transaction sees it, and records the reads for the conflict check of the commit.
 
     ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate; the worker prunes
@@ -42,10 +41,8 @@ class TableReader:
     """
 
     def __init__(self, spark: SparkSession, stage: StageView) -> None:
+        super().__init__(stage)
         self._spark = spark
-        self._stage = stage
-        self._predicates: list[str] = []
-        self._whole_table = False
 
     def __call__(self, predicate: str | None = None) -> DataFrame:
         """Return rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
@@ -57,10 +54,7 @@ class TableReader:
         from airflow_delta.spark.read import read_scan_plan
 
         plan = plan_scan(self._stage, predicate)
-        if predicate is None:
-            self._whole_table = True
-        else:
-            self._predicates.append(predicate)
+        self.note(predicate)
         return read_scan_plan(self._spark, plan)
 
     def changes(self, start: int | datetime, end: int | datetime | None = None) -> DataFrame:
@@ -100,31 +94,9 @@ class TableReader:
         else:
             from pyspark.sql.types import StructType
 
-            self._whole_table = True
+            self.note(None)
             rows = self._spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
         rows.createOrReplaceTempView(name)
-
-    @property
-    def exists(self) -> bool:
-        """Whether the table existed when the transaction began."""
-        return self._stage.handle.read_version >= 0
-
-    def add_reads(self, staged: StagedWrite) -> StagedWrite:
-        """Return the staged write with the reads of this reader added."""
-        if not self._whole_table and not self._predicates:
-            return staged
-        own, others = staged.reads, tuple(self._predicates)
-        reads = dataclasses.replace(
-            own,
-            predicates=tuple(dict.fromkeys((*own.predicates, *others))),
-            whole_table=own.whole_table or self._whole_table,
-            selected=own.selected and not self._whole_table,
-            # All rows of these predicates were read, whichever of them the stage itself has looked for.
-            marked=tuple(text for text in own.marked if text not in others),
-            scanned=tuple(dict.fromkeys((*own.scanned, *others))),
-            keys=tuple(key for key in own.keys if key.predicate not in others),
-        )
-        return dataclasses.replace(staged, reads=reads)
 
 
 class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
@@ -229,12 +201,18 @@ def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
     return visible
 
 
+def authors_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that :func:`without_injected` was given."""
+    own: Callable[..., Any] = getattr(function, _AUTHORS, function)
+    return own
+
+
 def call_injected(
     function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], injected: Mapping[str, Any]
 ) -> Any:
     """Call what :func:`without_injected` returned, with the injected values where the function names them."""
     bound = inspect.signature(function).bind(*args, **kwargs).arguments
-    original = getattr(function, _AUTHORS, function)
+    original = authors_own(function)
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for name, parameter in inspect.signature(original).parameters.items():

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from airflow_delta.exceptions import IdentityInsertException
 from airflow_delta.spark.align import RowChecks, quoted, spark_type
 from airflow_delta.staging.contract import Json
-from airflow_delta.staging.report import StageRequest
 from airflow_delta.staging.rules import IdentityRule, TableRules
 from airflow_delta.staging.schema import find_field
 
@@ -20,32 +19,6 @@ _TASKS = 16  # bits: tasks of one write
 _ROW = 33  # bits that monotonically_increasing_id() keeps for the position in a task
 _MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
 _UNIQUE = "__airflow_delta_unique"
-
-
-def absent_identities(data: Json, request: StageRequest) -> tuple[IdentityRule, ...]:
-    """Return the identity columns that get their values from the table.
-
-    :param data: schema of the DataFrame.
-    :raises IdentityInsertException: if the DataFrame has values for a column that is GENERATED ALWAYS.
-    """
-    absent = []
-    for identity in request.rules.identities:
-        if find_field(data, identity.column) is None:
-            absent.append(identity)
-        elif not identity.explicit:
-            raise IdentityInsertException(
-                f"Column {identity.column} of table {request.table} is GENERATED ALWAYS AS IDENTITY: only the table assigns its "
-                "values. Drop it from the DataFrame.",
-                table=request.table,
-                version=request.read_version,
-            )
-    return tuple(absent)
-
-
-def computed_names(data: Json, rules: TableRules) -> set[str]:
-    """Return the generated and identity columns that this write computes, in lower case."""
-    names = (*rules.generated, *(identity.column for identity in rules.identities))
-    return {name.lower() for name in names if find_field(data, name) is None}
 
 
 def default_values(target: Json, rules: TableRules) -> dict[str, Column]:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark.align import RowChecks, align
 from airflow_delta.spark.checked import checked
-from airflow_delta.spark.computed import absent_identities, computed_names, default_values, with_generated, with_identities
+from airflow_delta.spark.computed import default_values, with_generated, with_identities
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.optimized_write import file_sizes, rebalanced
 from airflow_delta.spark.replace import ReplacedRows
 from airflow_delta.spark.write import partition_names, physical_names, write_files, write_inserts
 from airflow_delta.spark.written import written_files
+from airflow_delta.staging.computed import absent_identities, computed_names
 from airflow_delta.staging.contract import Json, ScanFile
 from airflow_delta.staging.drift import check_contract
 from airflow_delta.staging.mapping import mapped_schema, with_known_columns

@@ -139,7 +139,8 @@ def parse_where(log: DeltaLog, version: int, metadata: Metadata, where: str) -> 
     """
     from airflow_delta.log.expressions.predicate import Predicate
 
-    predicate = Predicate.parse(where, parse_schema(metadata.schema_string), metadata.partition_columns)
+    schema = parse_schema(metadata.schema_string)
+    predicate = Predicate.parse(where, schema, metadata.partition_columns, table=log.uri, version=version)
     check_decidable(predicate, log.uri, version)
     return predicate
 

@@ -1,0 +1,199 @@
+"""Arrow columns in the types that a table stores: only casts that keep every value, and every row is checked.
+
+Which types go into which is decided by :func:`airflow_delta.staging.schema.written_schema`, for Spark as for here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import InvariantViolationException, SchemaMismatchException
+from airflow_delta.log.schema.types import (
+    INTEGRAL,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    arrow_type,
+    as_nullable,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Convert = Callable[["pa.Array"], "pa.Array"]
+
+_AS_TEXT = ("string", "boolean", "date", *INTEGRAL)
+"""Types whose values Arrow writes as Spark does when they are cast to strings."""
+
+
+class Unstorable(Exception):
+    """A column cannot be brought to the table's type here; the message is the end of a sentence."""
+
+
+def converter(found: pa.DataType, given: DataType, target: DataType) -> Convert:
+    """Return the function from a given column to the table's, under its logical names.
+
+    :param given: type that the data have for Delta.
+    :raises Unstorable: if only Spark makes this cast. The function raises a :class:`pyarrow.ArrowException` for a value that does
+        not fit.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(found, pa.BaseExtensionType):
+        inner = converter(found.storage_type, given, target)
+        return lambda values: inner(values.storage)
+    if pa.types.is_dictionary(found):
+        inner = converter(found.value_type, given, target)
+        return lambda values: inner(values.dictionary_decode())
+    if pa.types.is_run_end_encoded(found):
+        inner = converter(found.value_type, given, target)
+        return lambda values: inner(pc.run_end_decode(values))
+    if given.name == "void":
+        empty = arrow_type(as_nullable(target))
+        return lambda values: pa.nulls(len(values), empty)
+    match given, target:
+        case StructType(), StructType():
+            return _struct(found, given, target)
+        case ArrayType(), ArrayType():
+            return _list(found, given, target)
+        case MapType(), MapType():
+            return _map(found, given, target)
+    return _leaf(found, given, target)
+
+
+def _struct(found: pa.StructType, given: StructType, target: StructType) -> Convert:
+    import pyarrow as pa
+
+    out = arrow_type(as_nullable(target))
+    at = {field.name.lower(): number for number, field in enumerate(given)}
+    parts: list[tuple[int, Convert] | None] = []
+    for field in target:
+        number = at.get(field.name.lower())
+        if number is None:
+            parts.append(None)
+        else:
+            parts.append((number, converter(found.field(number).type, given.fields[number].data_type, field.data_type)))
+
+    def convert(values: pa.StructArray) -> pa.Array:
+        children = [
+            pa.nulls(len(values), out.field(number).type) if part is None else part[1](values.field(part[0]))
+            for number, part in enumerate(parts)
+        ]
+        mask = values.is_null() if values.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(out), mask=mask)
+
+    return convert
+
+
+def _list(found: pa.DataType, given: ArrayType, target: ArrayType) -> Convert:
+    import pyarrow as pa
+
+    inner = converter(found.value_type, given.element_type, target.element_type)
+    out = arrow_type(as_nullable(target))
+
+    def convert(values: pa.Array) -> pa.Array:
+        if not pa.types.is_list(values.type):
+            values = values.cast(pa.list_(values.type.value_field))
+        return pa.Array.from_buffers(
+            out, len(values), values.buffers()[:2], offset=values.offset, children=[inner(values.values)]
+        )
+
+    return convert
+
+
+def _map(found: pa.MapType, given: MapType, target: MapType) -> Convert:
+    import pyarrow as pa
+
+    key = converter(found.key_type, given.key_type, target.key_type)
+    value = converter(found.item_type, given.value_type, target.value_type)
+    out = arrow_type(as_nullable(target))
+
+    def convert(values: pa.MapArray) -> pa.Array:
+        entries = [key(values.keys), value(values.items)]
+        pairs = pa.StructArray.from_arrays(entries, fields=[out.key_field, out.item_field])
+        return pa.Array.from_buffers(out, len(values), values.buffers()[:2], offset=values.offset, children=[pairs])
+
+    return convert
+
+
+def _leaf(found: pa.DataType, given: DataType, target: DataType) -> Convert:
+    import pyarrow as pa
+
+    out, types = arrow_type(target), pa.types
+    if target.name == "string" and given.name not in _AS_TEXT:
+        raise Unstorable(f"{given} to string, which Spark spells in its own way: cast it in the frame")
+    if found == out:
+        return lambda values: values
+    if types.is_timestamp(out):
+        # A date is midnight in UTC; any other zone names the same instants.
+        plain = pa.timestamp("us", found.tz if types.is_timestamp(found) else None)
+        return lambda values: values.cast(plain).view(out)
+    if types.is_date64(found):
+        return lambda values: values.cast(pa.date32()).cast(out)
+    if types.is_uint64(found):
+        return lambda values: values.cast(pa.decimal128(20, 0)).cast(out)
+    return lambda values: values.cast(out)
+
+
+def aligned(batch: pa.RecordBatch, name: str, number: int, convert: Convert, *, where: str) -> pa.Array:
+    """Return a column of a batch in the type to store.
+
+    :param where: table and version, for the message.
+    :raises SchemaMismatchException: if a value does not fit.
+    """
+    import pyarrow as pa
+
+    try:
+        return convert(batch.column(number))
+    except pa.ArrowException as error:
+        raise SchemaMismatchException(
+            f"Column {name} holds a value that does not fit into {where} without loss: {error}. Round or cast the column. "
+            "Nothing was committed."
+        ) from error
+
+
+def check_not_null(field: StructField, values: pa.Array, *, table: str, version: int, path: str = "") -> None:
+    """Refuse nulls in NOT NULL columns, at any depth.
+
+    :raises InvariantViolationException: if there is one.
+    """
+    import pyarrow.compute as pc
+
+    here = path or field.name
+    if not field.nullable and values.null_count:
+        where = f"table {table}" + (f" version {version}" if version >= 0 else "")
+        raise InvariantViolationException(
+            f"NOT NULL column {here} would get a null. Filter such rows out or fill them ({where}; nothing was committed.)",
+            table=table,
+            version=version,
+        )
+    if not has_not_null(field.data_type):
+        return
+    match field.data_type:
+        case StructType(fields):
+            present = values.filter(values.is_valid()) if values.null_count else values
+            for number, inner in enumerate(fields):
+                check_not_null(inner, present.field(number), table=table, version=version, path=f"{here}.{inner.name}")
+        case ArrayType(element):
+            inner = StructField("element", element)
+            check_not_null(inner, pc.list_flatten(values), table=table, version=version, path=f"{here}[element]")
+        case MapType(key, value):
+            for name, part, data_type in (("key", values.keys, key), ("value", values.items, value)):
+                inner = StructField(name, data_type)
+                check_not_null(inner, part, table=table, version=version, path=f"{here}[{name}]")
+
+
+def has_not_null(data_type: DataType) -> bool:
+    """Return whether a type has fields that may not be null."""
+    match data_type:
+        case StructType(fields):
+            return any(not field.nullable or has_not_null(field.data_type) for field in fields)
+        case ArrayType(element):
+            return has_not_null(element)
+        case MapType(key, value):
+            return has_not_null(key) or has_not_null(value)
+    return False

@@ -1,0 +1,236 @@
+"""Rows as Parquet files of the table: under their physical names, in partition directories as Spark names them.
+
+Memory holds a row group of each partition that rows are coming in for, up to a bound; then the largest is written out.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airflow_delta.log.features.column_mapping import field_id
+from airflow_delta.log.schema.partition_values import partition_directory, serialize_partition_value
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, arrow_type, as_nullable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log.storage.base import LogStore
+
+ROW_GROUP_BYTES = 64 << 20
+BUFFERED_BYTES = 256 << 20
+FILE_BYTES = 128 << 20
+OPEN_FILES = 64
+
+
+def stored_schema(schema: StructType, partitions: Sequence[str], *, mapped: bool) -> pa.Schema:
+    """Return the schema of data files: without partition columns; with physical names and field ids under column mapping."""
+    import pyarrow as pa
+
+    return pa.schema([_stored_field(f, mapped) for f in schema if f.name not in partitions])
+
+
+def _stored_field(field: StructField, mapped: bool) -> pa.Field:
+    import pyarrow as pa
+
+    identity = field_id(field) if mapped else None
+    metadata = None if identity is None else {"PARQUET:field_id": str(identity)}
+    return pa.field(field.physical_name if mapped else field.name, _stored_type(field.data_type, mapped), metadata=metadata)
+
+
+def _stored_type(data_type: DataType, mapped: bool) -> pa.DataType:
+    import pyarrow as pa
+
+    match data_type:
+        case StructType(fields):
+            return pa.struct([_stored_field(f, mapped) for f in fields])
+        case ArrayType(element):
+            return pa.list_(pa.field("element", _stored_type(element, mapped)))
+        case MapType(key, value):
+            return pa.map_(_stored_type(key, mapped), pa.field("value", _stored_type(value, mapped)))
+    return arrow_type(as_nullable(data_type))
+
+
+@dataclass(eq=False, slots=True)
+class _Partition:
+    """Rows of one partition: those not written yet, and the file that is being written."""
+
+    directory: str
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    num_bytes: int = 0
+    file: BinaryIO | None = None
+    writer: Any = None
+    rows: int = 0
+
+
+class RowWriter:
+    """Writes aligned rows below a directory.
+
+    :param directory: relative to the table.
+    :param schema: of the rows, in order, under their logical names.
+    :param partitions: logical names of the partition columns, in partition order.
+    :param mapped: under column mapping.
+    :param compression: codec of Parquet.
+    :param most_rows: rows of a file at most; ``None`` for any number.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        directory: str,
+        schema: StructType,
+        partitions: Sequence[str],
+        *,
+        mapped: bool,
+        compression: str,
+        most_rows: int | None,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._schema = schema
+        self._partitions = [f for name in partitions if (f := schema.find(name)) is not None]
+        names = [f.name for f in self._partitions]
+        self._stored = stored_schema(schema, names, mapped=mapped)
+        self._data = [number for number, f in enumerate(schema) if f.name not in names]
+        self._keys = [f.physical_name if mapped else f.name for f in self._partitions]
+        self._compression = compression
+        self._most_rows = most_rows
+        self._open: dict[str, _Partition] = {}
+        self._buffered = 0
+        self.num_files = self.num_rows = self.num_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+        for directory, rows in self._split(batch):
+            found = self._open.setdefault(directory, _Partition(directory))
+            found.batches.append(rows)
+            found.num_bytes += rows.nbytes
+            self._buffered += rows.nbytes
+            if found.num_bytes >= ROW_GROUP_BYTES:
+                self._flush(found)
+        while self._buffered > BUFFERED_BYTES:
+            self._flush(max(self._open.values(), key=lambda partition: partition.num_bytes))
+
+    def close(self) -> None:
+        """Write what is left."""
+        for partition in list(self._open.values()):
+            self._flush(partition)
+            self._finish(partition)
+        self._open.clear()
+
+    def discard(self) -> None:
+        """Close the unfinished files, which have no name yet."""
+        for partition in self._open.values():
+            if partition.file is not None:
+                partition.file.close()
+        self._open.clear()
+
+    # -- partitions -----------------------------------------------------------------------------------------------------------
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield directory and data columns of the rows of each partition."""
+        if not self._partitions:
+            yield "", self._stored_rows(batch)
+            return
+        for texts, rows in _groups(batch, self._partitions):
+            values = dict(zip(self._keys, texts, strict=True))
+            yield partition_directory(values, self._keys), self._stored_rows(rows)
+
+    def _stored_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = [batch.column(number) for number in self._data]
+        # The same bytes under other names: the types differ in nothing else.
+        named = [c if c.type == f.type else c.view(f.type) for c, f in zip(columns, self._stored, strict=True)]
+        return pa.RecordBatch.from_arrays(named, schema=self._stored)
+
+    # -- files ----------------------------------------------------------------------------------------------------------------
+
+    def _flush(self, partition: _Partition) -> None:
+        """Write the rows of a partition that wait, as a row group."""
+        import pyarrow as pa
+
+        if not partition.batches:
+            return
+        rows = pa.Table.from_batches(partition.batches, self._stored)
+        self._buffered -= partition.num_bytes
+        partition.batches, partition.num_bytes = [], 0
+        while rows.num_rows:
+            room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
+            part = rows.slice(0, room)
+            self._file(partition).write_table(part)
+            partition.rows += part.num_rows
+            rows = rows.slice(part.num_rows)
+            full = self._most_rows is not None and partition.rows >= self._most_rows
+            if full or (partition.file is not None and partition.file.tell() >= FILE_BYTES):
+                self._finish(partition)
+
+    def _file(self, partition: _Partition) -> Any:
+        import pyarrow.parquet as pq
+
+        if partition.writer is None:
+            writing = [other for other in self._open.values() if other.writer is not None]
+            if len(writing) >= OPEN_FILES:
+                self._finish(writing[0])
+            partition.file = self._store.scratch_file()
+            partition.writer = pq.ParquetWriter(
+                partition.file,
+                self._stored,
+                compression=self._compression,
+                version="2.6",
+                store_schema=False,
+                store_decimal_as_integer=True,
+                use_compliant_nested_type=True,
+            )
+        return partition.writer
+
+    def _finish(self, partition: _Partition) -> None:
+        """Give the file of a partition its name."""
+        file, writer = partition.file, partition.writer
+        if file is None or writer is None:
+            return
+        writer.close()
+        size = file.seek(0, 2)
+        file.seek(0)
+        codec = "" if self._compression == "none" else f".{self._compression}"
+        name = f"part-{self.num_files:05d}-{uuid.uuid4()}.c000{codec}.parquet"
+        self._store.put_file("/".join(part for part in (self._directory, partition.directory, name) if part), file)
+        file.close()
+        self.num_files += 1
+        self.num_rows += partition.rows
+        self.num_bytes += size
+        partition.file = partition.writer = None
+        partition.rows = 0
+
+
+def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterator[tuple[list[str | None], pa.RecordBatch]]:
+    """Yield the partition values of rows as the log spells them, and these rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import repeated, scalar
+    from airflow_delta.log.arrow.values import to_pylist
+
+    texts: list[list[str | None]] = []
+    codes = repeated(0, batch.num_rows)
+    for partition in partitions:
+        encoded = batch.column(partition.name).dictionary_encode()
+        known = [serialize_partition_value(value, partition.data_type) for value in to_pylist(encoded.dictionary)]
+        texts.append([*known, None])
+        index = pc.fill_null(encoded.indices.cast(pa.int64()), scalar(len(known)))
+        codes = pc.add(pc.multiply(codes, scalar(len(known) + 1)), index)
+        if batch.num_rows:  # small numbers again, or the codes of many columns would overflow
+            again = codes.dictionary_encode()
+            codes, seen = again.indices.cast(pa.int64()), again.dictionary.to_pylist()
+            before = texts[:-1]
+            width = len(known) + 1
+            texts = [[column[code // width] for code in seen] for column in before] + [[texts[-1][code % width] for code in seen]]
+    order = pc.array_sort_indices(codes)
+    runs = pc.run_end_encode(codes.take(order))
+    start = 0
+    for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        rows = batch if end - start == batch.num_rows else batch.take(order.slice(start, end - start))
+        yield [column[code] for column in texts], rows
+        start = end

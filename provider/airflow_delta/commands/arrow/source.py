@@ -1,0 +1,69 @@
+"""What a function may return as rows, as a stream of record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 131_072
+"""Rows that are cast and checked at a time."""
+
+
+class Source:
+    """A stream of record batches; it can be read once.
+
+    :ivar schema: as given.
+    """
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        self.schema = schema
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
+
+
+def source_of(rows: Any, *, whose: str) -> Source:
+    """Return rows as a stream.
+
+    A pandas frame is read as PySpark reads one: without its index, and NaN is null. Other frames give an Arrow stream
+    (``__arrow_c_stream__``: Polars, DuckDB).
+
+    :param whose: for messages.
+    :raises DeltaIllegalArgumentException: if they are nothing of the kind, or a column of a pandas frame mixes types.
+    """
+    import pyarrow as pa
+
+    kind = type(rows)
+    if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
+        try:
+            rows = pa.Table.from_pandas(rows, preserve_index=False)
+        except pa.ArrowException as error:
+            raise DeltaIllegalArgumentException(
+                f"{whose} returned a pandas frame that is not a table of typed columns: {error}. Give each column one type "
+                "(frame.astype)."
+            ) from error
+    elif kind.__module__.partition(".")[0] == "polars" and kind.__name__ == "LazyFrame":
+        rows = rows.collect()
+    if isinstance(rows, pa.RecordBatch):
+        return Source(rows.schema, iter([rows]))
+    if isinstance(rows, pa.Table):
+        return Source(rows.schema, iter(rows.to_batches()))
+    if isinstance(rows, pa.RecordBatchReader):
+        return Source(rows.schema, iter(rows))
+    if hasattr(rows, "__arrow_c_stream__"):
+        reader = pa.RecordBatchReader.from_stream(rows)
+        return Source(reader.schema, iter(reader))
+    name = f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
+    hint = ' Return a Spark DataFrame from a stage with engine="spark".' if "pyspark" in kind.__module__ else ""
+    raise DeltaIllegalArgumentException(
+        f"{whose} returned {name}, expected a pyarrow Table or RecordBatchReader, a pandas or a Polars frame of the rows to "
+        f"write.{hint} To stop without writing, raise AirflowSkipException."
+    )

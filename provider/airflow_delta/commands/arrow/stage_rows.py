@@ -1,0 +1,205 @@
+"""Stage rows without Spark: Parquet files in the attempt's own directory, and the report that Spark would give."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.arrow.align import Convert, Unstorable, aligned, check_not_null, converter
+from airflow_delta.commands.arrow.checks import needs_spark, row_checks
+from airflow_delta.commands.arrow.computed import Counter, default_value
+from airflow_delta.commands.arrow.data_schema import data_schema
+from airflow_delta.commands.arrow.files import RowWriter
+from airflow_delta.commands.arrow.source import Source, source_of
+from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException
+from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, parse_schema
+from airflow_delta.staging.computed import absent_identities
+from airflow_delta.staging.drift import check_contract
+from airflow_delta.staging.mapping import mapped_schema, with_known_columns
+from airflow_delta.staging.report import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
+from airflow_delta.staging.schema import find_field, parse_struct, written_schema
+from airflow_delta.staging.write import WriteArguments
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import Json
+
+COMPRESSION = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "lz4_raw": "lz4"}
+"""Codecs of Spark's Parquet writer, by their names in Arrow."""
+
+
+def stage_rows(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
+    """Write rows for a request and report what was written.
+
+    :param rows: a pyarrow Table or RecordBatchReader, a pandas or Polars frame, or another Arrow stream.
+    :raises DeltaIllegalArgumentException: if they are nothing of the kind.
+    :raises DeltaUnsupportedOperationException: if the table or the write needs Spark; says what for.
+    :raises DeltaAnalysisException: if a column has a type that Delta does not have.
+    :raises SchemaDriftException: if the stage is strict, and the rows do not have the expected schema.
+    :raises SchemaMismatchException: if the rows do not fit the table's schema, or a value does not fit its type.
+    :raises InvariantViolationException: if a NOT NULL column would get a null, or a row breaks a constraint of the table.
+    :raises IdentityInsertException: if the rows have values for a column that is GENERATED ALWAYS.
+    :raises ReplaceWhereMismatchException: if a row does not satisfy the ``replaceWhere`` predicate.
+    """
+    check_possible(request)
+    compression, most_rows = _writer_options(request)
+    source = source_of(rows, whose=f"The stage {request.task_id!r}")
+    data = data_schema(source.schema, whose=f"The stage {request.task_id!r}")
+    check_contract(data, request)
+    target = _target(data, request)
+    identities = absent_identities(data, request)
+    schema = parse_schema(json.dumps(target))
+    partitions = _partition_names(target, request)
+    run = uuid.uuid4().hex[:8]
+    mapped = request.rules.column_mapping != "none"
+    writer = RowWriter(
+        log.store,
+        f"{request.directory}/{run}",
+        schema,
+        partitions,
+        mapped=mapped,
+        compression=compression,
+        most_rows=most_rows,
+    )
+    checks = row_checks(request, target, schema)
+    columns = _Columns(source, data, schema, request, {identity.column: Counter(identity, request) for identity in identities})
+    try:
+        for given in source:
+            batch = columns.of(given)
+            for check in checks:
+                check(batch)
+            writer.write(batch)
+        writer.close()
+    finally:
+        writer.discard()
+    return StageReport(
+        transaction_id=request.transaction_id,
+        stage=request.stage,
+        attempt=request.attempt,
+        directories=(run,),
+        path=request.path,
+        written={run: {NUM_FILES: writer.num_files, NUM_ROWS: writer.num_rows, NUM_BYTES: writer.num_bytes}},
+        identities=tuple(identity.column for identity in identities),
+        schema_string=json.dumps(target, separators=(",", ":"), ensure_ascii=False),
+        # If the data decide the schema, they also decide the spelling of partition columns.
+        partition_columns=tuple(partitions) if request.schema_string is None else request.partition_columns,
+    )
+
+
+def check_possible(request: StageRequest) -> None:
+    """Refuse a write that needs Spark whatever the rows are: to compute columns, or to write rows of the table again.
+
+    :raises DeltaUnsupportedOperationException: says what for.
+    """
+    for name, text in request.rules.generated.items():
+        raise needs_spark(request, f"has the generated column {name} ({text})")
+    if request.rewrite is None:
+        return
+    if WriteArguments.of(request).replace_on is not None:
+        raise needs_spark(request, "is overwritten by replace_on or replace_using, which compare its rows with the new ones")
+    if request.rewrite.files:
+        raise needs_spark(
+            request,
+            f"is overwritten by replace_where ({request.replace_where}), which may select some of the rows of "
+            f"{len(request.rewrite.files)} files, whose other rows must be written again",
+        )
+
+
+def _writer_options(request: StageRequest) -> tuple[str, int | None]:
+    compression, most_rows = "snappy", None
+    for name, value in request.options.items():
+        folded = name.lower()
+        if folded == "compression" and str(value).lower() in COMPRESSION:
+            compression = COMPRESSION[str(value).lower()]
+        elif folded == "maxrecordsperfile" and str(value).isdecimal():
+            most_rows = int(value) or None
+        else:
+            raise DeltaIllegalArgumentException(
+                f"The stage {request.task_id!r} has the write option {name}={value!r}. Without Spark there are compression "
+                f"({', '.join(COMPRESSION)}) and maxRecordsPerFile (table {request.table}).",
+                table=request.table,
+            )
+    return compression, most_rows
+
+
+def _target(data: Json, request: StageRequest) -> Json:
+    """Return the schema to write, as a Spark stage would."""
+    arguments = WriteArguments.of(request)
+    target = written_schema(
+        data,
+        None if request.schema_string is None else parse_struct(request.schema_string),
+        merge=request.merge_schema,
+        table_name=request.table,
+        version=request.read_version,
+        partition_columns=request.partition_columns,
+        rules=request.rules,
+        exact=True,
+    )
+    if arguments.replaced_schema is not None:
+        target = with_known_columns(target, parse_struct(arguments.replaced_schema))
+    return mapped_schema(target, request.rules, request.transaction_id)
+
+
+def _partition_names(target: Json, request: StageRequest) -> list[str]:
+    fields = [find_field(target, name) for name in request.partition_columns]
+    return [field["name"] for field in fields if field is not None]
+
+
+class _Columns:
+    """Brings record batches to the columns of the target."""
+
+    def __init__(
+        self, source: Source, data: Json, schema: StructType, request: StageRequest, counters: Mapping[str, Counter]
+    ) -> None:
+        import pyarrow as pa
+
+        self._request = request
+        self._schema = schema
+        self._out = pa.schema([pa.field(f.name, arrow_type(as_nullable(f.data_type))) for f in schema])
+        self._counters = {name.lower(): counter for name, counter in counters.items()}
+        given = parse_schema(json.dumps(data))
+        at = {field.name.lower(): number for number, field in enumerate(given)}
+        self._converts: dict[str, tuple[int, Convert]] = {}
+        self._constants: dict[str, pa.Scalar] = {}
+        defaults = {name.lower(): text for name, text in request.rules.defaults.items()}
+        for field, out in zip(schema, self._out, strict=True):
+            folded = field.name.lower()
+            if folded in at:
+                number = at[folded]
+                try:
+                    convert = converter(source.schema.field(number).type, given.fields[number].data_type, field.data_type)
+                except Unstorable as error:
+                    raise SchemaMismatchException(
+                        f"The data to write does not fit table {request.table}: column {field.name} goes from {error}. Nothing "
+                        "was written.",
+                        table=request.table,
+                        version=request.read_version,
+                    ) from None
+                self._converts[field.name] = number, convert
+            elif folded not in self._counters:
+                text = defaults.get(folded)
+                self._constants[field.name] = (
+                    pa.nulls(1, out.type)[0] if text is None else default_value(field.name, text, schema, request)
+                )
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch under the table's names, in its types."""
+        import pyarrow as pa
+
+        request, arrays = self._request, []
+        for field in self._schema:
+            if field.name in self._converts:
+                number, convert = self._converts[field.name]
+                values = aligned(batch, field.name, number, convert, where=f"table {request.table}")
+            elif field.name in self._constants:
+                constant = self._constants[field.name]
+                values = pa.repeat(constant, batch.num_rows) if constant.is_valid else pa.nulls(batch.num_rows, constant.type)
+            else:
+                values = self._counters[field.name.lower()].take(batch.num_rows)
+            check_not_null(field, values, table=request.table, version=request.read_version)
+            arrays.append(values)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._out)

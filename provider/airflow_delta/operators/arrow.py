@@ -1,0 +1,132 @@
+"""Stage the rows that a function returns as Arrow, pandas or Polars, without Spark: the worker writes them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.standard.operators.python import PythonOperator
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.frames import ROW_LIMIT
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.operators.drift import drift_told
+from airflow_delta.operators.pyspark import authors_own, call_injected, without_injected
+from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.table_reads import TableReads
+from airflow_delta.operators.write_options import WriteOptions
+from airflow_delta.staging.options import check_writer_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from airflow.sdk import Context
+
+
+class ArrowTableReader(TableReads):
+    """Reads the table as the transaction sees it, and records the reads for the conflict check of the commit.
+
+    ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate, as a
+    :class:`pyarrow.Table`. A narrower predicate means fewer conflicts with concurrent commits.
+    """
+
+    def __call__(self, predicate: str | None = None) -> pa.Table:
+        """Return rows of the table; as :meth:`read` with its defaults."""
+        return self.read(predicate)
+
+    def read(self, where: str | None = None, *, columns: Sequence[str] | None = None, limit: int | None = ROW_LIMIT) -> pa.Table:
+        """Return rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
+
+        :param where: Spark SQL predicate, of what :meth:`airflow_delta.hooks.delta.DeltaHook.get_df` evaluates.
+        :param columns: names of columns; default: all.
+        :param limit: number of rows that may be returned; ``None`` for any.
+        :raises DeltaTableNotFoundException: if the table does not exist yet.
+        :raises ReadLimitException: if there are more rows than ``limit``.
+        :raises PredicateException: if ``where`` does not parse, or only Spark can evaluate it.
+        """
+        from airflow_delta.commands.arrow.table_rows import table_rows
+
+        rows = table_rows(self._stage, where, columns=columns, limit=limit)
+        self.note(where)
+        return rows.to_table()
+
+    def changes(self, start: int | datetime, end: int | datetime | None = None, *, limit: int | None = ROW_LIMIT) -> pa.Table:
+        """Return the rows that changed between two commits, both inclusive; they conflict with no concurrent commit.
+
+        :param start: a version, or a time (naive: UTC): the first commit at or after it.
+        :param end: a version, or a time: the last commit at or before it. Default: the version that the transaction reads.
+        :param limit: number of rows that may be returned; ``None`` for any.
+        :raises DeltaIllegalStateException: if the table did not record changes throughout the range.
+        """
+        from airflow_delta.commands.changes.read_changes import read_changes
+
+        bounds: dict[str, Any] = {"starting_timestamp" if isinstance(start, datetime) else "starting_version": start}
+        if end is not None:
+            bounds["ending_timestamp" if isinstance(end, datetime) else "ending_version"] = end
+        return read_changes(self._stage.log, **bounds, limit=limit, snapshot=self._stage.snapshot).to_table()
+
+
+class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
+    """Call a function and stage the rows that it returns, without Spark and without Java.
+
+    The function returns a pyarrow Table or RecordBatchReader, a pandas or a Polars frame; a reader is written as it is read. It
+    may name ``table`` (an :class:`ArrowTableReader`) and ``transaction`` (the handle) among its parameters. Rows are checked and
+    cast as on Spark; what needs Spark (generated columns, a ``replace_where`` that selects some rows of a file, ``replace_on``)
+    is refused by name.
+
+    :param python_callable: function that returns the rows.
+    :param write_options: ``compression`` and ``maxRecordsPerFile``, as for Spark's Parquet writer. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork` and
+    :class:`~airflow_delta.operators.write_options.WriteOptions`.
+    """
+
+    parts: ClassVar[Parts] = (StageWork, WriteOptions)
+    template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    ui_color = STAGE_COLOR
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        write_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("show_return_value_in_logs", False)
+        super().__init__(python_callable=without_injected(python_callable), **kwargs)
+        if "spark" in inspect.signature(authors_own(python_callable)).parameters:
+            raise DeltaIllegalArgumentException(
+                f'The stage {self.task_id!r} has engine="arrow", and its function a parameter spark: there is no Spark session. '
+                'Drop the parameter, or use engine="spark".'
+            )
+        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
+        self.write_options = write_options
+
+    def execute(self, context: Context) -> Any:
+        """Return the staged write; raises as :func:`airflow_delta.commands.arrow.stage_rows.stage_rows` does."""
+        self._work = self.hold(StageWork)
+        self._work.open(context)
+        if (done := self._work.report_if_committed(WriteOptions.of(self).mode)) is not None:
+            return done
+        return super().execute(context)
+
+    def execute_callable(self) -> Any:
+        """Run the function, write its rows, and turn the files into staged actions."""
+        from airflow_delta.commands.arrow.stage_rows import check_possible, stage_rows
+        from airflow_delta.commands.write.collect_write import collect_stage
+        from airflow_delta.commands.write.plan_write import plan_stage
+
+        work = self._work
+        stage = work.view(work.log.uri)
+        request = plan_stage(stage, **WriteOptions.of(self).options(), options=self.write_options)
+        check_possible(request)
+        work.tell_plan(request)
+        table = ArrowTableReader(stage)
+        injected = {"table": table, "transaction": work.handle}
+        rows = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
+        with drift_told(work.context, stage.handle):
+            report = stage_rows(stage.log, rows, request)
+        return work.report(table.add_reads(work.collected(lambda: collect_stage(stage, request, report))))

@@ -1,0 +1,68 @@
+"""Dags whose stages need neither Spark nor Java."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import dag, task
+
+from airflow_delta import delta_transaction
+
+ROOT = os.environ["DELTA_EXAMPLES"]
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def arrow_stages():
+    """Two stages of one transaction: an Arrow table, and a pandas frame for each part."""
+    with delta_transaction("txn", table=f"{ROOT}/arrow_stages", partition_by=["part"]):
+
+        @task.delta_stage(engine="arrow")
+        def typed():
+            import pyarrow as pa
+
+            return pa.table({"id": pa.array([1, 2]), "part": pa.array(["a", "b"])})
+
+        @task.delta_stage(engine="arrow", write_options={"compression": "zstd"})
+        def parts(part: str):
+            import pandas as pd
+
+            return pd.DataFrame({"id": [10], "part": [part]})
+
+        typed()
+        parts.expand(part=["c", "d"])
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def arrow_reads():
+    """A stage that replaces a partition by what it has read of it."""
+    with delta_transaction("txn", table=f"{ROOT}/arrow_stages", create=False):
+
+        @task.delta_stage(engine="arrow", mode="overwrite", replace_where="part = '{{ params.part }}'", params={"part": "a"})
+        def doubled(table, transaction):
+            import pyarrow.compute as pc
+
+            rows = table.read("part = 'a'", columns=["id", "part"])
+            assert (transaction.read_version, rows.num_rows, table.exists) == (0, 1, True)
+            return rows.set_column(0, "id", pc.multiply(rows.column("id"), 2))
+
+        doubled()
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def arrow_wrong():
+    """A stage whose rows do not fit is not tried again."""
+    with delta_transaction("txn", table=f"{ROOT}/arrow_stages", create=False):
+
+        @task.delta_stage(engine="arrow", retries=2)
+        def wrong():
+            import pyarrow as pa
+
+            return pa.table({"id": pa.array(["x"]), "part": pa.array(["a"])})
+
+        wrong()
+
+
+arrow_stages()
+arrow_reads()
+arrow_wrong()

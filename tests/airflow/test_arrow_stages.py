@@ -1,0 +1,125 @@
+"""``@task.delta_stage(engine="arrow")``: Dag runs without Spark, and what is said when the Dag is parsed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from airflow.sdk import task
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
+from support import readers
+
+HERE = Path(__file__).parent
+
+WITHOUT_SPARK = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j", "polars"):
+            raise ModuleNotFoundError(f"blocked: {name}")
+
+sys.meta_path.insert(0, Blocked())
+from datetime import UTC, datetime
+from airflow.dag_processing.dagbag import DagBag
+
+bag = DagBag(dag_folder=sys.argv[1])
+assert not bag.import_errors, bag.import_errors
+for dag_id in sys.argv[2:]:
+    run = bag.dags[dag_id].test(logical_date=datetime(2026, 1, 1, tzinfo=UTC), run_after=datetime(2026, 1, 1, tzinfo=UTC))
+    print("ended", dag_id, run.state.value)
+import psutil
+print("java", "pyspark" in sys.modules, [child.name() for child in psutil.Process().children(recursive=True)])
+"""
+
+
+@pytest.mark.airflow
+def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_dag):
+    path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "java").exists())
+    env = {**os.environ, "JAVA_HOME": "", "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
+    code = [sys.executable, "-c", WITHOUT_SPARK, str(HERE / "dags/arrow_dags.py"), "arrow_stages", "arrow_reads"]
+    done = subprocess.run(code, env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert "ended arrow_stages success" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "ended arrow_reads success" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "java False []" in done.stdout
+    rows = sorted((row["id"], row["part"]) for row in readers.rows(f"{tables}/arrow_stages"))
+    assert rows == [(2, "a"), (2, "b"), (10, "c"), (10, "d")]
+
+    failed = run_dag("arrow_wrong")
+    assert (failed.state, failed.state_of("txn.wrong"), failed.tries_of("txn.wrong")) == ("failed", "failed", 1)
+
+
+@pytest.mark.airflow
+def test_reads_are_recorded_for_the_conflict_check(run_dag, tables):
+    """The commit of a stage that read rows, or the whole table, knows of it, as for a stage on Spark."""
+    from airflow_delta.commands.begin.begin import begin
+    from airflow_delta.commands.stage.stage_view import open_stage
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.operators.arrow import ArrowTableReader
+    from airflow_delta.operators.pyspark import TableReader
+    from airflow_delta.staging.contract import ReadSet, StagedWrite
+
+    log = DeltaLog.for_table(f"{tables}/arrow_stages")
+    view = open_stage(log, begin(log, transaction_key="reads"), task_id="stage", attempt="1-aaaaaaaa")
+    staged = StagedWrite(
+        transaction_id=view.handle.transaction_id,
+        stage="s",
+        task_id="s",
+        attempt="1",
+        mode="append",
+        schema_string="{}",
+        reads=ReadSet(),
+    )
+    table = ArrowTableReader(view)
+    assert table.add_reads(staged) is staged
+    table.read("part = 'a'", columns=["id"])
+    assert table.add_reads(staged).reads == ReadSet(predicates=("part = 'a'",), scanned=("part = 'a'",))
+    assert len(table()) == 4
+    assert table.add_reads(staged).reads.whole_table
+    assert issubclass(TableReader, ArrowTableReader.__mro__[1])
+
+
+def test_what_a_stage_cannot_be_is_said_when_the_dag_is_parsed():
+    with pytest.raises(DeltaIllegalArgumentException, match="engine is 'duckdb'; it is one of 'spark', 'arrow'"):
+
+        @task.delta_stage(engine="duckdb")
+        def unknown():
+            pass
+
+    @task.delta_stage(engine="arrow")
+    def with_spark(spark):
+        return spark
+
+    with pytest.raises(DeltaIllegalArgumentException, match=r"'with_spark' has engine=\"arrow\".*parameter spark"):
+        with_spark()
+
+
+@pytest.mark.s3
+def test_on_an_object_store(s3_lake):
+    from airflow_delta.commands.arrow.stage_rows import stage_rows
+    from airflow_delta.commands.begin.begin import begin
+    from airflow_delta.commands.publish.publish import publish
+    from airflow_delta.commands.stage.stage_view import open_stage
+    from airflow_delta.commands.write.collect_write import collect_stage
+    from airflow_delta.commands.write.plan_write import plan_stage
+
+    hook = DeltaHook("lake")
+    log = hook.get_log("staged")
+    rows = pa.table({"id": pa.array(range(1000)), "p": pa.array([f"p {i % 3}" for i in range(1000)])})
+    handle = begin(log, transaction_key="one", partition_by=["p"])
+    view = open_stage(log, handle, task_id="stage", attempt="1-aaaaaaaa", spark_table_uri=log.uri)
+    request = plan_stage(view)
+    staged = collect_stage(view, request, stage_rows(log, rows, request))
+    assert not log.table_exists()
+    publish(hook.get_log("staged"), handle, [staged], attempt="1-bbbbbbbb")
+    options = {**hook.storage_options("s3://lake/staged"), "aws_allow_http": "true"}
+    found = deltalake.DeltaTable("s3://lake/staged", storage_options=options).to_pyarrow_table()
+    assert found.sort_by("id").to_pylist() == rows.to_pylist()
+    assert hook.get_df("staged", where="p = 'p 1'").num_rows == 333

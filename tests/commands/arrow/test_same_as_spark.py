@@ -1,0 +1,166 @@
+"""The same rows, staged on Spark and by the worker: the same table."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_delta.commands.arrow.stage_rows import stage_rows
+from airflow_delta.commands.read.read_table import read_table
+from airflow_delta.commands.write.collect_write import collect_stage
+from airflow_delta.commands.write.plan_write import plan_stage
+from airflow_delta.exceptions import DeltaError
+from commands.flow import Table
+from support import readers
+
+pytestmark = pytest.mark.spark
+
+START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+
+def random_rows(draw: random.Random) -> pa.Table:
+    count = draw.randint(1, 60)
+
+    def some(*values: Any) -> list[Any]:
+        return [draw.choice([None, *values]) for _ in range(count)]
+
+    return pa.table(
+        {
+            "id": pa.array(range(count)),
+            "p": pa.array(some("a b", "ü/%=", "x:y", "")),
+            "q": pa.array(some(dt.date(2024, 2, 29), dt.date(1970, 1, 1))),
+            "f": pa.array(some(1.5, -0.1), pa.float32()),
+            "d": pa.array(some(1e300, 0.1)),
+            "dec": pa.array(some(Decimal("1.25"), Decimal("-999.99")), pa.decimal128(5, 2)),
+            "t": pa.array(some(START, START + dt.timedelta(microseconds=1)), pa.timestamp("us", "UTC")),
+            "n": pa.array(some(dt.datetime(2024, 1, 1, 1)), pa.timestamp("us")),
+            "s": pa.array(some({"x": 1, "y": "a"}, {"x": None, "y": None}), pa.struct([("x", pa.int32()), ("y", pa.string())])),
+            "li": pa.array(some([], [1, None]), pa.list_(pa.int64())),
+            "m": pa.array(some([], [("k", 1)]), pa.map_(pa.string(), pa.int32())),
+            "b": pa.array(some(b"\xff", b"")),
+        }
+    )
+
+
+def frame_of(spark: Any, rows: pa.Table) -> Any:
+    """Return the rows as a DataFrame; ``createDataFrame`` gives times without a zone that of the session, UTC."""
+    df = spark.createDataFrame(rows)
+    naive = [field.name for field in rows.schema if pa.types.is_timestamp(field.type) and field.type.tz is None]
+    return df.withColumns({name: df[name].cast("timestamp_ntz") for name in naive}) if naive else df
+
+
+CONFIGURATIONS: list[dict[str, str]] = [
+    {"delta.feature.timestampNtz": "supported"},
+    {"delta.columnMapping.mode": "name"},
+    {"delta.columnMapping.mode": "id", "delta.enableDeletionVectors": "true"},
+]
+
+
+def with_arrow(table: Table, rows: pa.Table, begin: dict[str, Any], **options: Any) -> None:
+    handle = table.begin(**begin)
+    view = table.view(handle, spark_table_uri=table.uri)
+    request = plan_stage(view, **options)
+    table.publish(handle, collect_stage(view, request, stage_rows(table.log(), rows, request)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_rows_make_the_same_table(spark: Any, tmp_path: Path, seed: int):
+    draw = random.Random(seed)
+    begin = {"partition_by": draw.choice([[], ["p"], ["q", "p"], ["n"], ["t"]]), "configuration": CONFIGURATIONS[seed % 3]}
+    tables = {name: Table(tmp_path / name, spark) for name in ("spark", "arrow")}
+    for step in range(3):
+        rows = random_rows(draw)
+        mode = "append" if step == 0 else draw.choice(["append", "overwrite"] + (["dynamic"] if begin["partition_by"] else []))
+        tables["spark"].write(frame_of(spark, rows), begin=begin, mode=mode)
+        with_arrow(tables["arrow"], rows, begin, mode=mode)
+    snapshots = {name: table.log().update() for name, table in tables.items()}
+    kinds = {name: [(f.name, str(f.data_type), f.nullable) for f in snapshot.schema] for name, snapshot in snapshots.items()}
+    assert kinds["arrow"] == kinds["spark"]
+    found = {name: comparable(read_table(table.log()).to_table()) for name, table in tables.items()}
+    assert found["arrow"] == found["spark"]
+    assert comparable(readers.READERS["Polars"](tables["arrow"].uri, None)) == found["arrow"]
+    partitions = {
+        name: sorted({json.dumps(file.partition_values) for file in snapshot.add_files()}) for name, snapshot in snapshots.items()
+    }
+    if CONFIGURATIONS[seed % 3].get("delta.columnMapping.mode") is None:
+        assert partitions["arrow"] == partitions["spark"]
+    assert statistics(snapshots["arrow"]) == statistics(snapshots["spark"])
+
+
+def comparable(rows: pa.Table) -> list[str]:
+    return readers._comparable(rows.to_pylist())
+
+
+def statistics(snapshot: Any) -> tuple[Any, ...]:
+    """Return rows, bounds and nulls of all files together, by logical name."""
+    names = {field.physical_name: field.name for field in snapshot.schema}
+    rows, low, high, nulls = 0, dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    for file in snapshot.add_files():
+        stats = json.loads(file.stats)
+        rows += stats["numRecords"]
+        for name, value in stats.get("minValues", {}).items():
+            low[names[name]] = value if isinstance(value, dict) else min(low.get(names[name], value), value)
+        for name, value in stats.get("maxValues", {}).items():
+            high[names[name]] = value if isinstance(value, dict) else max(high.get(names[name], value), value)
+        for name, value in stats.get("nullCount", {}).items():
+            if not isinstance(value, dict):
+                nulls[names[name]] = nulls.get(names[name], 0) + value
+    # Arrow's footers do not tell whether there are NaNs, which are greater than every bound of a float.
+    return (
+        rows,
+        {name: low[name] for name in low if name not in "sfd"},
+        {name: high[name] for name in high if name not in "sfd"},
+        nulls,
+    )
+
+
+GIVEN = {
+    "long": pa.array([1], pa.int64()),
+    "short": pa.array([1], pa.int16()),
+    "double": pa.array([1.5]),
+    "float": pa.array([1.5], pa.float32()),
+    "string": pa.array(["1"]),
+    "boolean": pa.array([True]),
+    "date": pa.array([dt.date(2024, 1, 1)]),
+    "timestamp": pa.array([START]),
+    "timestamp_ntz": pa.array([START.replace(tzinfo=None)]),
+    "decimal": pa.array([Decimal("1.50")], pa.decimal128(4, 2)),
+    "binary": pa.array([b"1"]),
+}
+ONLY_SPARK = {("double", "string"), ("float", "string"), ("decimal", "string"), ("timestamp_ntz", "string")}
+"""Casts to strings that Spark spells in its own way."""
+
+
+def test_what_fits_a_column_on_spark_fits_it_here(spark: Any, tmp_path: Path):
+    schema = "l BIGINT, i INT, d DOUBLE, f FLOAT, s STRING, b BOOLEAN, dt DATE, t TIMESTAMP, n TIMESTAMP_NTZ, "
+    schema += "dec DECIMAL(12,4), x BINARY"
+    begin = {"configuration": {"delta.feature.timestampNtz": "supported"}}
+    on_spark, here = Table(tmp_path / "spark", spark), Table(tmp_path / "arrow", spark)
+    for table in (on_spark, here):
+        table.write(spark.createDataFrame([], schema), begin=begin)
+    for kind, values in GIVEN.items():
+        for column in schema.replace("(12,4)", "").split(", "):
+            name = column.split()[0]
+            rows = pa.table({name: values})
+            outcomes = []
+            for write in (
+                lambda rows=rows: on_spark.write(frame_of(spark, rows)),
+                lambda rows=rows: with_arrow(here, rows, {}),
+            ):
+                try:
+                    write()
+                    outcomes.append("fits")
+                except DeltaError as error:
+                    outcomes.append(type(error).__name__)
+            only_spark = (kind, "string" if name == "s" else "") in ONLY_SPARK
+            assert outcomes[1] == ("SchemaMismatchException" if only_spark else outcomes[0]), (kind, column, outcomes)
+    # A date is midnight in UTC here, and in the session's zone on Spark.
+    found = [read_table(table.log(), where="s IS NULL").to_table().drop_columns("t") for table in (here, on_spark)]
+    assert comparable(found[0]) == comparable(found[1])

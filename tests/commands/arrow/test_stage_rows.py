@@ -1,0 +1,396 @@
+"""Stages without Spark: from begin to commit, read by other readers, and by the same rules as a Spark stage."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_delta.commands.arrow import files
+from airflow_delta.commands.arrow.align import check_not_null
+from airflow_delta.commands.arrow.stage_rows import stage_rows
+from airflow_delta.commands.arrow.table_rows import table_rows
+from airflow_delta.commands.read.read_table import read_table
+from airflow_delta.commands.stage.plan_create import plan_create
+from airflow_delta.commands.write.collect_write import collect_stage
+from airflow_delta.commands.write.plan_write import plan_stage
+from airflow_delta.exceptions import (
+    CharVarcharLimitException,
+    ConstraintViolationException,
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
+    DeltaUnsupportedOperationException,
+    IdentityInsertException,
+    InvariantViolationException,
+    ReplaceWhereMismatchException,
+    SchemaDriftException,
+    SchemaMismatchException,
+)
+from airflow_delta.log.schema.types import LONG, ArrayType, MapType, StructField, StructType
+from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.staging.report import StageReport, StageRequest
+from commands.flow import Table
+from support import readers
+
+UTC = dt.UTC
+NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "ta ble")
+
+
+def stage(
+    table: Table, handle: TransactionHandle, rows: Any, *, task_id: str = "stage", after: Any = (), **options: Any
+) -> StagedWrite:
+    view = table.view(handle, task_id=task_id, after=after, spark_table_uri=table.uri)
+    request = StageRequest.from_dict(json.loads(json.dumps(plan_stage(view, **options).to_dict())))
+    report = StageReport.from_dict(json.loads(json.dumps(stage_rows(table.log(), rows, request).to_dict())))
+    return StagedWrite.from_dict(json.loads(json.dumps(collect_stage(view, request, report).to_dict())))
+
+
+def write(table: Table, rows: Any, *, begin: dict[str, Any] | None = None, **options: Any) -> CommitResult:
+    handle = table.begin(**(begin or {}))
+    return table.publish(handle, stage(table, handle, rows, **options))
+
+
+def read(table: Table) -> list[dict[str, Any]]:
+    """Return the rows as the worker's own reader sees them, after other readers have agreed on them."""
+    found = read_table(table.log()).to_table().to_pylist()
+    assert readers._comparable(found) == readers._comparable(readers.rows(table.path))
+    return found
+
+
+def stats(table: Table) -> list[dict[str, Any]]:
+    return [json.loads(file.stats) for file in table.log().update().add_files()]
+
+
+TYPES = {
+    "b": pa.array([1, None, -128], pa.int8()),
+    "s": pa.array([1, None, -32768], pa.int16()),
+    "i": pa.array([1, None, -(2**31)], pa.int32()),
+    "l": pa.array([1, None, -(2**63)], pa.int64()),
+    "f": pa.array([1.5, None, float("nan")], pa.float32()),
+    "d": pa.array([1.5, None, float("-inf")], pa.float64()),
+    "dec": pa.array([Decimal("1.50"), None, Decimal("-99999999.99")], pa.decimal128(10, 2)),
+    "big": pa.array([Decimal(10) ** 37, None, Decimal(1)], pa.decimal128(38, 0)),
+    "t": pa.array(["a", None, "ü"]),
+    "x": pa.array([b"\xff", None, b""]),
+    "bo": pa.array([True, None, False]),
+    "dt": pa.array([dt.date(1500, 1, 1), None, dt.date(2024, 2, 29)]),
+    "ts": pa.array([NOON, None, dt.datetime(1960, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+    "li": pa.array([[1, None], None, []], pa.list_(pa.int32())),
+    "st": pa.array([{"x": 1, "y": "a"}, None, {"x": None, "y": None}]),
+    "ma": pa.array([[("k", 1.5)], None, []], pa.map_(pa.string(), pa.float64())),
+}
+
+
+def test_every_type_makes_a_table_that_other_readers_read(table):
+    rows = pa.table(TYPES)
+    assert write(table, rows).num_records == 3
+    found = read(table)
+    assert readers._comparable(found) == readers._comparable(rows.to_pylist())
+    assert [f.name for f in table.log().update().schema][:3] == ["b", "s", "i"]
+    assert str(table.log().update().schema.find("ts").data_type) == "timestamp"
+    (only,) = stats(table)
+    assert (only["numRecords"], only["minValues"]["i"], only["nullCount"]["t"]) == (3, -(2**31), 1)
+    (path,) = table.path.rglob("staged/**/*.parquet")
+    footer = pq.read_metadata(path)
+    physical = {footer.schema.column(i).path: footer.schema.column(i).physical_type for i in range(footer.num_columns)}
+    assert (physical["ts"], physical["dec"], physical["big"]) == ("INT64", "INT64", "FIXED_LEN_BYTE_ARRAY")
+    assert footer.row_group(0).column(0).compression == "SNAPPY"
+    assert "ARROW:schema" not in {key.decode() for key in footer.metadata or {}}
+
+
+def frames() -> dict[str, Any]:
+    rows = pa.table({"id": pa.array([1, 2, 3]), "at": pa.array([NOON] * 3), "v": pa.array([1.5, None, 2.5])})
+    return {
+        "Table": rows,
+        "RecordBatch": rows.to_batches()[0],
+        "RecordBatchReader": pa.RecordBatchReader.from_batches(rows.schema, iter(rows.to_batches(max_chunksize=2))),
+        "pandas": pd.DataFrame(
+            {"id": [1, 2, 3], "at": pd.to_datetime([NOON] * 3), "v": [1.5, float("nan"), 2.5]}, index=[7, 8, 9]
+        ),
+        "Polars": pl.DataFrame({"id": [1, 2, 3], "at": [NOON] * 3, "v": [1.5, None, 2.5]}),
+        "lazy Polars": pl.LazyFrame({"id": [1, 2, 3], "at": [NOON] * 3, "v": [1.5, None, 2.5]}),
+    }
+
+
+@pytest.mark.parametrize("name", frames())
+def test_frames_of_every_kind(table, name):
+    write(table, frames()[name])
+    assert readers._comparable(read(table)) == readers._comparable(frames()["Table"].to_pylist())
+
+
+PARTITIONS = {
+    "p": pa.array(["a b", "ü%/=:", None, "", "a b", ".x"]),
+    "n": pa.array([1, None, 1, 2, 1, 3], pa.int32()),
+    "at": pa.array([NOON, None, NOON, NOON, NOON, NOON], pa.timestamp("us", "UTC")),
+    "d": pa.array([dt.date(2024, 2, 29), None] * 3),
+    "dec": pa.array([Decimal("1.50"), Decimal("-1.50"), None] * 2, pa.decimal128(5, 2)),
+    "bo": pa.array([True, False, None] * 2),
+}
+
+
+def test_partitions(table, monkeypatch):
+    monkeypatch.setattr(files, "OPEN_FILES", 2)
+    rows = pa.table({"id": pa.array(range(6)), **PARTITIONS})
+    write(table, rows, begin={"partition_by": list(PARTITIONS)})
+    expected = [{**row, "p": row["p"] or None} for row in rows.to_pylist()]
+    assert readers._comparable(read_table(table.log()).to_table().to_pylist()) == readers._comparable(expected)
+    assert readers._comparable(readers.READERS["DuckDB"](table.uri, None).to_pylist()) == readers._comparable(expected)
+    values = [file.partition_values for file in table.log().update().add_files()]
+    assert {value["at"] for value in values} == {"2024-02-29T12:00:00.123456Z", None}
+    write(table, rows.slice(0, 1).set_column(0, "id", pa.array([100])), mode="dynamic")
+    assert sorted(row["id"] for row in read_table(table.log()).to_table().to_pylist()) == [1, 2, 3, 4, 5, 100]
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_column_mapping(table, mode):
+    properties = {"delta.columnMapping.mode": mode}
+    nested = pa.array(
+        [{"in ner": [{"x y": 1}], "m": [("k", {"z": 1})]}],
+        type=pa.struct(
+            [
+                ("in ner", pa.list_(pa.struct([("x y", pa.int32())]))),
+                ("m", pa.map_(pa.string(), pa.struct([("z", pa.int64())]))),
+            ]
+        ),
+    )
+    rows = pa.table({"i d": pa.array([1]), "p": pa.array(["x"]), "s": nested})
+    write(table, rows, begin={"partition_by": ["p"], "configuration": properties})
+    assert read_table(table.log()).to_table().to_pylist() == rows.to_pylist()
+    assert readers._comparable(readers.READERS["Polars"](table.uri, None).to_pylist()) == readers._comparable(rows.to_pylist())
+    (path,) = table.path.rglob("staged/**/*.parquet")
+    stored = pq.read_schema(path)
+    assert stored.names[0].startswith("col-")
+    assert stored.field(0).metadata[b"PARQUET:field_id"] == b"1"
+    write(table, rows.append_column("new", pa.array([5])), merge_schema=True)
+    assert sorted(row["new"] or 0 for row in read_table(table.log()).to_table().to_pylist()) == [0, 5]
+
+
+def test_values_are_cast_only_where_none_is_lost(table):
+    start = pa.table(
+        {
+            "l": pa.array([1]),
+            "d": pa.array([1.5]),
+            "t": pa.array(["a"]),
+            "dec": pa.array([Decimal("1.5")]),
+            "at": pa.array([NOON]),
+        }
+    )
+    write(table, start)
+    widened = pa.table(
+        {
+            "L": pa.array([2], pa.uint32()),
+            "d": pa.array([2], pa.int32()),
+            "t": pa.array([dt.date(2024, 2, 29)]),
+            "at": pa.array([NOON], pa.timestamp("ns", "Europe/Berlin")),
+        }
+    )
+    write(table, widened)
+    assert {"l": 2, "d": 2.0, "t": "2024-02-29", "dec": None, "at": NOON} in read(table)
+    write(table, pa.table({"t": pa.array(["cat"]).dictionary_encode(), "l": pa.nulls(1), "at": pa.array([dt.date(2024, 1, 1)])}))
+    assert {"l": None, "d": None, "t": "cat", "dec": None, "at": dt.datetime(2024, 1, 1, tzinfo=UTC)} in read(table)
+    for rows, error, message in (
+        ({"l": pa.array([1.0])}, SchemaMismatchException, "column l: expected bigint, got double"),
+        (
+            {"at": pa.array([NOON.replace(tzinfo=None)])},
+            SchemaMismatchException,
+            "column at: expected timestamp, got timestamp_ntz",
+        ),
+        ({"t": pa.array([1.5])}, SchemaMismatchException, "column t goes from double to string"),
+        ({"at": pa.array([1], pa.int64()).cast(pa.timestamp("ns", "UTC"))}, SchemaMismatchException, "without loss"),
+        ({"d": pa.array([1 << 60], pa.int64())}, SchemaMismatchException, "column d: expected double, got bigint"),
+        ({"new": pa.array([1])}, SchemaMismatchException, "merge_schema=True"),
+        ({"l": pa.array([dt.time(1)])}, DeltaAnalysisException, "column l of Arrow type time64"),
+        ({"l": pa.array([1]), "L": pa.array([1])}, SchemaMismatchException, "occurs twice"),
+    ):
+        with pytest.raises(error, match=message):
+            write(table, pa.table(rows))
+    assert table.versions() == 3
+    assert len(read(table)) == 3
+
+
+def test_what_is_not_rows_is_refused(table):
+    for rows, message in ((None, "returned NoneType"), ([1], "returned list"), ({"a": 1}, "returned dict")):
+        with pytest.raises(DeltaIllegalArgumentException, match=f"The stage 'stage' {message}, expected a pyarrow Table"):
+            write(table, rows)
+    with pytest.raises(DeltaIllegalArgumentException, match="table of typed columns"):
+        write(table, pd.DataFrame({"a": [1, "x"]}))
+    with pytest.raises(SchemaMismatchException, match="untyped nulls"):
+        write(table, pa.table({"a": pa.nulls(1)}))
+
+
+COLUMNS = "id BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), name VARCHAR(3) NOT NULL, n INT DEFAULT 7"
+
+
+def ruled(table: Table, columns: str = COLUMNS, **options: Any) -> None:
+    properties = {"delta.constraints.small": "n < 100 AND name <> 'no'", "delta.feature.allowColumnDefaults": "supported"}
+    handle = table.begin()
+    created = plan_create(table.view(handle, task_id="create"), schema=columns, properties=properties, **options)
+    table.publish(handle, created)
+
+
+def test_rules_of_the_table(table):
+    ruled(table)
+    write(table, pa.table({"name": pa.array(["a", "bcd"])}))
+    write(table, pa.table({"name": pa.array(["ü"]), "n": pa.array([99], pa.int32())}))
+    found = sorted(read_table(table.log()).to_table().to_pylist(), key=lambda row: row["id"])
+    assert found == [
+        {"id": 10, "name": "a", "n": 7},
+        {"id": 15, "name": "bcd", "n": 7},
+        {"id": 20, "name": "ü", "n": 99},
+    ]
+    for rows, error, message in (
+        ({"name": pa.array(["a", None])}, InvariantViolationException, "NOT NULL column name would get a null"),
+        ({"n": pa.array([1], pa.int32())}, InvariantViolationException, "lacks the NOT NULL column name"),
+        ({"name": pa.array(["long"])}, CharVarcharLimitException, "too long for varchar"),
+        ({"name": pa.array(["a", "no"])}, ConstraintViolationException, r"small \(.*row with values: \{'n': 7, 'name': 'no'\}"),
+        ({"name": pa.array(["a"]), "n": pa.nulls(1, pa.int32())}, ConstraintViolationException, "small"),
+        ({"name": pa.array(["a"]), "id": pa.array([1])}, IdentityInsertException, "GENERATED ALWAYS"),
+    ):
+        with pytest.raises(error, match=message):
+            write(table, pa.table(rows))
+    assert table.versions() == 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "message"),
+    [
+        ("id BIGINT, d DATE GENERATED ALWAYS AS (CAST(name AS DATE)), name STRING, n INT", {"id": [1]}, "generated column d"),
+        ("name STRING DEFAULT upper('x'), n INT", {"n": [1]}, "default upper"),
+        ("name STRING, n INT, l ARRAY<VARCHAR(2)>", {"name": ["a"]}, "length of strings inside column l"),
+    ],
+)
+def test_rules_that_only_spark_can_keep_are_refused_by_name(table, columns, rows, message):
+    ruled(table, columns)
+    with pytest.raises(DeltaUnsupportedOperationException, match=message):
+        write(table, pa.table({name: pa.array(values, pa.int32() if name == "n" else None) for name, values in rows.items()}))
+    assert table.versions() == 1
+
+
+def test_a_constraint_that_only_spark_evaluates_is_refused_by_name(table):
+    handle = table.begin()
+    properties = {"delta.constraints.upper": "upper(name) = name"}
+    table.publish(handle, plan_create(table.view(handle, task_id="create"), schema="name STRING", properties=properties))
+    with pytest.raises(
+        DeltaUnsupportedOperationException, match=r"CHECK constraint upper \(upper\(name\) = name\).*engine=\"spark\""
+    ):
+        write(table, pa.table({"name": pa.array(["A"])}))
+
+
+def test_modes(table):
+    rows = pa.table({"id": pa.array(range(6)), "p": pa.array(list("aabbcc"))})
+    write(table, rows, begin={"partition_by": ["p"]})
+    write(table, rows.slice(0, 1), mode="overwrite", replace_where="p = 'a'")
+    assert sorted(row["id"] for row in read(table)) == [0, 2, 3, 4, 5]
+    write(table, pa.table({"id": pa.array([9]), "p": pa.array(["b"])}), mode="dynamic")
+    assert sorted(row["id"] for row in read(table)) == [0, 4, 5, 9]
+    with pytest.raises(ReplaceWhereMismatchException, match="does not satisfy replaceWhere"):
+        write(table, rows, mode="overwrite", replace_where="p = 'a'")
+    with pytest.raises(
+        DeltaUnsupportedOperationException, match=r"replace_where \(id = 9\), which may select some of the rows of 1"
+    ):
+        write(table, rows.slice(0, 1), mode="overwrite", replace_where="id = 9")
+    with pytest.raises(DeltaUnsupportedOperationException, match="replace_on or replace_using"):
+        write(table, rows, mode="overwrite", replace_using=["id"])
+    write(table, rows.slice(0, 2), mode="overwrite")
+    assert sorted(row["id"] for row in read(table)) == [0, 1]
+    write(table, pa.table({"p": pa.array(["z"]), "other": pa.array(["x"])}), mode="overwrite", overwrite_schema=True)
+    assert read(table) == [{"p": "z", "other": "x"}]
+    write(table, pa.table({"z": pa.array([1])}), create="create_or_replace", properties={"delta.appendOnly": "false"})
+    assert read(table) == [{"z": 1}]
+    with pytest.raises(SchemaDriftException):
+        write(table, pa.table({"z": pa.array([1], pa.int32())}), schema_policy="strict")
+
+
+def test_write_options(table):
+    rows = pa.table({"id": pa.array(range(25))})
+    write(table, rows, options={"compression": "zstd", "maxRecordsPerFile": "10"})
+    assert sorted(file["numRecords"] for file in stats(table)) == [5, 10, 10]
+    for path in table.path.rglob("staged/**/*.parquet"):
+        assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
+    with pytest.raises(DeltaIllegalArgumentException, match=r"write option parquet\.block\.size='1'"):
+        write(table, rows, options={"parquet.block.size": "1"})
+
+
+def test_memory_is_bounded_and_files_have_a_sensible_size(table, monkeypatch):
+    monkeypatch.setattr(files, "ROW_GROUP_BYTES", 40_000)
+    monkeypatch.setattr(files, "BUFFERED_BYTES", 100_000)
+    monkeypatch.setattr(files, "FILE_BYTES", 150_000)
+    alive: list[int] = []
+
+    def batches():
+        for number in range(60):
+            alive.append(pa.total_allocated_bytes())
+            ids = pa.array(range(number * 1000, number * 1000 + 1000))
+            yield pa.record_batch({"id": ids, "p": pa.array([f"p{i % 3}" for i in range(1000)])})
+
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    write(table, pa.RecordBatchReader.from_batches(schema, batches()), begin={"partition_by": ["p"]})
+    assert max(alive) - alive[0] < 2_000_000
+    found = read(table)
+    assert sorted(row["id"] for row in found) == list(range(60_000))
+    assert {row["p"] for row in found if row["id"] % 3 == 1} <= {"p0", "p1", "p2"}
+    assert 3 <= len(stats(table)) < 20
+
+
+def test_a_stage_without_rows(table):
+    write(table, pa.table({"id": pa.array([1])}))
+    result = write(table, pa.table({"id": pa.array([], pa.int64())}), mode="overwrite")
+    assert result.num_records == 0
+    assert read(table) == []
+
+
+def test_a_failed_stage_leaves_nothing_that_a_reader_sees(table):
+    write(table, pa.table({"id": pa.array([1])}))
+
+    def batches():
+        yield pa.record_batch({"id": pa.array([2])})
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="the source broke"):
+        write(table, pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), batches()))
+    assert read(table) == [{"id": 1}]
+    assert len(list(table.path.rglob("staged/**/*.parquet"))) == 1
+
+
+def test_a_stage_reads_its_table_and_what_earlier_stages_leave(table):
+    rows = pa.table({"id": pa.array(range(4)), "p": pa.array(list("aabb"))})
+    handle = table.begin()
+    with pytest.raises(DeltaTableNotFoundException, match=r"table\.exists"):
+        table_rows(table.view(handle))
+    write(table, rows, begin={"partition_by": ["p"]})
+    handle = table.begin()
+    first = stage(table, handle, rows.slice(0, 1), mode="overwrite", replace_where="p = 'a'", task_id="first")
+    view = table.view(handle, task_id="second", after=(first,))
+    assert sorted(table_rows(view).to_table().column("id").to_pylist()) == [0, 2, 3]
+    assert table_rows(view, "p = 'a'", columns=["id"]).to_table().to_pylist() == [{"id": 0}]
+    second = stage(table, handle, pa.table({"id": pa.array([7]), "p": pa.array(["a"])}), task_id="second", after=(first,))
+    table.publish(handle, first, second)
+    assert sorted(row["id"] for row in read(table)) == [0, 2, 3, 7]
+
+
+def test_nulls_inside_structs_that_may_not_be_null():
+    fields = StructType((StructField("a", LONG, nullable=False),))
+    field = StructField("s", ArrayType(fields))
+    kind = pa.list_(pa.struct([("a", pa.int64())]))
+    fine = pa.array([[{"a": 1}, None], None], kind)
+    check_not_null(field, fine, table="t", version=1)
+    with pytest.raises(InvariantViolationException, match=r"NOT NULL column s\[element\]\.a would get a null.*table t version 1"):
+        check_not_null(field, pa.array([[{"a": None}]], kind), table="t", version=1)
+    pairs = StructField("m", MapType(LONG, fields))
+    wrong = pa.array([[(1, {"a": None})]], pa.map_(pa.int64(), pa.struct([("a", pa.int64())])))
+    with pytest.raises(InvariantViolationException, match=r"m\[value\]\.a"):
+        check_not_null(pairs, wrong, table="t", version=1)
