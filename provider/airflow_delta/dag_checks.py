@@ -67,6 +67,33 @@ def check_tasks(tasks: Sequence[Any]) -> None:
             raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {message}")
 
 
+def check_overwrites(stages: Sequence[Any]) -> None:
+    """Refuse stages of one transaction that certainly overwrite the same rows, with nothing to say which of them wins.
+
+    What templates and different predicates replace is seen by the commit.
+
+    :raises DeltaIllegalArgumentException: if there are two.
+    """
+    known: list[tuple[Any, Any]] = []
+    for stage in filter(_overwrites, stages):
+        where = _given(stage, "replace_where")
+        for other, elsewhere in known:
+            if where is None or elsewhere is None or (is_literal(where) and where == elsewhere):
+                raise DeltaIllegalArgumentException(
+                    f"The tasks {other.task_id!r} and {stage.task_id!r} overwrite the same rows in one transaction, and nothing "
+                    "says which of them wins. Give one of them after=<output of the other>, let them replace different "
+                    "partitions (replace_where), or map one task over the parts."
+                )
+        known.append((stage, where))
+
+
+def _overwrites(stage: Any) -> bool:
+    """Return whether a task certainly overwrites, by its replace_where alone, and is planned on top of nothing."""
+    if _given(stage, "mode") != "overwrite" or _given(stage, "after"):
+        return False
+    return not any(_given(stage, name) for name in ("replace_on", "replace_using", "create"))
+
+
 def task_problems(task: Any) -> Iterator[str]:
     """Yield what is wrong with a task, without parsing SQL."""
     if not _is_ours(task):

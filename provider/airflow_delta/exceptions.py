@@ -153,9 +153,18 @@ class SparkVersionException(DeltaUnsupportedOperationException):
 
 
 class SparkJobException(DeltaError, RuntimeError):
-    """Spark's work failed: a query of the author, data that it cannot handle, or Spark itself."""
+    """Spark's work failed: a query of the author, data that it cannot handle, or Spark itself.
+
+    :param condition: Spark's name of the error, such as ``UNRESOLVED_COLUMN.WITH_SUGGESTION``.
+    """
 
     error_class = "DELTA_SPARK_JOB_FAILED"
+
+    def __init__(
+        self, message: str, *, condition: str | None = None, table: str | None = None, version: int | None = None
+    ) -> None:
+        super().__init__(message, table=table, version=version)
+        self.condition = condition
 
 
 class InvariantViolationException(DeltaError, ValueError):

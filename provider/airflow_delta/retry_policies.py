@@ -190,6 +190,8 @@ class DeltaRetryPolicy(RetryPolicy):
 
 
 def _is_wrong_query(error: BaseException) -> bool:
+    if isinstance(error, exceptions.SparkJobException):
+        return str(error.condition or "").startswith(_QUERY_CONDITIONS)
     spark: Any = sys.modules.get("pyspark.errors")  # whoever raises one has loaded it
     if spark is None or not isinstance(error, spark.AnalysisException):
         return False

@@ -73,6 +73,10 @@ class DeltaTransactionGroup(TaskGroup):
                 f"The transaction {self.group_id!r} has no stages. Inside the with block, define and call a @task.delta_stage "
                 "function, or create a task that stages, such as DeltaMergeOperator or DeltaStageSparkSubmitOperator."
             )
+        if not self.commit_kwargs.get("allow_skipped"):  # otherwise, of two branches one may run
+            from airflow_delta.dag_checks import check_overwrites
+
+            check_overwrites(stages)
         audits = [task for task in self.iter_tasks() if self._takes_part(task, "audit")]
         for audit in audits:
             self._give_stages(audit, stages)

@@ -72,15 +72,18 @@ REFUSED = [
     ),
     ('DeltaDeleteOperator(task_id="d", predicate="id = 1")', ["'d': it has neither a table nor a transaction"]),
     (
-        'DeltaDeleteOperator(task_id="one", table="/lake/t")\nDeltaDeleteOperator.partial(task_id="d", table="/lake/t").expand(rerun_policy=["skip", "nver"])',
+        'DeltaDeleteOperator(task_id="one", table="/lake/t")\n'
+        'DeltaDeleteOperator.partial(task_id="d", table="/lake/t").expand(rerun_policy=["skip", "nver"])',
         ["'d': rerun_policy must be one of", "'nver'"],
     ),
     (
-        'DeltaDeleteOperator(task_id="one", table="/lake/t")\n@task.delta_stage(mode="all")\ndef rows(n, spark):\n    return spark.range(n)\nrows.expand(n=[1, 2])',
+        'DeltaDeleteOperator(task_id="one", table="/lake/t")\n'
+        '@task.delta_stage(mode="all")\ndef rows(n, spark):\n    return spark.range(n)\nrows.expand(n=[1, 2])',
         ["'rows': mode must be one of"],
     ),
     (
-        'DeltaDeleteOperator(task_id="one", table="/lake/t")\nDeltaStageFilesOperator.partial(task_id="f").expand(mode=["append", "append"])',
+        'DeltaDeleteOperator(task_id="one", table="/lake/t")\n'
+        'DeltaStageFilesOperator.partial(task_id="f").expand(mode=["append", "append"])',
         ["'f': it stages rows, but belongs to no transaction"],
     ),
 ]
@@ -97,7 +100,8 @@ def test_refused_when_the_dag_is_parsed(tmp_path, body, parts):
 ACCEPTED = [
     stage('mode="{{ params.mode }}", replace_where="day = \'{{ ds }}\'"'),
     stage(around=", rerun_policy=\"{{ dag_run.conf['policy'] }}\""),
-    'start = DeltaStartTransactionOperator(task_id="s", table="/lake/t")\nDeltaDeleteOperator(task_id="d", transaction=start.output)',
+    'start = DeltaStartTransactionOperator(task_id="s", table="/lake/t")\n'
+    'DeltaDeleteOperator(task_id="d", transaction=start.output)',
     'DeltaDeleteOperator.partial(task_id="d").expand_kwargs([{"table": "/lake/t"}])',
     'DeltaDeleteOperator.partial(task_id="d").expand(table=["/lake/t"])',
 ]
@@ -122,11 +126,13 @@ PREDICATES = [
     ('DeltaDeleteOperator(task_id="d", table="/lake/t", predicate="SELECT 1")', "is a statement"),
     ('DeltaUpdateOperator(task_id="u", table="/lake/t", set={"a": "1 +"})', "set, column 'a': '1 +' is not valid Spark SQL"),
     (
-        'DeltaMergeOperator(task_id="m", table="/lake/t", source="SELECT 1 AS id", condition="source.id = ", clauses=[when_matched_update()])',
+        'DeltaMergeOperator(task_id="m", table="/lake/t", source="SELECT 1 AS id", '
+        'condition="source.id = ", clauses=[when_matched_update()])',
         "condition='source.id = ' is not valid",
     ),
     (
-        'DeltaMergeOperator(task_id="m", table="/lake/t", source="SELECT 1 AS id", condition="true", clauses=[when_matched_update({"id": "1 +"})])',
+        'DeltaMergeOperator(task_id="m", table="/lake/t", source="SELECT 1 AS id", '
+        'condition="true", clauses=[when_matched_update({"id": "1 +"})])',
         "set of a clause, column 'id'",
     ),
     (
@@ -147,6 +153,49 @@ def test_predicates_are_checked_where_parsing_may_take_longer(tmp_path, body, sa
     assert problem.dag_id == "checked"
     with pytest.raises(DeltaIllegalArgumentException, match=f"task {problem.task_id!r}"):
         check_dag(dag)
+
+
+def two(first: str, second: str, around: str = "", call: str = "two()") -> str:
+    return f"""
+with delta_transaction("txn", table="/lake/t"{around}):
+    @task.delta_stage({first})
+    def one(spark):
+        return spark.range(1)
+    first = one()
+    @task.delta_stage({second})
+    def two(spark, n=0):
+        return spark.range(1)
+    {call}
+"""
+
+
+WHOLE = 'mode="overwrite"'
+PART = 'mode="overwrite", replace_where="p = 1"'
+OTHER = 'mode="overwrite", replace_where="p = 2"'
+DAY = 'mode="overwrite", replace_where="day = \'{{ ds }}\'"'
+
+
+@pytest.mark.parametrize(
+    "body", [two(WHOLE, WHOLE), two(WHOLE, DAY), two(DAY, WHOLE), two(PART, PART), two(PART, PART, call="two.expand(n=[1, 2])")]
+)
+def test_two_overwrites_of_the_same_rows_are_refused(tmp_path, body):
+    (error,) = bag_of(tmp_path, body).import_errors.values()
+    assert "'txn.one' and 'txn.two' overwrite the same rows in one transaction" in error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        two(PART, OTHER),
+        two(DAY, DAY),  # the commit looks at what they write
+        two(WHOLE, f"{WHOLE}, after=[first]"),
+        two(WHOLE, WHOLE, around=', commit_kwargs={"allow_skipped": True}'),  # branches
+        two(WHOLE, 'mode="append"'),
+        two(WHOLE, "mode='overwrite', replace_using=['id']"),
+    ],
+)
+def test_overwrites_that_may_be_beside_each_other(tmp_path, body):
+    assert bag_of(tmp_path, body).import_errors == {}
 
 
 def test_parsing_a_dag_loads_no_parser_of_sql(tmp_path):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pyarrow as pa
 import pytest
+from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta.assets.delta import commits_of_events, delta_asset
@@ -15,6 +16,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkJobExce
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_session import typed_errors
+from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.spark.useful_lines import useful_line
 
 JOB = """An error occurred while calling o158.parquet.
@@ -53,6 +55,14 @@ def test_the_useful_line_of_a_spark_error(text, said):
     assert useful_line(text) == said
 
 
+def test_a_wrong_query_is_not_retried_although_the_error_has_no_cause():
+    wrong, other = (
+        SparkJobException("no", condition=condition) for condition in ("UNRESOLVED_COLUMN.WITH_SUGGESTION", "DIVIDE_BY_ZERO")
+    )
+    assert FINAL_ERRORS.evaluate(wrong, 1, 3).action is RetryAction.FAIL
+    assert FINAL_ERRORS.evaluate(other, 1, 3).action is RetryAction.DEFAULT
+
+
 @pytest.mark.spark
 class TestSparkErrors:
     def test_a_column_that_is_not_there(self, spark, caplog):
@@ -67,6 +77,7 @@ class TestSparkErrors:
         assert "Did you mean one of the following? [`id`]" in first
         assert any("\tat " in record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG)
         assert type(caught.value.__cause__).__name__ == "AnalysisException"  # for rules of retry policies
+        assert caught.value.condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION"
 
     def test_java_is_no_part_of_the_error(self, spark, tmp_path, caplog):
         spark.range(3).coalesce(1).write.parquet(str(tmp_path / "t"))

@@ -28,8 +28,16 @@ def spark_job_error(error: BaseException, uri: str = "") -> SparkJobException | 
         return None
     return SparkJobException(
         f"Spark failed{f' on table {uri}' if uri else ''}: {useful_line(str(error))} The stack trace is in the log at DEBUG.",
+        condition=_condition_of(error),
         table=uri or None,
     )
+
+
+def _condition_of(error: BaseException) -> str | None:
+    try:
+        return str(getattr(error, "getCondition", lambda: None)() or "") or None
+    except Exception:  # noqa: BLE001 - it asks the JVM, which may be gone
+        return None
 
 
 def without_java(typed: DeltaError, error: BaseException) -> tuple[DeltaError, BaseException | None]:

@@ -12,8 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.commands.stage.stage_view import open_stage
+from airflow_delta.commands.write.collect_write import collect_files
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
+from airflow_delta.staging.paths import new_attempt
 from commands.flow import Table
 
 
@@ -107,3 +110,67 @@ def test_a_stage_that_read_the_whole_table_beside_any_other_that_replaces_rows_i
         filled.publish(handle, whole, nothing)
     filled.publish(handle, whole, replace(nothing, mode="append"))
     assert filled.rows() == [(1, "b"), (2, "b")]
+
+
+OVERWRITES = [
+    # first, second: options of the two stages, their partitions, whether both may land
+    ({"mode": "overwrite"}, "a", {"mode": "overwrite"}, "b", False),
+    ({"mode": "overwrite", "replace_where": "p = 'a'"}, "a", {"mode": "overwrite", "replace_where": "p = 'a'"}, "a", False),
+    ({"mode": "overwrite", "replace_where": "p = 'a'"}, "a", {"mode": "overwrite", "replace_where": "p = 'b'"}, "b", True),
+    (
+        {"mode": "overwrite", "replace_where": "p IN ('a', 'b')"},
+        "a",
+        {"mode": "overwrite", "replace_where": "p >= 'b'"},
+        "c",
+        True,
+    ),
+    (
+        {"mode": "overwrite", "replace_where": "p IN ('a', 'b')"},
+        "a",
+        {"mode": "overwrite", "replace_where": "p >= 'b'"},
+        "b",
+        False,
+    ),
+    ({"mode": "dynamic"}, "a", {"mode": "dynamic"}, "a", False),
+    ({"mode": "dynamic"}, "a", {"mode": "dynamic"}, "b", True),
+    ({"mode": "dynamic"}, "a", {"mode": "overwrite", "replace_where": "p = 'b'"}, "b", True),
+    ({"mode": "dynamic"}, "a", {"mode": "overwrite"}, "b", False),
+    ({"mode": "overwrite"}, "a", {"mode": "append"}, "a", True),
+]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("first", "one", "second", "two", "fine"), OVERWRITES)
+def test_two_tasks_overwrite(filled, first, one, second, two, fine, turned):
+    """What both land in, if they do, is what either order of the two would give."""
+    handle = filled.begin()
+    stages = [rows(filled, handle, one, task_id="one", **first), rows(filled, handle, two, task_id="two", **second)]
+    stages = stages[::-1] if turned else stages
+    if not fine:
+        with pytest.raises(StageConflictException, match=r"both overwrite partition \[p=.*after=<output of the other>"):
+            filled.publish(handle, *stages)
+        assert filled.versions() == 2
+        return
+    filled.publish(handle, *stages)
+    assert {(1, one), (1, two)} <= set(filled.rows())
+
+
+def test_one_of_two_overwrites_is_after_the_other(filled):
+    handle = filled.begin()
+    one = rows(filled, handle, "a", task_id="one", mode="overwrite")
+    two = rows(filled, handle, "b", task_id="two", mode="overwrite", after=[one.to_dict()])
+    filled.publish(handle, two, one)
+    assert filled.rows() == [(1, "b"), (2, "b")]
+
+
+def test_instances_of_one_mapped_task_overwrite_together(filled):
+    handle = filled.begin()
+    stages = []
+    for index, part in enumerate("ab"):
+        directory = Path(handle.staging_path) / f"parts-{index}" / f"p={part}"
+        directory.mkdir(parents=True)
+        pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "0.parquet")
+        view = open_stage(filled.log(), handle, task_id="parts", map_index=index, attempt=new_attempt())
+        stages.append(collect_files(view, path=f"parts-{index}", mode="overwrite"))
+    filled.publish(handle, *stages)
+    assert filled.rows() == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
