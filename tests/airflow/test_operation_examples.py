@@ -174,6 +174,24 @@ def test_restore(run, made):
     assert (values(table, "id"), table.versions()) == ([0, 1, 2], 3)
 
 
+def test_scd2(run, root):
+    (root / "source").mkdir(exist_ok=True)
+    days = {"2026-01-01": {1: "a", 2: "a"}, "2026-01-02": {1: "a", 2: "b"}, "2026-01-03": {2: "b", 3: "c"}}
+    for number, (day, rows) in enumerate(days.items()):
+        lines = [json.dumps({"id": key, "department": value}) + "\n" for key, value in rows.items()]
+        (root / "source" / f"employees-{day}.json").write_text("".join(lines))
+        run("delta_scd2", DAY.replace(day=number + 1))
+    rows = readers.rows(root / "employees")
+    found = [tuple(row[name] for name in ("id", "department", "valid_from", "valid_to", "is_current")) for row in rows]
+    day = [DAY.replace(day=number + 1).date() for number in range(3)]
+    assert sorted(found, key=repr) == [
+        (1, "a", day[0], day[2], False),
+        (2, "a", day[0], day[1], False),
+        (2, "b", day[1], None, True),
+        (3, "c", day[2], None, True),
+    ]
+
+
 def test_compute_statistics(run, made):
     table = made("events", EVENTS.format(0))
     run("delta_compute_statistics")

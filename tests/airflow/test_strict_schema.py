@@ -16,7 +16,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaDriftE
 from airflow_delta.operators.drift import DRIFT_KEY, EVENT
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
-from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.spark import delta_stage
@@ -125,7 +125,7 @@ def test_every_kind_of_stage(table, heard, monkeypatch, kind):
     assert len(heard) == 1
 
 
-def test_a_submitted_application(table):
+def test_the_report_of_an_application(table):
     """The error and its differences come back through the report, where the request said what to expect."""
     handle = table.begin()
     view = table.view(handle)
@@ -136,6 +136,27 @@ def test_a_submitted_application(table):
     with pytest.raises(SchemaDriftException, match="on the cluster") as raised:
         read_report(view.log, request)
     assert told(raised.value.differences) == DIFFERENCES
+
+
+def test_spark_submit(table, tmp_path, monkeypatch, heard):
+    """A real one: what the application refuses on its side is told as if it had been refused here."""
+    application = tmp_path / "application.py"
+    application.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "from airflow_delta.spark import delta_stage\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        f"delta_stage(spark).write(spark.sql({DRIFTED!r}))\n"
+    )
+    handle = start(table.uri, transaction_key="submitted")
+    operator = DeltaStageSparkSubmitOperator(
+        task_id="rows", application=str(application), transaction=handle, schema_policy="strict", durable=False
+    )
+    running = context(operator)
+    with pytest.raises(SchemaDriftException) as raised:
+        operator.execute(running)
+    assert told(raised.value.differences) == DIFFERENCES
+    assert told(running["ti"].pushed[DRIFT_KEY]["differences"]) == DIFFERENCES
+    assert len(heard) == 1
 
 
 def test_an_expected_schema_of_ones_own(tmp_path, spark, table, monkeypatch):

@@ -1,0 +1,185 @@
+"""A slowly changing dimension of type 2 as a task: a MERGE that keeps every version of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.base import TABLE_VIEW, Part, Parts, templated
+from airflow_delta.operators.identity import column_names
+from airflow_delta.operators.merge import reads_table
+from airflow_delta.operators.pyspark import TableReader
+from airflow_delta.operators.source_options import source_options
+from airflow_delta.operators.spark_runner import SparkRunner
+from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.staging.options import CONNECTION, check_source, check_writer_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
+    from airflow_delta.operators.stage_work import StageWork
+    from airflow_delta.staging.contract import StagedWrite
+    from airflow_delta.staging.history import HistoryColumns
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class HistoryOptions(Part):
+    """The part of a task that keeps a history: what a version is.
+
+    :param keys: columns that say what a row is about; nulls are equal. (templated)
+    :param effective_at: Spark SQL over a source row: since when it is so. It is cast to the type of ``valid_from``. (templated)
+    :param tracked: columns whose changes make a new version, compared with ``<=>``; default: all but the keys, the columns of the
+        period, and those that the table computes. The other columns are those of the row that began the version. (templated)
+    :param deleted: Spark SQL over a source row: the key ended then. Only keys and time of such a row count. (templated)
+    :param full_snapshot: the source is all there is, at one time: keys that it does not have ended then. The commit then depends
+        on the whole table.
+    :param valid_from: column with the time when a version began: a date or a timestamp. (templated)
+    :param valid_to: column with the time when it ended, exclusive; null if it did not. (templated)
+    :param current: boolean column: whether it has not ended; ``None``: the table has none. (templated)
+    :param confirmed: column with an array of times: when a source row changed nothing in the version. With it, late rows are
+        exact even between two rows of equal values; ``None``: the table has none. (templated)
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "keys",
+        "effective_at",
+        "tracked",
+        "deleted",
+        "valid_from",
+        "valid_to",
+        "current",
+        "confirmed",
+    )
+
+    keys: str | Sequence[str]
+    effective_at: str
+    tracked: str | Sequence[str] = ()
+    deleted: str | None = None
+    full_snapshot: bool = False
+    valid_from: str = "valid_from"
+    valid_to: str = "valid_to"
+    current: str | None = "is_current"
+    confirmed: str | None = None
+
+    def columns(self, stage: StageView) -> HistoryColumns:
+        """Return the columns of the table, checked."""
+        from airflow_delta.commands.merge.plan_history import history_columns
+
+        return history_columns(
+            stage,
+            keys=column_names(self.keys),
+            tracked=column_names(self.tracked),
+            valid_from=self.valid_from,
+            valid_to=self.valid_to,
+            current=self.current,
+            confirmed=self.confirmed,
+        )
+
+
+class DeltaScd2MergeOperator(DeltaTableOperator):
+    """Keep every version of the rows of a source: a slowly changing dimension of type 2, as one MERGE.
+
+    A source row says what is so since ``effective_at``. The versions of a key are what all its rows say, in the order of their
+    times, whenever they arrive:
+
+    - A row whose tracked columns differ from those before its time begins a version, which ends the one before it. Late rows
+      split versions; the bounds are always those of their neighbours.
+    - A row that changes nothing makes no version. Without a ``confirmed`` column it leaves no trace: a change that arrives later,
+      though it happened earlier, then counts until the next version of the table.
+    - A row of the time of an earlier one replaces it: so a source is corrected. In one source, rows of one key and time must be
+      equal.
+    - A ``deleted`` row ends the version of its time; a later row begins a new one after the gap. If there is none to end, it
+      leaves no trace.
+    - With ``confirmed``, no deletes and no two values for one time, tracked columns and periods do not depend on the order in
+      which sources arrive. Snapshots without it must arrive in the order of their times.
+    - The same source again changes nothing.
+
+    The table must exist. The commit depends on the versions of the source's keys only, so runs on other keys do not conflict.
+
+    :param source: Spark SQL, or the path of a ``.sql`` file; a mapping or a function as for
+        :class:`~airflow_delta.operators.merge.DeltaMergeOperator`. It has all columns of the table but those of the period and
+        those that the table computes. (templated unless it is a function)
+    :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
+
+    The other parameters are those of :class:`HistoryOptions`, :class:`~airflow_delta.operators.table.DeltaTableOperator` and
+    :class:`~airflow_delta.operators.spark_runner.SparkRunner`, without submitting.
+    """
+
+    parts: ClassVar[Parts] = (*SPARK_OPERATION, HistoryOptions)
+    template_fields: Sequence[str] = (*templated(parts), "merge_source", "write_options")
+    template_fields_renderers = {**SparkRunner.template_fields_renderers, "merge_source": "sql", "effective_at": "sql"}
+    template_ext: Sequence[str] = (".sql",)
+    sql_fields: ClassVar[tuple[str, ...]] = ("merge_source",)
+
+    def __init__(
+        self,
+        *,
+        source: str | Mapping[str, Any] | Callable[[SparkSession], DataFrame],
+        write_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_source(source, whose=f"the task {self.task_id!r}")
+        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
+        if SparkRunner.of(self).submits:
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} computes versions in a session: it takes no spark_submit or application. Name the "
+                "cluster by spark_conn_id (a master, or Spark Connect)."
+            )
+        # Airflow would call a function in a template field.
+        self.merge_source = None if callable(source) else source
+        self._source_function = source if callable(source) else None
+        self.write_options = write_options
+        self._reader: TableReader | None = None
+
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+        """Plan the MERGE."""
+        from airflow_delta.commands.merge.plan_history import plan_history
+
+        self._planned, self._columns = stage, HistoryOptions.of(self).columns(stage)
+        return plan_history(stage, self._columns, self.write_options)
+
+    def _stage(self, work: StageWork) -> StagedWrite:
+        self._reader = None
+        staged = super()._stage(work)
+        return staged if self._reader is None else self._reader.add_reads(staged)
+
+    def source(self, spark: SparkSession) -> DataFrame:
+        """Return the versions that begin, change and go."""
+        from airflow_delta.commands.stage.scan import plan_scan
+        from airflow_delta.spark.history import History
+        from airflow_delta.spark.read import read_scan_plan
+        from airflow_delta.staging.schema import parse_struct
+
+        stage, options = self._planned, HistoryOptions.of(self)
+        rows = self._rows(spark)
+        if options.full_snapshot:
+            self._reader = self._reader or TableReader(spark, stage)
+            table = self._reader()
+        else:  # the MERGE has read the rows with the keys of its source, and these are of the same keys
+            table = read_scan_plan(spark, plan_scan(stage))
+        schema = parse_struct(stage.target.schema_string or "")
+        history = History(self._columns, schema, table=stage.log.uri, version=stage.handle.read_version)
+        return history.source(
+            table, rows, effective_at=options.effective_at, deleted=options.deleted, full_snapshot=options.full_snapshot
+        )
+
+    def _rows(self, spark: SparkSession) -> DataFrame:
+        from airflow_delta.spark.operations import read_source
+
+        if self._source_function is not None:
+            return self._source_function(spark)
+        check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
+        named = dict(self.merge_source) if isinstance(self.merge_source, Mapping) else {"sql": self.merge_source}
+        if reads_table(named):
+            self._reader = TableReader(spark, self._planned)
+            self._reader.as_view(TABLE_VIEW)
+        conn_id = named.get(CONNECTION)
+        secrets = source_options(str(conn_id), str(named.get("format", "parquet"))) if conn_id else {}
+        rows = read_source(spark, named, secrets)
+        if rows is None:
+            raise DeltaIllegalArgumentException(f"The source of the task {self.task_id!r} is empty. Give it as SQL or as a path.")
+        return rows

@@ -1,0 +1,255 @@
+"""The source of a MERGE that keeps every version of its rows: which versions begin, change and go.
+
+The versions of a key are computed anew from those that the table has and the new source rows: events in the order of time, of
+which those that change something begin a version, and the next such event ends it.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, SchemaMismatchException
+from airflow_delta.spark.align import RowChecks, align, quoted, spark_type
+from airflow_delta.staging.contract import Json
+from airflow_delta.staging.history import ACTION, DELETE, INSERT, NOTHING, UPDATE, HistoryColumns
+from airflow_delta.staging.schema import find_field, nullable, written_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+_AT, _GONE, _VALUES, _RANK, _BEGINS, _RUN, _SEEN, _NEXT, _OK, _KEY = (
+    f"__airflow_delta_{name}" for name in ("at", "gone", "values", "rank", "begins", "run", "seen", "next", "ok", "key")
+)
+
+
+class History:
+    """Computes the versions of the keys of a source.
+
+    :param schema: of the table.
+    :param table: its URI, for messages.
+    :param version: the version read, for messages.
+    """
+
+    def __init__(self, columns: HistoryColumns, schema: Json, *, table: str, version: int) -> None:
+        self.columns = columns
+        self._schema = schema
+        self._table = table
+        self._version = version
+        self._where = f"table {table} version {version}"
+        self._checks = RowChecks(table, version)
+        self._period = spark_type(columns.period_type)
+
+    def source(
+        self, table: DataFrame, source: DataFrame, *, effective_at: str, deleted: str | None = None, full_snapshot: bool = False
+    ) -> DataFrame:
+        """Return the rows to merge, with :data:`~airflow_delta.staging.history.ACTION`; at least one for each key of the source.
+
+        :param table: the rows of the table.
+        :param effective_at: Spark SQL over a source row: the time since when it is so.
+        :param deleted: Spark SQL over a source row: it ends the last version of its key.
+        :param full_snapshot: keys that the source does not have have ended.
+        :raises SchemaMismatchException: if the source lacks a column, or a value could be lost.
+        :raises DeltaIllegalArgumentException: if the source does not say what to do.
+        :raises DeltaIllegalStateException: if the versions of a key in the table overlap.
+        """
+        new = self._new_events(source, effective_at, deleted)
+        self._check(new, full_snapshot=full_snapshot)
+        new = new.dropDuplicates([*self.columns.keys, _AT])
+        touched = new.select(*self._names(self.columns.keys)).distinct()
+        if full_snapshot:
+            new = new.unionByName(self._missing(table, new))
+        else:
+            table = self._joined(table, touched, "left_semi")
+        table = self._checked(table)
+        rows = self._merged(table, self._versions(self._known_events(table).unionByName(new)))
+        if not full_snapshot:  # which has read everything
+            rows = rows.unionByName(self._to_leave(touched))
+        try:
+            return rows.localCheckpoint(eager=True)
+        except Exception as failure:
+            if (error := self._checks.error_in(failure)) is None:
+                raise
+            raise error from failure
+
+    # -- events: key, time, whether it is gone, values --------------------------------------------------------------------------
+
+    def _new_events(self, source: DataFrame, effective_at: str, deleted: str | None) -> DataFrame:
+        """Return the source rows as events in the types of the table, computed once: another evaluation could differ."""
+        from pyspark.sql import functions as sf
+
+        given = source.schema.jsonValue()
+        if lacking := [name for name in self.columns.given if find_field(given, name) is None]:
+            raise SchemaMismatchException(
+                f"The source of the history in {self._where} lacks {', '.join(lacking)}; it has {', '.join(source.columns)}. "
+                "Select every column of the table that it does not compute: one that is missing would count as null.",
+                table=self._table,
+                version=self._version,
+            )
+        gone = sf.lit(False) if deleted is None else sf.coalesce(sf.expr(deleted).cast("boolean"), sf.lit(False))
+        about = {_AT: sf.expr(effective_at).cast(self._period), _GONE: gone}
+        rows = source.select(*self._names(self.columns.given), *(column.alias(name) for name, column in about.items()))
+        fields = [field for name in self.columns.given if (field := find_field(self._schema, name)) is not None]
+        for name, kind in ((_AT, self.columns.period_type), (_GONE, "boolean")):
+            fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
+        # Nullable: what ends a version need not have its values. The MERGE checks what it writes.
+        target = written_schema(
+            rows.schema.jsonValue(),
+            nullable({"type": "struct", "fields": fields}),
+            merge=False,
+            table_name=self._table,
+            version=self._version,
+            exact=True,
+        )
+        aligned = align(rows, target, self._checks)
+        return self._events(aligned, sf.col(_AT), sf.col(_GONE), rank=3).localCheckpoint(eager=True)
+
+    def _check(self, new: DataFrame, *, full_snapshot: bool) -> None:
+        """Refuse source rows that do not say what to do."""
+        from pyspark.sql import functions as sf
+
+        different = new.distinct().groupBy(*self._names([*self.columns.keys, _AT])).agg(sf.count("*").alias("n"))
+        measures = (sf.count("*"), sf.count_if(sf.col("n") > 1), sf.count_if(sf.col(_AT).isNull()), sf.min(_AT), sf.max(_AT))
+        rows, ambiguous, timeless, first, last = different.agg(*measures).collect()[0]
+        problem = None
+        if timeless:
+            problem = "effective_at is null in some rows"
+        elif ambiguous:
+            problem = f"{ambiguous} keys have different rows of one time; let effective_at tell them apart"
+        elif full_snapshot and not rows:
+            problem = "a full snapshot without rows would end every version"
+        elif full_snapshot and first != last:
+            problem = f"a full snapshot is of one time, and effective_at goes from {first} to {last}"
+        if problem is not None:
+            raise DeltaIllegalArgumentException(
+                f"The source of the history in {self._where} cannot be merged: {problem}.",
+                table=self._table,
+                version=self._version,
+            )
+
+    def _missing(self, table: DataFrame, new: DataFrame) -> DataFrame:
+        """Return an event for every key of the table that a snapshot does not have."""
+        from pyspark.sql import functions as sf
+
+        keys = self._joined(table.select(*self._names(self.columns.keys)).distinct(), new, "left_anti")
+        values = sf.lit(None).cast(new.schema[_VALUES].dataType)
+        ended = [sf.lit(True).alias(_GONE), values.alias(_VALUES), sf.lit(3).alias(_RANK)]
+        return keys.crossJoin(new.agg(sf.max(_AT).alias(_AT))).select(*self._names([*self.columns.keys, _AT]), *ended)
+
+    def _known_events(self, table: DataFrame) -> DataFrame:
+        """Return the versions of the table as events: when each began, was seen again, and ended without another one."""
+        from pyspark.sql import functions as sf
+
+        names = self.columns
+        start, end = self._column(names.valid_from), self._column(names.valid_to)
+        parts = [self._events(table, start, sf.lit(False), rank=2)]
+        if names.confirmed is not None:
+            seen = table.withColumn(_SEEN, sf.explode(self._column(names.confirmed)))
+            parts.append(self._events(seen, sf.col(_SEEN), sf.lit(False), rank=1))
+        # Where the next version begins at that time, its own event has a higher rank.
+        parts.append(self._events(table.where(end.isNotNull()), end, sf.lit(True), rank=0))
+        return reduce(lambda a, b: a.unionByName(b), parts)
+
+    def _events(self, rows: DataFrame, at: Column, gone: Column, *, rank: int) -> DataFrame:
+        """Return rows as events. Of several of one key and time, the one of the highest rank counts."""
+        from pyspark.sql import functions as sf
+
+        values = sf.struct(*self._names([*self.columns.tracked, *self.columns.others]))
+        shown = {_AT: at, _GONE: gone, _VALUES: sf.when(~gone, values), _RANK: sf.lit(rank)}
+        return rows.select(*self._names(self.columns.keys), *(column.alias(name) for name, column in shown.items()))
+
+    # -- versions ---------------------------------------------------------------------------------------------------------------
+
+    def _versions(self, events: DataFrame) -> DataFrame:
+        """Return the versions that events make, in the columns of the table."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as sf
+
+        names = self.columns
+        keys = self._names(names.keys)
+        gone, values = sf.col(_GONE), sf.col(_VALUES)
+        last = events.groupBy(*keys, sf.col(_AT)).agg(
+            sf.max_by(_GONE, _RANK).alias(_GONE), sf.max_by(_VALUES, _RANK).alias(_VALUES)
+        )
+        order = Window.partitionBy(*keys).orderBy(_AT)
+        tracked = sf.struct(*(values[name] for name in names.tracked))
+        state = sf.struct(gone.alias("gone"), sf.when(~gone, tracked).alias("tracked"))
+        begins = ~state.eqNullSafe(sf.lag(state).over(order))
+        runs = last.withColumn(_BEGINS, begins).withColumn(_RUN, sf.sum(sf.col(_BEGINS).cast("int")).over(order))
+        made = runs.groupBy(*keys, sf.col(_RUN)).agg(
+            sf.min(_AT).alias(_AT),
+            sf.min_by(_GONE, _AT).alias(_GONE),
+            sf.min_by(_VALUES, _AT).alias(_VALUES),
+            sf.array_sort(sf.collect_list(sf.when(~sf.col(_BEGINS), sf.col(_AT)))).alias(_SEEN),
+        )
+        made = made.withColumn(_NEXT, sf.lead(_AT).over(order)).where(~gone)
+        columns = [sf.col(_AT).alias(names.valid_from), sf.col(_NEXT).alias(names.valid_to)]
+        if names.current is not None:
+            columns.append(sf.col(_NEXT).isNull().alias(names.current))
+        if names.confirmed is not None:
+            columns.append(sf.col(_SEEN).alias(names.confirmed))
+        return made.select(*keys, *(values[name].alias(name) for name in (*names.tracked, *names.others)), *columns)
+
+    def _merged(self, table: DataFrame, versions: DataFrame) -> DataFrame:
+        """Return what is to do with the versions of the table, and with those that it does not have."""
+        from pyspark.sql import functions as sf
+
+        names = self.columns
+        ours, theirs = table.select(*self._names(names.written)).alias("t"), versions.alias("v")
+        start = quoted(names.valid_from)
+        same = [sf.col(f"t.{quoted(n)}").eqNullSafe(sf.col(f"v.{quoted(n)}")) for n in (*names.keys, names.valid_from)]
+        rows = ours.join(theirs, reduce(lambda a, b: a & b, same), "full_outer")
+        equal = [sf.col(f"t.{quoted(n)}").eqNullSafe(sf.col(f"v.{quoted(n)}")) for n in names.written]
+        is_new, is_gone = sf.col(f"t.{start}").isNull(), sf.col(f"v.{start}").isNull()
+        action = sf.when(is_new, INSERT).when(is_gone, DELETE).when(reduce(lambda a, b: a & b, equal), NOTHING).otherwise(UPDATE)
+        columns = [sf.when(is_gone, sf.col(f"t.{quoted(n)}")).otherwise(sf.col(f"v.{quoted(n)}")).alias(n) for n in names.written]
+        return rows.select(*columns, action.alias(ACTION)).where(sf.col(ACTION) != NOTHING)
+
+    def _checked(self, table: DataFrame) -> DataFrame:
+        """Return the versions of the table; those that overlap raise."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as sf
+
+        start, end = self._column(self.columns.valid_from), self._column(self.columns.valid_to)
+        following = sf.lead(start).over(Window.partitionBy(*self._names(self.columns.keys)).orderBy(start))
+        overlaps = start.isNull() | (end <= start) | (following <= start)
+        overlaps |= following.isNotNull() & (end.isNull() | (end > following))
+        raised = self._checks.violated(
+            DeltaIllegalStateException,
+            "The versions of a key overlap, or one has no begin or ends before it, so they cannot be continued. Repair the key",
+            sf.concat_ws(", ", *(column.cast("string") for column in self._names(self.columns.keys))),
+        )
+        checked = sf.when(sf.coalesce(overlaps, sf.lit(False)), raised).otherwise(sf.lit(True))
+        return table.withColumn(_OK, checked.cast("boolean")).where(_OK).drop(_OK)
+
+    # -- columns ----------------------------------------------------------------------------------------------------------------
+
+    def _to_leave(self, keys: DataFrame) -> DataFrame:
+        """Return a row to do nothing with for each key: its versions have been read."""
+        from pyspark.sql import functions as sf
+
+        names = (name for name in self.columns.written if name not in self.columns.keys)
+        empty = [sf.lit(None).cast(self._type(name)).alias(name) for name in names]
+        return keys.select(*self._names(self.columns.keys), *empty, sf.lit(NOTHING).alias(ACTION))
+
+    def _joined(self, rows: DataFrame, others: DataFrame, how: str) -> DataFrame:
+        """Return rows with (``left_semi``) or without (``left_anti``) one of equal keys among others."""
+        known = others.select(*(self._column(name).alias(f"{_KEY}_{i}") for i, name in enumerate(self.columns.keys))).distinct()
+        same = [rows[quoted(name)].eqNullSafe(known[f"{_KEY}_{i}"]) for i, name in enumerate(self.columns.keys)]
+        return rows.join(known, reduce(lambda a, b: a & b, same), how)
+
+    def _type(self, name: str) -> DataType:
+        field = find_field(self._schema, name)
+        return spark_type("string" if field is None else field["type"])
+
+    def _names(self, names: Iterable[str]) -> list[Column]:
+        return [self._column(name) for name in names]
+
+    @staticmethod
+    def _column(name: str) -> Column:
+        from pyspark.sql import functions as sf
+
+        return sf.col(quoted(name))
