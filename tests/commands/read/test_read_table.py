@@ -227,6 +227,7 @@ FILES: list[tuple[str, pa.Array, dict[str, Any], list[Any]]] = [
     ("binary", pa.array([b"\xff"], pa.large_binary()), {}, [b"\xff"]),
     ("byte", pa.array([127], pa.int32()), {}, [127]),
     ("void", pa.array([None], pa.int32()), {}, [None]),
+    ("decimal(10,2)", pa.nulls(2), {}, [None, None]),
     (
         {"type": "array", "elementType": "long", "containsNull": True},
         pa.array([[1], None, [None]], pa.large_list(pa.int16())),

@@ -199,7 +199,7 @@ def _leaf(data_type: DataType, found: pa.DataType) -> Convert:
     target, types = arrow_type(data_type), pa.types
     if found == target:
         return lambda values: values
-    if types.is_null(target):
+    if types.is_null(target) or types.is_null(found):
         return lambda values: pa.nulls(len(values), target)
     if types.is_timestamp(target) and types.is_timestamp(found):
         if target.tz is None and found.tz is not None:
