@@ -98,7 +98,6 @@ class Airflow:
     def __init__(self) -> None:
         self.assets: list[int] = []
         self.connections: list[str] = []
-        self.dags: list[str] = []
 
     def ask_again(self) -> None:
         """Have the pages look up tables and connections again now."""
@@ -160,61 +159,13 @@ class Airflow:
         with create_session() as session:
             session.add(Connection(conn_id=conn_id, conn_type="delta", host=base_path, **more))
 
-    def failed_task(self, asset_id: int, *, dag_id: str, run_id: str, note: dict[str, Any] | None = None) -> None:
-        """Record a commit task that failed in its second try; its first one, too."""
-        import json
-        import uuid
-        from datetime import UTC, datetime
-
-        from airflow.models.asset import TaskOutletAssetReference
-        from airflow.models.dag import DagModel
-        from airflow.models.dagbundle import DagBundleModel
-        from airflow.models.dagrun import DagRun
-        from airflow.models.taskinstance import TaskInstance
-        from airflow.models.taskinstancehistory import TaskInstanceHistory
-        from airflow.models.xcom import XComModel
-        from airflow.utils.session import create_session
-        from sqlalchemy import insert
-
-        self.dags.append(dag_id)
-        now = datetime.now(UTC)
-        with create_session() as session:
-            session.merge(DagBundleModel(name="ui-tests"))
-            session.flush()
-            session.add(DagModel(dag_id=dag_id, bundle_name="ui-tests", fileloc="/dags/x.py"))
-            session.flush()
-            session.add(DagRun(dag_id=dag_id, run_id=run_id, run_type="manual", state="failed", run_after=now, logical_date=now))
-            session.add(TaskOutletAssetReference(asset_id=asset_id, dag_id=dag_id, task_id="commit"))
-            session.flush()
-            what = {"dag_id": dag_id, "run_id": run_id, "task_id": "commit", "map_index": -1}
-            row = {**what, "state": "failed", "end_date": now, "operator": "DeltaCommitOperator", "pool": "default_pool"}
-            row |= {"pool_slots": 1, "span_status": "not_started"}
-            session.execute(insert(TaskInstance).values(id=uuid.uuid4(), try_number=2, **row))
-            reason = "It may pass the next time."
-            first = {**row, "retry_reason": reason, "try_number": 1, "task_instance_id": uuid.uuid4()}
-            session.execute(insert(TaskInstanceHistory).values(**first))
-            if note is not None:
-                run = session.query(DagRun).filter_by(dag_id=dag_id, run_id=run_id).one()
-                session.execute(
-                    insert(XComModel).values(
-                        **what, dag_run_id=run.id, key="delta_commit_failure", value=json.dumps(note), timestamp=now
-                    )
-                )
-
     def clear(self) -> None:
-        from airflow.models.asset import AssetEvent, AssetModel, TaskOutletAssetReference
+        from airflow.models.asset import AssetEvent, AssetModel
         from airflow.models.connection import Connection
-        from airflow.models.dag import DagModel
-        from airflow.models.dagrun import DagRun
-        from airflow.models.taskinstance import TaskInstance
-        from airflow.models.taskinstancehistory import TaskInstanceHistory
-        from airflow.models.xcom import XComModel
         from airflow.utils.session import create_session
         from sqlalchemy import delete
 
         with create_session() as session:
             session.execute(delete(AssetEvent).where(AssetEvent.asset_id.in_(self.assets)))
-            for model in (XComModel, TaskInstanceHistory, TaskInstance, DagRun, TaskOutletAssetReference, DagModel):
-                session.execute(delete(model).where(model.dag_id.in_(self.dags)))
             session.execute(delete(AssetModel).where(AssetModel.id.in_(self.assets)))
             session.execute(delete(Connection).where(Connection.conn_id.in_(self.connections)))

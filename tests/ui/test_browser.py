@@ -146,11 +146,46 @@ def test_a_race_that_was_won_shows(visit, server):
     expect(frame(page).locator("#winners tr")).to_have_count(3)
 
 
-def test_a_conflict_is_among_the_failed_commits(visit, server):
+def test_what_happened_last_night(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit("/plugin/delta-tables")
+    row = frame(page).locator("#tables tbody tr", has_text="/nights")
+    expect(row.locator(".failure")).to_contain_text("rejected by clara")
+    row.locator(".failure a").click()
+    rows = frame(page).locator("#transactions tbody tr")
+    expect(rows).to_have_count(6)
+    for state, task, why in (
+        ("waiting", "txn.approve", "Waits for an answer"),
+        ("rejected", "txn.approve", "Rejected by clara"),
+        ("failed", "txn.audit", "DeltaAuditFailedException"),
+        ("failed", "extract", "The source did not answer."),
+        ("failed", "txn.write", "<b>17 rows</b> have no customer"),
+    ):
+        found = rows.filter(has_text=task).filter(has_text=state)
+        expect(found.locator(".why")).to_contain_text(why)
+    repaired = rows.filter(has_text="ConcurrentDeleteReadException")
+    expect(repaired).to_contain_text("2026-03-06")
+    repaired.get_by_role("link", name=re.compile("^Version")).click()
+    expect(frame(page).locator("#interval")).to_contain_text("2026-03-06")
+    page.go_back()
+    rows.filter(has_text="extract").get_by_role("link", name="extract", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/dags/night/runs/.*/tasks/extract"))
+
+
+def test_a_table_whose_only_run_failed(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "right"))
+    expect(frame(page).locator("#transactions .why")).to_contain_text("The right one is wrong.")
+    expect(frame(page).locator("body")).to_contain_text("No version yet")
+
+
+def test_a_conflict_is_among_the_transactions_without_a_commit(visit, server):
     from playwright.sync_api import expect
 
     page = visit(table_path(server, "sales"))
-    failed = frame(page).locator("#failures tbody tr", has_text="conflict")
+    failed = frame(page).locator("#transactions tbody tr", has_text="conflict")
     expect(failed).to_have_count(1)
     expect(failed.locator(".why")).to_contain_text("Concurrent")
     failed.get_by_role("link", name="txn.commit").click()
@@ -161,10 +196,10 @@ def test_an_open_transaction_is_loaded_when_it_is_asked_for(visit, server):
     from playwright.sync_api import expect
 
     page = visit(table_path(server, "sales"))
-    expect(frame(page).locator("#transactions .state")).to_have_count(0)
-    frame(page).get_by_role("link", name="Look for open").click()
-    expect(frame(page).locator("#transactions .state.open")).to_have_count(1)
-    expect(frame(page).locator("#transactions")).to_contain_text("KiB")
+    expect(frame(page).locator("#staged .state")).to_have_count(0)
+    frame(page).get_by_role("link", name="Look for staged files").click()
+    expect(frame(page).locator("#staged .state.open")).to_have_count(1)
+    expect(frame(page).locator("#staged")).to_contain_text("KiB")
 
 
 def test_a_column_and_its_row_light_up_together(visit, server):
@@ -234,12 +269,22 @@ def test_screenshots(visit, server, theme):
     shoot(page, f"list-{theme}")
     page.goto(table_path(server, "sales"))
     shoot(page, f"table-first-{theme}")
-    frame(page).get_by_role("link", name="Look for open").click()
-    expect(frame(page).locator("#transactions .state")).not_to_have_count(0)
+    frame(page).get_by_role("link", name="Look for staged files").click()
+    expect(frame(page).locator("#staged .state")).not_to_have_count(0)
     shoot(page, f"table-{theme}")
-    frame(page).locator("#failures").scroll_into_view_if_needed()
+    frame(page).locator("#staged").scroll_into_view_if_needed()
     shoot(page, f"table-end-{theme}")
     version = frame(page).locator("#history tbody tr", has_text="raced").locator("a.version").inner_text()
+    page.goto(table_path(server, "nights"))
+    expect(frame(page).locator("#transactions tbody tr")).to_have_count(6)
+    frame(page).locator("#transactions").scroll_into_view_if_needed()
+    shoot(page, f"night-{theme}")
+    page.set_viewport_size({"width": 900, "height": 1000})
+    shoot(page, f"night-narrow-{theme}")
+    page.set_viewport_size({"width": 1440, "height": 1000})
+    page.goto(table_path(server, "right"))
+    expect(frame(page).locator("#transactions tbody tr")).to_have_count(1)
+    shoot(page, f"table-new-{theme}")
     page.goto(table_path(server, "sales", "commit", version=version))
     expect(frame(page).locator("#winners")).to_be_visible()
     shoot(page, f"commit-{theme}")
@@ -257,7 +302,8 @@ def test_screenshots(visit, server, theme):
     shoot(page, f"list-admin-{theme}")
 
 
-def test_a_narrow_window_needs_no_sideways_scrolling_of_the_page(visit, server):
-    page = visit(table_path(server, "sales").removeprefix("/plugin/delta-tables"))
+@pytest.mark.parametrize("name", ["sales", "nights"])
+def test_a_narrow_window_needs_no_sideways_scrolling_of_the_page(visit, server, name):
+    page = visit(table_path(server, name).removeprefix("/plugin/delta-tables"))
     page.set_viewport_size({"width": 720, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -410,45 +410,6 @@ def test_a_long_history_is_paged(client, airflow, tmp_path):
     assert "Older" in middle
 
 
-def test_failed_commits_with_what_their_tasks_left(client, airflow, table):
-    asset_id = airflow.asset(str(table))
-    note = {"exception": "ConcurrentAppendException", "message": "Version 3 added rows.", "version": 3}
-    airflow.failed_task(asset_id, dag_id="load", run_id="manual__7", note=note)
-    second, first = client().get(page("api/table", str(table))).json()["failures"]
-    assert (second["try_number"], second["exception"], second["conflict_version"]) == (2, "ConcurrentAppendException", 3)
-    assert (first["try_number"], first["exception"], first["reason"]) == (1, None, "It may pass the next time.")
-    text = client().get(page("table", str(table))).text
-    assert "ConcurrentAppendException" in text
-    assert "/dags/load/runs/manual__7/tasks/commit" in text
-    assert client().get(page("api/table", str(table), before=3)).json()["failures"] == []
-
-
-def test_what_a_failed_commit_left_is_an_xcom(client, airflow, table, monkeypatch):
-    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-
-    from ui.auth_manager import ScopedAuthManager
-
-    note = {"exception": "ConcurrentAppendException", "message": "Version 3 added rows.", "version": 3}
-    airflow.failed_task(airflow.asset(str(table)), dag_id="load", run_id="manual__7", note=note)
-    may = ScopedAuthManager.is_authorized_dag
-    monkeypatch.setattr(
-        ScopedAuthManager,
-        "is_authorized_dag",
-        lambda self, **asked: asked.get("access_entity") != DagAccessEntity.XCOM and may(self, **asked),
-    )
-    failures = client().get(page("api/table", str(table))).json()["failures"]
-    assert [(failure["try_number"], failure["exception"], failure["message"]) for failure in failures] == [
-        (2, None, None),
-        (1, None, None),
-    ]
-
-
-def test_failed_commits_of_hidden_dags_are_hidden(client, airflow, table):
-    airflow.failed_task(airflow.asset(str(table)), dag_id="hidden_dag", run_id="manual__7")
-    assert client().get(page("api/table", str(table))).json()["failures"] == []
-    assert len(client("admin").get(page("api/table", str(table))).json()["failures"]) == 2
-
-
 def test_one_commit(client, known):
     data = client().get(page("api/commit", known, version=3)).json()
     assert [winner["version"] for winner in data["winners"]] == [2, 1]

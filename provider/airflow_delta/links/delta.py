@@ -28,11 +28,26 @@ _RETURN_VALUE = "return_value"
 _MAX_MESSAGE = 500
 
 FAILURE_KEY = "delta_commit_failure"
-"""XCom of a failed commit task: a short form of the error, for the table's page."""
+"""XCom of a failed commit task: a short form of the error."""
+
+NOTE_KEY = "delta_failure_"
+"""Key, before the number of the try, of the same in the state store of a task, which outlives a clear as no XCom does."""
+
+
+def leave_note(context: Mapping[str, Any], task: Any, error: BaseException) -> None:
+    """Leave a short form of an error for the table's page in the state store of the running task.
+
+    :param task: the task with its rendered fields; ``transaction`` may be its handle.
+    """
+    store = context.get("task_state_store")
+    if store is not None:
+        handle = getattr(task, "transaction", None)
+        transaction_id = handle.get("transactionId") if isinstance(handle, Mapping) else None
+        store.set(f"{NOTE_KEY}{context['ti'].try_number}", {**failure_note(error), "transaction_id": transaction_id})
 
 
 def failure_note(error: BaseException) -> dict[str, Any]:
-    """Return the XCom :data:`FAILURE_KEY` of a failed commit: its error, and the version that it conflicts with."""
+    """Return a short form of an error: its class, its first line, and the version that it conflicts with."""
     # XComs are stored and shown unmasked, unlike task logs.
     return {
         "exception": type(error).__name__,

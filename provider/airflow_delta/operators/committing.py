@@ -11,7 +11,7 @@ from airflow.sdk import Asset, AssetAlias
 
 from airflow_delta import exceptions
 from airflow_delta.assets.delta import delta_asset, event_extra
-from airflow_delta.links.delta import FAILURE_KEY, failure_note
+from airflow_delta.links.delta import FAILURE_KEY, failure_note, leave_note
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import Part
 from airflow_delta.operators.choices import Choices
@@ -103,7 +103,8 @@ class Committer(Part):
     def watched(self, context: Context, log: DeltaLog, named: TableName | None = None) -> Iterator[None]:
         """Count the conflicts of the commits in the block, log the races that they lose, and start the clock.
 
-        A short form of an error is pushed as XCom :data:`~airflow_delta.links.delta.FAILURE_KEY`.
+        A short form of an error is pushed as XCom :data:`~airflow_delta.links.delta.FAILURE_KEY`, and left in the task's state
+        store at once: a restart ends the task without a failure.
 
         :param named: the table as the Dag names it.
         """
@@ -117,6 +118,7 @@ class Committer(Part):
         except exceptions.DeltaError as error:
             try:
                 context["ti"].xcom_push(key=FAILURE_KEY, value=failure_note(error))
+                leave_note(context, self.task, error)
             except Exception:  # the error itself decides about retries and restarts
                 self.task.log.warning("Could not push the error for the table's page", exc_info=True)
             raise

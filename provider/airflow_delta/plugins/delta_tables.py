@@ -1,4 +1,4 @@
-"""The Airflow plugin: the entry "Delta tables" in the navigation, and its app.
+"""The Airflow plugin: the entry "Delta tables" in the navigation, its app, and what failed tasks leave for it.
 
 Workers import plugins, too, so the app is imported only when the API server gets the first request for it.
 """
@@ -13,6 +13,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE
+from airflow_delta.plugins import listener
 
 
 def root_path() -> str:
@@ -44,6 +45,7 @@ class DeltaTablesPlugin(AirflowPlugin):
     """Pages about the Delta tables that Airflow writes."""
 
     name = "delta_tables"
+    listeners = [listener]
     fastapi_apps = [{"app": LazyApp(), "url_prefix": URL_PREFIX, "name": "Delta tables"}]
     external_views = [
         {

@@ -87,6 +87,25 @@ def format_time(milliseconds: Any) -> Markup:
     )
 
 
+def format_interval(interval: Any) -> Markup:
+    """Return a data interval as two times that the script converts, or one if it has no length: dates if both are midnights."""
+    if not interval:
+        return escape(UNKNOWN)
+    try:
+        start, end = (datetime.fromtimestamp(int(milliseconds) / 1000, UTC) for milliseconds in interval)
+    except (OverflowError, OSError, ValueError):
+        return escape(UNKNOWN)
+    shown = [start] if start == end else [start, end]
+    short = all((moment.hour, moment.minute, moment.second) == (0, 0, 0) for moment in shown)
+    times = [
+        Markup('<time datetime="{}">{}</time>').format(
+            moment.isoformat(timespec="milliseconds"), moment.strftime("%Y-%m-%d" if short else "%Y-%m-%d %H:%M UTC")
+        )
+        for moment in shown
+    ]
+    return Markup('<span class="interval">{}</span>').format(Markup(" \u2192 ").join(times))
+
+
 def ago(milliseconds: Any) -> str:
     """Return how long ago a time was: ``3 hours``."""
     if not milliseconds:

@@ -6,6 +6,7 @@ Read-only. A table is named by its location, and only known ones are opened (:mo
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -15,8 +16,10 @@ from fastapi.staticfiles import StaticFiles
 from airflow_delta.plugins import data, reading, views
 from airflow_delta.plugins.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.plugins.known import KnownTable, find_table, table_of_connection
+from airflow_delta.plugins.problems import PageProblem
 from airflow_delta.plugins.reading import Place, in_thread
 from airflow_delta.plugins.responses import SecureHeaders, add_error_pages, prefix_of, render, root_of
+from airflow_delta.plugins.urls import table_url
 
 Location = Annotated[str, Query(alias="table", max_length=2000)]
 Version = Annotated[int, Query(ge=0)]
@@ -58,7 +61,7 @@ async def open_table(
 ) -> Response:
     """Redirect to the table of this name below a connection's base path."""
     uri = await in_thread(table_of_connection, viewer, conn_id, name)
-    return RedirectResponse(views.table_url(prefix_of(request), uri), status_code=303)
+    return RedirectResponse(table_url(prefix_of(request), uri), status_code=303)
 
 
 async def table(
@@ -110,14 +113,24 @@ async def _tables(request: Request, viewer: Viewer, search: str, page: int) -> d
 
 async def _table(request: Request, viewer: Viewer, location: str, before: int | None, limit: int) -> dict[str, Any]:
     known, place = await in_thread(_located, viewer, location)
-    history = await reading.history(place, limit=limit, before=before)
-    return await in_thread(views.history_page, viewer, known, history, root_of(request), prefix_of(request))
+    missing: PageProblem | None = None
+    history: Mapping[str, Any]
+    try:
+        history = await reading.history(place, limit=limit, before=before)
+    except PageProblem as problem:
+        if problem.status != 404 or before is not None:
+            raise
+        missing, history = problem, views.NO_HISTORY
+    page = await in_thread(views.history_page, viewer, known, history, root_of(request), prefix_of(request))
+    if missing is not None and not page["transactions"]:  # else the runs that were to create it have failed
+        raise missing
+    return page
 
 
 async def _transactions(request: Request, viewer: Viewer, location: str) -> dict[str, Any]:
     known, place = await in_thread(_located, viewer, location)
     found = await reading.open_transactions(place)
-    return await in_thread(views.transactions_page, viewer, known, found, prefix_of(request))
+    return await in_thread(views.transactions_page, viewer, known, found, root_of(request), prefix_of(request))
 
 
 async def _commit(request: Request, viewer: Viewer, location: str, version: int, offset: int) -> dict[str, Any]:

@@ -158,6 +158,7 @@ def _environment() -> jinja2.Environment:
         number=formats.format_number,
         size=formats.format_bytes,
         time=formats.format_time,
+        interval=formats.format_interval,
         ago=formats.ago,
         kind=formats.kind_of,
     )

@@ -1,15 +1,14 @@
-"""What Airflow's metadata say about a table: the runs that committed to it, their attempts, and failed commits."""
+"""What Airflow's metadata say about the commits of a table: the runs that made them, and their attempts."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from airflow_delta.links.delta import FAILURE_KEY, masked
 from airflow_delta.plugins.known import KnownTable, commit_of_event, is_about
+from airflow_delta.plugins.tries import interval
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from airflow_delta.plugins.access import Viewer
 
 RECENT_EVENTS = 30
-MAX_FAILURES = 20
 _MAX_EVENTS = 1000
 # An event is recorded when the task ends, some time after its commit.
 _BEFORE, _AFTER = timedelta(hours=1), timedelta(days=2)
@@ -65,12 +63,13 @@ def recent_events(session: Session, viewer: Viewer, table: KnownTable) -> list[d
     """Return the latest commits of a table from its events, newest first, one for each version."""
     found: dict[int, dict[str, Any]] = {}
     for asset_id in table.asset_ids:
-        for said, dag_id, run_id in _events(session, table, asset_id, limit=2 * RECENT_EVENTS):
-            if dag_id is not None and not viewer.may_read_run(dag_id):
+        for event in events(session, table, asset_id, limit=2 * RECENT_EVENTS):
+            if event.dag_id is not None and not viewer.may_read_run(event.dag_id):
                 continue
+            version = event.said["version"]
             # A watcher reports the same commit as the task that made it, without the run.
-            if found.get(said["version"], {}).get("dag_id") is None:
-                found[said["version"]] = {**said, "dag_id": dag_id, "run_id": run_id}
+            if found.get(version, {}).get("dag_id") is None:
+                found[version] = {**event.said, "dag_id": event.dag_id, "run_id": event.run_id}
     return [found[version] for version in sorted(found, reverse=True)[:RECENT_EVENTS]]
 
 
@@ -90,7 +89,8 @@ def facts_by_version(
     wanted = {commit["version"] for commit in commits}
     facts: dict[int, dict[str, Any]] = {}
     for asset_id in table.asset_ids:
-        for said, dag_id, _ in _events(session, table, asset_id, limit=_MAX_EVENTS, since=since, until=until):
+        for event in events(session, table, asset_id, limit=_MAX_EVENTS, since=since, until=until):
+            said, dag_id = event.said, event.dag_id
             # An event of a rerun that found its commit in the log says nothing about how the commit was made.
             if said["version"] not in wanted or said.get("committed_before") or not isinstance(said.get("attempts"), int):
                 continue
@@ -100,82 +100,47 @@ def facts_by_version(
     return facts
 
 
-def failed_commits(session: Session, viewer: Viewer, table: KnownTable, root: str) -> list[dict[str, Any]]:
-    """Return failed tries of tasks with this table as outlet, newest first, only of Dags that the user may see."""
-    from airflow.models.asset import TaskOutletAssetReference
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.models.taskinstancehistory import TaskInstanceHistory
-    from sqlalchemy import or_, select
+def outlets(session: Session, asset_ids: Sequence[int]) -> dict[int, set[tuple[str, str]]]:
+    """Return the tasks that have assets as outlets, by asset."""
+    from airflow.models.asset import TaskOutletAssetReference as Outlet
+    from sqlalchemy import select
 
-    if not table.asset_ids:
-        return []
-    outlets = select(TaskOutletAssetReference.dag_id, TaskOutletAssetReference.task_id).where(
-        TaskOutletAssetReference.asset_id.in_(table.asset_ids)
-    )
-    tasks = sorted({(dag_id, task_id) for dag_id, task_id in session.execute(outlets) if viewer.may_read_task(dag_id)})
-    if not tasks:
-        return []
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    model: Any
-    for model, failed in ((TaskInstance, ("failed", "up_for_retry")), (TaskInstanceHistory, ("failed",))):
-        columns = (model.dag_id, model.run_id, model.task_id, model.map_index, model.try_number)
-        rows = session.execute(
-            select(*columns, model.state, model.end_date, model.operator, model.retry_reason)
-            .where(or_(*((model.dag_id == dag_id) & (model.task_id == task_id) for dag_id, task_id in tasks)))
-            .where(model.state.in_(failed), model.end_date.is_not(None))
-            .order_by(model.end_date.desc())
-            .limit(MAX_FAILURES)
-        )
-        for *key, state, end_date, operator, reason in rows:
-            if tuple(key) not in found:
-                found[tuple(key)] = {
-                    **task_run(root, key[0], key[1], key[2], key[3], key[4]),
-                    "state": str(state),
-                    "timestamp": int(end_date.timestamp() * 1000),
-                    "operator": operator,
-                    "reason": reason,
-                    "exception": None,
-                    "message": None,
-                    "conflict_version": None,
-                }
-    failures = sorted(found.values(), key=lambda failure: failure["timestamp"], reverse=True)[:MAX_FAILURES]
-    _add_exceptions(
-        session, [failure for failure in failures if failure["state"] == "failed" and viewer.may_read_xcom(failure["dag_id"])]
-    )
-    return failures
+    found: dict[int, set[tuple[str, str]]] = {}
+    wanted = select(Outlet.asset_id, Outlet.dag_id, Outlet.task_id).where(Outlet.asset_id.in_(list(asset_ids)))
+    for asset_id, dag_id, task_id in session.execute(wanted) if asset_ids else ():
+        found.setdefault(asset_id, set()).add((dag_id, task_id))
+    return found
 
 
-def _add_exceptions(session: Session, failures: Sequence[dict[str, Any]]) -> None:
-    """Add the errors that tasks pushed as XCom, which are those of their last try."""
-    from airflow.models.xcom import XComModel
+def intervals(session: Session, runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return the data intervals of Dag runs that Airflow still has, in milliseconds.
+
+    :param runs: Dag id and run id.
+    """
+    from airflow.models.dagrun import DagRun
     from sqlalchemy import and_, or_, select
 
-    latest: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for failure in failures:
-        key = (failure["dag_id"], failure["run_id"], failure["task_id"], failure["map_index"])
-        if key not in latest or latest[key]["try_number"] < failure["try_number"]:
-            latest[key] = failure
-    if not latest:
-        return
-    columns = (XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index)
-    rows = session.execute(
-        select(*columns, XComModel.value)
-        .where(XComModel.key == FAILURE_KEY)
-        .where(or_(*(and_(*(column == value for column, value in zip(columns, key, strict=True))) for key in latest)))
-    )
-    for *key_columns, raw in rows:
-        try:
-            value = json.loads(raw) if isinstance(raw, str | bytes) else raw
-        except ValueError:
-            continue
-        if isinstance(value, Mapping):
-            failure = latest[tuple(key_columns)]
-            failure["exception"] = _text(value.get("exception"))
-            failure["message"] = masked(_text(value.get("message")) or "") or None
-            failure["conflict_version"] = _number(value.get("version"), None)
+    if not runs:
+        return {}
+    columns = (DagRun.dag_id, DagRun.run_id, DagRun.data_interval_start, DagRun.data_interval_end)
+    named = or_(*(and_(DagRun.dag_id == dag_id, DagRun.run_id == run_id) for dag_id, run_id in sorted(runs)))
+    rows = session.execute(select(*columns).where(named))
+    found = {(dag_id, run_id): interval(start, end) for dag_id, run_id, start, end in rows}
+    return {run: told for run, told in found.items() if told is not None}
 
 
-def _events(
+class Event(NamedTuple):
+    """A commit in an asset event, with the task instance that emitted it; ``at`` is when Airflow recorded it."""
+
+    said: Mapping[str, Any]
+    dag_id: str | None
+    run_id: str | None
+    task_id: str | None
+    map_index: int
+    at: int
+
+
+def events(
     session: Session,
     table: KnownTable,
     asset_id: int,
@@ -183,21 +148,26 @@ def _events(
     limit: int,
     since: datetime | None = None,
     until: datetime | None = None,
-) -> Iterable[tuple[Mapping[str, Any], str | None, str | None]]:
+) -> Iterable[Event]:
+    """Yield the commits in the events of an asset of a table, latest first."""
     from airflow.models.asset import AssetEvent
     from sqlalchemy import select
 
-    wanted = select(AssetEvent.extra, AssetEvent.source_dag_id, AssetEvent.source_run_id).where(AssetEvent.asset_id == asset_id)
+    source = (AssetEvent.source_dag_id, AssetEvent.source_run_id, AssetEvent.source_task_id, AssetEvent.source_map_index)
+    wanted = select(AssetEvent.extra, *source, AssetEvent.timestamp).where(AssetEvent.asset_id == asset_id)
     if since is not None and until is not None:
         wanted = wanted.where(AssetEvent.timestamp >= since, AssetEvent.timestamp <= until)
-    for extra, dag_id, run_id in session.execute(wanted.order_by(AssetEvent.timestamp.desc()).limit(limit)):
+    for extra, dag_id, run_id, task_id, map_index, at in session.execute(
+        wanted.order_by(AssetEvent.timestamp.desc()).limit(limit)
+    ):
         said = commit_of_event(extra)
         if said is None or not is_about(said, table.key):
             continue
         several = said.get("commits")
         for commit in several if isinstance(several, list) and several else [said]:
             if isinstance(commit, Mapping) and isinstance(commit.get("version"), int):
-                yield commit, dag_id, run_id
+                index = -1 if map_index is None else map_index
+                yield Event(commit, dag_id, run_id, task_id, index, int(at.timestamp() * 1000))
 
 
 def _times(first: int, last: int) -> tuple[datetime, datetime] | None:
@@ -207,10 +177,6 @@ def _times(first: int, last: int) -> tuple[datetime, datetime] | None:
         return since - _BEFORE, until + _AFTER
     except (OverflowError, OSError, ValueError):
         return None
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def _number(value: Any, default: int | None) -> int | None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 from airflow.utils.session import create_session
 
 from airflow_delta.plugins.formats import kind_of
 from airflow_delta.plugins.known import KnownTable, known_tables
-from airflow_delta.plugins.runs import facts_by_version, failed_commits, recent_events, run_of, task_run
+from airflow_delta.plugins.runs import facts_by_version, intervals, recent_events, run_of, task_run
+from airflow_delta.plugins.transaction_rows import (
+    FAILED,
+    OPEN,
+    TRANSACTIONS,
+    transaction_row,
+    transactions_of,
+    transactions_of_tables,
+)
+from airflow_delta.plugins.transactions import Transaction
+from airflow_delta.plugins.urls import commit_url, table_url
 from airflow_delta.transaction.policy.conflict_detection import DETECTION_TAG, resolved_by
 
 if TYPE_CHECKING:
@@ -20,6 +29,9 @@ if TYPE_CHECKING:
 
 TABLES = 50
 """Tables on one page of the list."""
+
+NO_HISTORY: Mapping[str, Any] = {"version": None, "commits": [], "older": None, "newer": None, "begins_at": None}
+"""The history of a table that no commit has created yet."""
 
 _RUNS = 3
 
@@ -42,7 +54,8 @@ def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page
             break
     shown = visible[page * TABLES : (page + 1) * TABLES]
     with create_session(scoped=False) as session:
-        tables = [_row(session, viewer, table, root, prefix) for table in shown]
+        found = transactions_of_tables(session, viewer, shown)
+        tables = [_row(session, viewer, table, found.get(table.key, []), root, prefix) for table in shown]
     connections = [
         {"conn_id": connection.conn_id, "base_path": connection.base_path, "error": connection.error}
         for connection in known.connections
@@ -52,7 +65,9 @@ def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page
     return {"tables": tables, "connections": connections, "search": search, "page": page, "more": more}
 
 
-def _row(session: Session, viewer: Viewer, table: KnownTable, root: str, prefix: str) -> dict[str, Any]:
+def _row(
+    session: Session, viewer: Viewer, table: KnownTable, found: Sequence[Transaction], root: str, prefix: str
+) -> dict[str, Any]:
     events = recent_events(session, viewer, table)
     latest = events[0] if events else {}
     operation = _words(latest.get("operation"))
@@ -70,6 +85,7 @@ def _row(session: Session, viewer: Viewer, table: KnownTable, root: str, prefix:
         "kind": kind_of(operation),
         "timestamp": _whole(latest.get("timestamp")),
         "commit_url": commit_url(prefix, table.uri, latest["version"]) if latest else None,
+        **_summary(viewer, table, found, root, prefix),
         "runs": list(runs.values())[:_RUNS],
         "num_runs": len(runs),
         "rows": [_whole(event.get("num_records")) for event in reversed(events)],
@@ -78,42 +94,66 @@ def _row(session: Session, viewer: Viewer, table: KnownTable, root: str, prefix:
 
 
 def history_page(viewer: Viewer, table: KnownTable, history: Mapping[str, Any], root: str, prefix: str) -> dict[str, Any]:
-    """Return a page of a table's history with the runs that committed, and the commits that failed."""
+    """Return a page of a table's history with the runs that committed, and the transactions without a commit."""
     with create_session(scoped=False) as session:
         facts = facts_by_version(session, viewer, table, history["commits"])
-        # Failures are recent: older pages omit them.
-        failures = failed_commits(session, viewer, table, root) if history["newer"] is None else []
-    commits = [_commit(viewer, table, commit, facts.get(commit["version"]), root, prefix) for commit in history["commits"]]
-    return {**history, **_head(table, prefix), "commits": commits, "failures": failures}
+        # These are recent: older pages omit them.
+        found = transactions_of(session, viewer, table, history) if history["newer"] is None else []
+        known = intervals(session, {run for commit in history["commits"] if (run := _run(commit)) is not None})
+    commits = [_commit(viewer, table, commit, facts.get(commit["version"]), known, root, prefix) for commit in history["commits"]]
+    shown = [transaction_row(viewer, table, one, root, prefix) for one in found[:TRANSACTIONS]]
+    return {
+        **history,
+        **_head(table, prefix),
+        "commits": commits,
+        **_summary(viewer, table, found, root, prefix),
+        "transactions": shown,
+        "num_transactions": len(found),
+    }
+
+
+def _summary(viewer: Viewer, table: KnownTable, found: Sequence[Transaction], root: str, prefix: str) -> dict[str, Any]:
+    """Return the last failure of a table, and how many transactions are open."""
+    failed = next((one for one in found if one.ending.state in FAILED), None)
+    return {
+        "last_failure": None if failed is None else transaction_row(viewer, table, failed, root, prefix),
+        "open_transactions": sum(1 for one in found if one.ending.state in OPEN),
+    }
 
 
 def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], root: str, prefix: str) -> dict[str, Any]:
     """Return one commit with the run that made it and the commits that it was checked against."""
     with create_session(scoped=False) as session:
         facts = facts_by_version(session, viewer, table, [detail["commit"]])
-    commit = _commit(viewer, table, detail["commit"], facts.get(detail["commit"]["version"]), root, prefix)
-    winners = [_commit(viewer, table, winner, None, root, prefix) for winner in detail["winners"]]
+        run = _run(detail["commit"])
+        known = intervals(session, set() if run is None else {run})
+    commit = _commit(viewer, table, detail["commit"], facts.get(detail["commit"]["version"]), known, root, prefix)
+    winners = [_commit(viewer, table, winner, None, {}, root, prefix) for winner in detail["winners"]]
     return {**detail, **_head(table, prefix), "commit": commit, "winners": winners}
 
 
-def transactions_page(viewer: Viewer, table: KnownTable, transactions: list[dict[str, Any]], prefix: str) -> dict[str, Any]:
-    """Return the uncommitted transactions, without the keys of Dags that the user may not see."""
+def transactions_page(
+    viewer: Viewer, table: KnownTable, transactions: list[dict[str, Any]], root: str, prefix: str
+) -> dict[str, Any]:
+    """Return the uncommitted transactions in the storage, with their Dag runs, as far as the user may see them."""
+    with create_session(scoped=False) as session:
+        found = transactions_of(session, viewer, table, NO_HISTORY) if transactions else []
+    by_id = {one.transaction_id: task_run(root, *one.key) for one in found}
     shown = [
-        {**transaction, "app_id": app_id if app_id and viewer.may_read_app_id(app_id) else None}
+        {
+            **transaction,
+            "app_id": app_id if app_id and viewer.may_read_app_id(app_id) else None,
+            "run": by_id.get(transaction["transaction_id"]),
+        }
         for transaction in transactions
         for app_id in [transaction["app_id"]]
     ]
     return {**_head(table, prefix), "transactions": shown, "staged_bytes": sum(found["num_bytes"] for found in shown)}
 
 
-def table_url(prefix: str, table: str, **parameters: Any) -> str:
-    """Return the URL of a table's page."""
-    return f"{prefix}/table?{urlencode({'table': table, **parameters})}"
-
-
-def commit_url(prefix: str, table: str, version: int, **parameters: Any) -> str:
-    """Return the URL of a commit's page."""
-    return f"{prefix}/commit?{urlencode({'table': table, 'version': version, **parameters})}"
+def _run(commit: Mapping[str, Any]) -> tuple[str, str] | None:
+    dag_id, run_id = (commit["tags"].get(name) for name in ("airflow.dagId", "airflow.runId"))
+    return (dag_id, run_id) if dag_id and run_id else None
 
 
 def _head(table: KnownTable, prefix: str) -> dict[str, Any]:
@@ -125,6 +165,7 @@ def _commit(
     table: KnownTable,
     commit: Mapping[str, Any],
     facts: Mapping[str, Any] | None,
+    known: Mapping[tuple[str, str], tuple[int, int]],
     root: str,
     prefix: str,
 ) -> dict[str, Any]:
@@ -137,6 +178,7 @@ def _commit(
         "kind": kind_of(shown["operation"]),
         "url": commit_url(prefix, table.uri, shown["version"]),
         "run": run_of(shown["tags"], root),
+        "interval": known.get(run) if (run := _run(shown)) is not None else None,
         "attempts": (facts or {}).get("attempts"),
         "versions_checked": (facts or {}).get("versions_checked", winners),
         "num_winners": winners,

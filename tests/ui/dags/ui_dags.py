@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
 
 from airflow.sdk import dag, task
 
 from airflow_delta import delta_transaction
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
+from ui.staged import MANUAL, write_parquet
 
 ROOT = os.environ["UI_TABLES"]
-MANUAL = {"start_date": datetime(2026, 1, 1), "catchup": False}
-
-
-def write_parquet(handle: dict, directory: str, rows: int) -> str:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = os.path.join(handle["stagingPath"].removeprefix("file://"), directory)
-    os.makedirs(path, exist_ok=True)
-    pq.write_table(pa.table({"id": pa.array(range(rows), pa.int64())}), f"{path}/part-0.parquet")
-    return directory
 
 
 def transaction(name: str, meanwhile: str | None = None, mode: str = "append") -> None:

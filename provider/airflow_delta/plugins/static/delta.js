@@ -47,9 +47,19 @@
     } catch {
       return;
     }
-    for (const time of root.querySelectorAll("time[datetime]")) {
+    const told = (time) => {
       const moment = new Date(time.dateTime);
-      if (!Number.isNaN(moment.getTime())) time.textContent = format.format(moment);
+      return Number.isNaN(moment.getTime()) ? time.textContent : format.format(moment);
+    };
+    for (const time of root.querySelectorAll("time[datetime]")) {
+      if (!time.closest(".interval")) time.textContent = told(time);
+    }
+    // Of an interval between two midnights, the dates say it all.
+    for (const interval of root.querySelectorAll(".interval")) {
+      const times = [...interval.querySelectorAll("time[datetime]")];
+      const texts = times.map(told);
+      const end = texts.every((text) => text.endsWith(" 00:00:00")) ? / 00:00:00$/ : /(?<=:\d\d):00$/;
+      times.forEach((time, index) => (time.textContent = texts[index].replace(end, "")));
     }
   };
   localize(document);

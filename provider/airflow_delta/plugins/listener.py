@@ -1,0 +1,40 @@
+"""What a failed task leaves for the pages: its error, which Airflow itself keeps in the log of the task only.
+
+A listener of Airflow, called on the worker when a task has failed for good. It does something in Dags with a transaction only,
+but for any of their tasks: an extraction, an audit of one's own, and an approval end a transaction as well as a stage does.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from airflow.listeners import hookimpl
+
+from airflow_delta.links.delta import leave_note
+
+logger = logging.getLogger(__name__)
+
+
+@hookimpl
+def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any) -> None:  # noqa: ARG001 - as Airflow calls it
+    """Leave the error in the task's state store; never fails."""
+    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
+    # The API server and the scheduler report what they have marked as failed, without an error.
+    if runner is None or not isinstance(task_instance, runner.RuntimeTaskInstance) or not isinstance(error, BaseException):
+        return
+    if task_instance.state != "failed":  # Airflow retries it, and has already closed the state store of this try
+        return
+    try:
+        if _has_transaction(task_instance.task):
+            leave_note(task_instance.get_template_context(), task_instance.task, error)
+    except Exception:
+        logger.warning("Could not leave the error for the table's page", exc_info=True)
+
+
+def _has_transaction(task: Any) -> bool:
+    """Return whether the Dag of a task writes to Delta tables by tasks of this provider."""
+    dag = getattr(task, "dag", None)
+    classes = (getattr(each, "operator_class", None) or type(each) for each in (dag.tasks if dag is not None else (task,)))
+    return any(isinstance(cls, type) and cls.__module__.startswith("airflow_delta.") for cls in classes)

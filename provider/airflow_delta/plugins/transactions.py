@@ -1,0 +1,251 @@
+"""The transactions of tables as Airflow's own database has them, from their start on.
+
+A transaction is a try of a start task that succeeded, with those that failed before it, and all tasks of its group until start
+runs again. A task that begins and commits its own is one by itself. Which of them are committed, the table's log and its asset
+events say; XComs are shown, and tell start tasks of several tables apart, but nothing else is decided by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.plugins.endings import Ending, Evidence, ending_of
+from airflow_delta.plugins.known import KnownTable, table_key
+from airflow_delta.plugins.matching import find_repairs, match, must_have_commit, siblings
+from airflow_delta.plugins.problems import PageProblem
+from airflow_delta.plugins.tries import COMMIT, START, Run, TaskKey, Try, answers, notes, recent_runs, results, tries_of
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from airflow_delta.plugins.access import Viewer
+
+Task = tuple[str, str]
+"""Dag and task."""
+
+_START, _COMMIT = ".start", ".commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit, as the log or an event tells of it.
+
+    :param at: its time, in milliseconds.
+    :param keys: transaction keys that it holds.
+    """
+
+    version: int
+    at: int
+    transaction_id: str | None
+    task: TaskKey | None
+    keys: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A table whose transactions are asked for.
+
+    :param outlets: tasks with the table as outlet.
+    :param seen: other tasks that have committed to it.
+    :param since: from this time on, in milliseconds, ``commits`` are all that the table has; ``None`` if that is unknown.
+    """
+
+    table: KnownTable
+    outlets: frozenset[Task]
+    seen: frozenset[Task]
+    commits: Sequence[Commit]
+    since: int | None = None
+
+    @property
+    def tasks(self) -> frozenset[Task]:
+        """Return the tasks that may commit."""
+        return self.outlets | self.seen
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction.
+
+    :param tries: those of its start task, or of the task that commits by itself.
+    :param until: when the next transaction of that task began; ``None`` for the last one.
+    :param group: prefix of the ids of its tasks; empty if they are in no group.
+    :param others: prefixes of the groups of other transactions in the Dag.
+    :param is_own: one task begins and commits it.
+    :param handle: what the start task returned; empty if Airflow no longer has that.
+    :param commit: the commit that made it public, or made up for it.
+    :param is_repair: that commit is another transaction's.
+    """
+
+    run: Run
+    tries: list[Try]
+    until: int | None = None
+    group: str = ""
+    others: tuple[str, ...] = ()
+    is_own: bool = False
+    handle: Mapping[str, Any] = field(default_factory=dict)
+    ending: Ending = field(default_factory=lambda: Ending("committed"))
+    commit: Commit | None = None
+    is_repair: bool = False
+
+    @property
+    def key(self) -> TaskKey:
+        """Return the start task."""
+        return self.tries[0].key
+
+    @property
+    def begun(self) -> int:
+        """Return when it began, in milliseconds."""
+        return self.tries[0].start or 0
+
+    @property
+    def at(self) -> int:
+        """Return when it last changed, in milliseconds."""
+        by = self.ending.by
+        return (by.end if by is not None else None) or self.tries[-1].end or self.begun
+
+    @property
+    def transaction_id(self) -> str | None:
+        """Return its id: the one in the handle, else the one that a failed task left."""
+        said = self.handle.get("transactionId") or self.ending.note.get("transaction_id")
+        return said if isinstance(said, str) else None
+
+    def has(self, task: TaskKey) -> bool:
+        """Return whether a task instance is part of it, at some time."""
+        if self.is_own:
+            return task == self.key
+        if task[:2] != self.key[:2] or (self.key[3] >= 0 and task[3] != self.key[3]):
+            return False
+        return task[2].startswith(self.group) and not (not self.group and task[2].startswith(self.others))
+
+
+def transactions(session: Session, viewer: Viewer, asked: Sequence[Asked], runs_of_a_dag: int) -> dict[str, list[Transaction]]:
+    """Return the transactions without a commit, and those that failed before they committed: by table, latest first.
+
+    :param runs_of_a_dag: how many of each Dag's runs are looked at, the latest ones.
+    """
+    dag_ids = {dag_id for each in asked for dag_id, _ in each.tasks}
+    allowed = {dag_id for dag_id in dag_ids if viewer.may_read_run(dag_id) and viewer.may_read_task(dag_id)}
+    runs = recent_runs(session, allowed, runs_of_a_dag)
+    if not runs:
+        return {}
+    tries = tries_of(session, runs.values(), {task_id for each in asked for _, task_id in each.tasks})
+    starts = {key for key, found in tries.items() if found[-1].operator == START}
+    handles = _handles(session, asked, runs, starts)
+    by_dag: dict[str, dict[TaskKey, list[Try]]] = {}
+    for key, several in tries.items():
+        by_dag.setdefault(key[0], {})[key] = several
+    told = {each.table.key: list(_of_table(each, runs, by_dag, starts, handles)) for each in asked}
+    concerned = {each.run.id: each.run for found in told.values() for each in found}.values()
+    evidence = Evidence.of(tries.values(), answers(session, concerned), notes(session, concerned))
+    shown: dict[str, list[Transaction]] = {}
+    for each in asked:
+        found = told[each.table.key]
+        known = siblings(found)
+        match(found, each.commits)
+        for one in found:
+            one.ending = ending_of(one, evidence, each.since if must_have_commit(one, each, known) else None)
+        find_repairs(found, each.commits, known)
+        shown[each.table.key] = sorted((one for one in found if one.ending.state != "committed"), key=lambda one: -one.at)
+    return shown
+
+
+def _handles(
+    session: Session, asked: Sequence[Asked], runs: Mapping[tuple[str, str], Run], starts: Collection[TaskKey]
+) -> dict[TaskKey, tuple[Mapping[str, Any], str | None]]:
+    """Return the handles of start tasks with their tables: where the table is not known, or a run has not succeeded."""
+    outlets = {task for each in asked for task in each.outlets}
+    wanted = {
+        (key[0], key[1])
+        for key in starts
+        if (key[0], f"{_group(key[2])}commit") not in outlets or runs[key[0], key[1]].state != "success"
+    }
+    found = results(session, [runs[run] for run in wanted], {key[2] for key in starts}, "return_value")
+    return {key: (handle, _table(handle)) for key, handle in found.items() if key in starts and isinstance(handle, Mapping)}
+
+
+def _of_table(
+    asked: Asked,
+    runs: Mapping[tuple[str, str], Run],
+    by_dag: Mapping[str, Mapping[TaskKey, Sequence[Try]]],
+    starts: Collection[TaskKey],
+    handles: Mapping[TaskKey, tuple[Mapping[str, Any], str | None]],
+) -> Iterator[Transaction]:
+    for dag_id in sorted({dag_id for dag_id, _ in asked.tasks}):
+        yield from _of_dag(asked, runs, by_dag.get(dag_id, {}), starts, handles)
+
+
+def _of_dag(
+    asked: Asked,
+    runs: Mapping[tuple[str, str], Run],
+    tries: Mapping[TaskKey, Sequence[Try]],
+    starts: Collection[TaskKey],
+    handles: Mapping[TaskKey, tuple[Mapping[str, Any], str | None]],
+) -> Iterator[Transaction]:
+    groups = {_group(key[2]) for key in tries if key in starts}
+    others = tuple(sorted(group for group in groups if group))
+    tables: dict[Task, set[str | None]] = {}
+    for key in tries:
+        if key in handles:
+            tables.setdefault((key[0], key[2]), set()).add(handles[key][1])
+    for key, found in tries.items():
+        task, run = (key[0], key[2]), runs[key[0], key[1]]
+        if key in starts:
+            handle, at = handles.get(key, ({}, None))
+            if not (at == asked.table.key if at is not None else _is_of(asked, task, tables.get(task))):
+                continue
+            lives = list(_lives(found, lambda last: last.state == "success"))
+            for index, life in enumerate(lives):
+                is_last = index + 1 == len(lives)
+                returned = is_last and life[-1].state == "success"
+                yield Transaction(
+                    run,
+                    life,
+                    until=None if is_last else lives[index + 1][0].start,
+                    group=_group(key[2]),
+                    others=others,
+                    handle=handle if returned else {},
+                )
+        elif task in asked.tasks and found[-1].operator != COMMIT and not key[2].endswith(_COMMIT):
+            for life in _lives(found, lambda last: last.final):
+                yield Transaction(run, life, is_own=True)
+
+
+def _lives(tries: Sequence[Try], is_over: Any) -> Iterator[list[Try]]:
+    """Yield the tries of each transaction of a task, in their order."""
+    life: list[Try] = []
+    for found in tries:
+        if found.is_pending or found.start is None:
+            continue
+        if life and is_over(life[-1]):
+            yield life
+            life = []
+        life.append(found)
+    if life:
+        yield life
+
+
+def _group(start: str) -> str:
+    return start.removesuffix("start") if start.endswith(_START) else ""
+
+
+def _table(handle: Mapping[str, Any]) -> str | None:
+    """Return the normal form of the location in a handle."""
+    try:
+        return table_key(handle["table"]) if isinstance(handle.get("table"), str) else None
+    except PageProblem:
+        return None
+
+
+def _is_of(asked: Asked, start: Task, known: Collection[str | None] | None) -> bool:
+    """Return whether a start task that left no handle is of a table.
+
+    :param known: the tables that it named in other runs.
+    """
+    dag_id, task_id = start
+    group = _group(task_id)
+    committing = {(dag_id, f"{group}commit")} if group else {task for task in asked.tasks if task[0] == dag_id}
+    if committing & asked.outlets:
+        return True
+    return set(known) == {asked.table.key} if known else bool(committing & asked.seen)

@@ -1,0 +1,235 @@
+"""What the pages say of transactions that were not committed, or not at first: real runs of the Dags beside this file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from ui.runs import Runs
+
+pytestmark = pytest.mark.airflow
+
+FINE = {"least": "1", "level": "Serializable", "mode": "append"}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = str(tmp_path_factory.mktemp("tables"))
+    before = os.environ.get("UI_TABLES")
+    os.environ["UI_TABLES"] = path
+    yield path
+    if before is None:
+        del os.environ["UI_TABLES"]
+    else:
+        os.environ["UI_TABLES"] = before
+
+
+@pytest.fixture(scope="module")
+def runs(airflow_app: Any, lake: str) -> Runs:
+    return Runs()
+
+
+class Pages:
+    """The pages of the tables that the runs write."""
+
+    def __init__(self, client: Any, airflow: Any, lake: str) -> None:
+        self._client, self._airflow, self._lake = client, airflow, lake
+
+    def get(self, path: str, name: str, user: str = "viewer") -> Any:
+        self._airflow.ask_again()
+        return self._client(user).get(f"/delta-tables/{path}?table={quote(f'{self._lake}/{name}', safe='')}")
+
+    def table(self, name: str, user: str = "viewer") -> dict[str, Any]:
+        answer = self.get("api/table", name, user)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def transactions(self, name: str, user: str = "viewer") -> list[dict[str, Any]]:
+        return self.table(name, user)["transactions"]
+
+    def text(self, name: str, path: str = "table") -> str:
+        answer = self.get(path, name)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    def listed(self, name: str, user: str = "viewer") -> dict[str, Any]:
+        self._airflow.ask_again()
+        tables = self._client(user).get(f"/delta-tables/api/tables?q={quote(f'{self._lake}/{name}')}").json()["tables"]
+        return next(table for table in tables if table["name"] == name)
+
+
+@pytest.fixture
+def pages(client, airflow, lake) -> Pages:
+    return Pages(client, airflow, lake)
+
+
+def task_of(told: dict[str, Any]) -> tuple[str, str, int]:
+    by = told["ended_by"]
+    return told["state"], by["task_id"], by["try_number"]
+
+
+# fault, other conf, task and try that ended it, error and its first words
+FAULTS = [
+    ("write", {}, ("txn.write", 2), ("ValueError", "<b>17 rows</b> have no customer")),
+    (None, {"least": "99"}, ("txn.audit", 1), ("DeltaAuditFailedException", "Transaction ")),
+    (None, {"mode": "sideways"}, ("txn.stage", 1), ("DeltaIllegalArgumentException", "mode")),
+    (None, {"level": "None at all"}, ("txn.start", 1), ("DeltaIllegalArgumentException", "isolation_level")),
+    ("extract", {}, ("extract", 1), ("ConnectionError", "The source did not answer.")),
+]
+
+
+@pytest.mark.parametrize(("fault", "conf", "by", "error"), FAULTS)
+def test_where_a_run_failed_and_why(runs, pages, fault, conf, by, error):
+    day = 1 + [case[2][0] for case in FAULTS].index(by[0])
+    run_id = runs.run("night", day, **{**FINE, **conf}, fault=fault)
+    told = pages.transactions("nights")[0]
+    assert (told["dag_id"], told["run_id"], task_of(told)) == ("night", run_id, ("failed", *by))
+    assert told["exception"] == error[0]
+    assert error[1] in told["message"]
+    assert "\n" not in told["message"]
+    assert not told["brief"].startswith(("[", "Transaction"))
+    assert [moment // 86_400_000 for moment in told["interval"]] == [20_512 + day, 20_513 + day]
+    assert told["repaired_by"] is None
+    assert told["ended_by"]["task_url"].endswith(f"/runs/{run_id}/tasks/{by[0]}")
+    assert pages.listed("nights")["last_failure"]["run_id"] == run_id
+
+
+def test_errors_are_escaped(runs, pages):
+    runs.run("night", 1, **FINE, fault="write")
+    text = pages.text("nights")
+    assert "&lt;b&gt;17 rows&lt;/b&gt; have no customer" in text
+    assert "<b>17 rows" not in text
+
+
+def test_a_repaired_run_keeps_its_conflict(runs, pages):
+    runs.run("first_night", 1, **FINE)
+    run_id = runs.run("first_night", 2, **{**FINE, "mode": "overwrite"}, fault="conflict")
+    (told,) = pages.transactions("unborn")
+    assert task_of(told) == ("failed", "txn.commit", 1)
+    assert (told["exception"], told["conflict_version"]) == ("ConcurrentDeleteReadException", 1)
+    runs.clear("first_night", run_id, **{**FINE, "mode": "overwrite"})
+    (kept,) = pages.transactions("unborn")
+    changed = {name for name in kept if kept[name] != told[name]}
+    assert changed == {"repaired_by", "key"}, "the handle of the first transaction is gone, and nothing else"
+    assert (kept["repaired_by"]["version"], kept["repaired_by"]["run"]["run_id"]) == (2, run_id)
+    assert pages.table("unborn")["version"] == 2
+    last = pages.listed("unborn")["last_failure"]
+    assert (last["exception"], last["repaired_by"]["version"]) == ("ConcurrentDeleteReadException", 2)
+
+
+def test_a_table_whose_only_run_failed_has_a_page(runs, pages):
+    assert pages.get("table", "right").status_code == 404
+    runs.run("two_tables", 1)
+    data = pages.table("right")
+    assert (data["version"], data["commits"]) == (None, [])
+    (told,) = data["transactions"]
+    assert (task_of(told), told["message"]) == (("failed", "right.write", 1), "The right one is wrong.")
+    assert "No version yet" in pages.text("right")
+    # Of two transactions in a run, the other one is committed.
+    assert [each for each in pages.transactions("left") if each["dag_id"] == "two_tables"] == []
+    assert pages.table("left")["commits"][0]["interval"] == told["interval"]
+
+
+def test_who_rejected(runs, pages):
+    run_id = runs.run("approved_night", 1, **FINE)
+    (waiting,) = pages.transactions("approvals")
+    assert task_of(waiting)[:2] == ("waiting", "txn.approve")
+    assert pages.listed("approvals")["open_transactions"] == 1
+    runs.answer("approved_night", run_id, "txn.approve", "Reject", "Clara <b>")
+    (told,) = pages.transactions("approvals")
+    assert (task_of(told)[:2], told["rejected_by"]) == (("rejected", "txn.approve"), "Clara <b>")
+    assert "Rejected by Clara &lt;b&gt;" in pages.text("approvals")
+    # Cleared, and approved by somebody else: who rejected it first is not forgotten.
+    runs.clear("approved_night", run_id, **FINE)
+    runs.answer("approved_night", run_id, "txn.approve", "Approve", "Emil")
+    (kept,) = pages.transactions("approvals")
+    assert (kept["state"], kept["rejected_by"], kept["repaired_by"]["version"]) == ("rejected", "Clara <b>", 0)
+    assert pages.listed("approvals")["open_transactions"] == 0
+
+
+def test_an_instance_of_a_mapped_group(runs, pages):
+    runs.run("mapped_night", 1, broken=2)
+    (told,) = pages.transactions("mapped")
+    assert (task_of(told), told["ended_by"]["map_index"]) == (("failed", "load.txn.write", 1), 1)
+    assert told["message"] == "Number 2 is broken."
+    assert len(pages.table("mapped")["commits"]) == 2
+
+
+def test_another_run_with_the_same_key_repairs_it(runs, pages):
+    runs.run("keyed_night", 1, **FINE, key="monday", fault="write")
+    other = runs.run("keyed_night", 2, **FINE, key="monday")
+    (told,) = pages.transactions("keyed")
+    assert (told["key"], told["repaired_by"]["run"]["run_id"], told["repaired_by"]["version"]) == ("monday", other, 0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_commit_that_was_marked_as_success_by_hand(runs, pages, again):
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    run_id = runs.run("night", 9, **{**FINE, "least": "99"})
+    if again:
+        runs.clear("night", run_id, **{**FINE, "least": "99"})
+    with create_session() as session:
+        where = (TaskInstance.dag_id == "night", TaskInstance.run_id == run_id)
+        marked = TaskInstance.task_id.in_(("txn.audit", "txn.commit", "txn.meanwhile"))
+        session.execute(update(TaskInstance).where(*where, marked).values(state="success"))
+    told, *earlier = (told for told in pages.transactions("nights") if told["run_id"] == run_id)
+    assert (told["state"], told["ended_by"]["task_id"]) == ("open", "txn.commit")
+    assert "no version of the table holds" in told["reason"]
+    assert [task_of(each) for each in earlier] == [("failed", "txn.audit", 1)] * again
+
+
+def test_a_stage_of_an_aborted_transaction_that_is_cleared(runs, pages):
+    """Whatever fails later in it, the transaction was ended by what failed first."""
+    run_id = runs.run("night", 11, **FINE, fault="write")
+    runs.clear("night", run_id, "txn.write", "txn.stage", "txn.audit", "txn.meanwhile", "txn.commit", "txn.abort", **FINE)
+    (told,) = (told for told in pages.transactions("nights") if told["run_id"] == run_id)
+    assert (task_of(told), told["exception"], told["repaired_by"]) == (("failed", "txn.write", 2), "ValueError", None)
+
+
+def test_what_a_user_may_not_see(runs, pages, monkeypatch):
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+
+    from ui.auth_manager import ScopedAuthManager
+
+    runs.run("hidden_night", 1, **FINE)
+    runs.run("hidden_night", 2, **FINE, fault="write")
+    assert (pages.transactions("secret"), pages.listed("secret")["last_failure"]) == ([], None)
+    assert "hidden_night" not in pages.text("secret")
+    assert [told["exception"] for told in pages.transactions("secret", "admin")] == ["ValueError"]
+
+    may, denied = ScopedAuthManager.is_authorized_dag, {DagAccessEntity.XCOM, DagAccessEntity.HITL_DETAIL}
+    monkeypatch.setattr(
+        ScopedAuthManager,
+        "is_authorized_dag",
+        lambda self, **asked: asked.get("access_entity") not in denied and may(self, **asked),
+    )
+    run_id = runs.run("approved_night", 7, **FINE)
+    runs.answer("approved_night", run_id, "txn.approve", "Reject", "Clara")
+    rejected = pages.transactions("approvals")[0]
+    assert (rejected["state"], rejected["rejected_by"]) == ("rejected", None)
+    runs.run("night", 10, **FINE, fault="write")
+    told = pages.transactions("nights")[0]
+    assert (task_of(told), told["exception"], told["message"]) == (("failed", "txn.write", 2), None, None)
+    denied.add(DagAccessEntity.TASK_INSTANCE)
+    assert pages.get("api/table", "nights").status_code == 404, "no version, and no run that they may see"
+
+
+def test_a_task_that_is_a_transaction_by_itself(runs, pages):
+    run_id = runs.run("purge", 1, predicate="nothing = 1")
+    told = pages.transactions("left")[0]
+    assert (told["run_id"], task_of(told), told["exception"]) == (run_id, ("failed", "purge", 1), "DeltaAnalysisException")
+
+
+def test_staged_files_have_their_run(runs, pages, lake):
+    run_id = runs.run("approved_night", 8, **FINE)
+    answer = pages.get("api/transactions", "approvals").json()
+    found = [staged for staged in answer["transactions"] if staged["state"] == "open"]
+    assert [staged["run"]["run_id"] for staged in found] == [run_id]
+    assert f"/runs/{run_id}" in pages.text("approvals", "transactions")
