@@ -94,6 +94,7 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "extra-links": ["airflow_delta.links.delta.DeltaTableLink", "airflow_delta.links.delta.DeltaCommitLink"],
+        "notifications": ["airflow_delta.notifications.delta.DeltaNotifier"],
         "cli": ["airflow_delta.cli.definition.get_delta_cli_commands"],
         "task-decorators": [
             {"name": "delta_merge", "class-name": "airflow_delta.decorators.delta_merge.delta_merge_task"},

@@ -25,6 +25,7 @@ MODULES = (
     "airflow_delta.hooks.delta",
     "airflow_delta.links.delta",
     "airflow_delta.log",
+    "airflow_delta.notifications.delta",
     "airflow_delta.observability",
     "airflow_delta.openlineage.lineage",
     "airflow_delta.openlineage.naming",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -28,3 +31,46 @@ def run_to_end(dag_run: Any, dag: Any, session: Any) -> None:
         scheduled = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == TaskInstanceState.SCHEDULED]
         for ti in scheduled:
             _run_task(ti=ti, task=dag.task_dict[ti.task_id])
+
+
+@contextmanager
+def answer_when_asked(dag_id: str, choice: str | None, *, by: str) -> Iterator[None]:
+    """Answer the human-in-the-loop task of a Dag's run as Airflow's REST API does, or with ``None`` as its timeout does."""
+    ended = threading.Event()
+
+    def answer() -> None:
+        while not ended.wait(0.1) and not _answer(dag_id, choice, by):
+            pass
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _answer(dag_id: str, choice: str | None, by: str) -> bool:
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.trigger import handle_event_submit
+    from airflow.sdk.timezone import utcnow
+    from airflow.triggers.base import TriggerEvent
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import select
+
+    with create_session() as session:
+        asked = select(TaskInstance).where(TaskInstance.dag_id == dag_id, TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
+        ti = session.scalar(asked)
+        if ti is None:
+            return False
+        payload: dict[str, Any] = {"error": "too late", "error_type": "timeout"}
+        if choice is not None:
+            detail = session.scalar(select(HITLDetail).where(HITLDetail.ti_id == ti.id))
+            detail.responded_by = {"id": by, "name": by}
+            detail.responded_at, detail.chosen_options, detail.params_input = utcnow(), [choice], {}
+            payload = detail.as_resume_event_payload()
+        handle_event_submit(TriggerEvent(payload), task_instance=ti, session=session)
+        return True

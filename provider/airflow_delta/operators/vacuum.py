@@ -22,7 +22,8 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     """Delete the files that neither the table nor a staged transaction needs (VACUUM), in the worker.
 
     Files of a transaction that may still be published are never deleted, whatever the retention. Returns JSON: ``table``,
-    ``version``, ``mode``, ``dryRun``, ``numFiles``, ``numDirectories``, ``numBytes``, ``numLiveTransactions`` and ``paths``.
+    ``version``, ``mode``, ``dryRun``, ``numFiles``, ``numDirectories``, ``numBytes``, ``numLiveTransactions``,
+    ``abandonedTransactions`` (given up by this run) and ``paths``.
     Every run deletes what is due, so it has no identity in the log: the parameters of the identity have no effect.
 
     :param retention_hours: minimum age of the files to delete; default: the table's ``delta.deletedFileRetentionDuration``.

@@ -24,6 +24,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.staging.contract import TransactionHandle
 from commands.flow import Table
+from support.tables import commit_path
 
 DAY = 24 * HOUR
 NOTHING = {"retention_hours": 0, "retention_check": False}
@@ -322,6 +323,44 @@ def test_a_transaction_that_nobody_will_publish_goes_after_the_timeout(table):
     }  # for a commit that comes late
     vacuum(table.log(), **NOTHING, clock=later(16 * 24))
     assert not Path(handle.staging_path).exists()
+
+
+def test_an_abandoned_transaction_is_named_once(table, caplog):
+    handle = table.begin()
+    stage(table, handle, 10)
+    assert vacuum(table.log(), **NOTHING, clock=later(6 * 24)).abandoned == ()
+    tried = vacuum(table.log(), **NOTHING, dry_run=True, clock=later(8 * 24))
+    done = vacuum(table.log(), **NOTHING, clock=later(8 * 24))
+    (abandoned,) = done.abandoned
+    assert tried.abandoned == done.abandoned
+    assert (abandoned.transaction_id, abandoned.stages, abandoned.num_files) == (handle.transaction_id, ("rows",), 1)
+    assert done.to_dict()["abandonedTransactions"] == [abandoned.to_dict()]
+    assert any(f"gave up the abandoned transaction {handle.transaction_id} (1 files" in text for text in caplog.messages)
+    assert vacuum(table.log(), **NOTHING, clock=later(9 * 24)).abandoned == ()
+
+
+def test_transactions_that_ended_are_not_abandoned(table):
+    committed, aborted = table.begin(), table.begin()
+    table.publish(committed, stage(table, committed, 10))
+    DeltaTable(table.path).delete()
+    stage(table, aborted, 11)
+    (Path(aborted.staging_path) / "_commit-alive").write_text("{}")  # its files stay
+    assert table.abort(aborted).outcome == "marked"
+    done = vacuum(table.log(), **NOTHING, clock=later(8 * 24))
+    assert not (table.path / "staged" / committed.transaction_id).exists()
+    assert done.abandoned == ()
+
+
+def test_who_cannot_be_looked_up_is_not_called_abandoned(table):
+    """The log does not reach back to the staged files: they may be leftovers of a commit."""
+    handle = table.begin()
+    age(write(Path(handle.staging_path) / "rows/part-0.parquet", 10), 20 * DAY)
+    log = table.log()
+    log.checkpoint(log.update())
+    commit_path(table.path, 0).unlink()
+    done = vacuum(table.log(), **NOTHING, clock=later(8 * 24))
+    assert not Path(handle.staging_path, "rows").exists()
+    assert done.abandoned == ()
 
 
 def test_change_data_that_was_staged_long_before_its_commit(tmp_path):

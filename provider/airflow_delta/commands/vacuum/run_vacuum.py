@@ -12,7 +12,7 @@ from airflow_delta.commands.files.table_paths import forget_links
 from airflow_delta.commands.vacuum.delete import Found, delete, with_markers_last
 from airflow_delta.commands.vacuum.last_look import LastLook
 from airflow_delta.commands.vacuum.listing import Listing, all_parents, even_cuts, hidden_names, list_table, select_listed
-from airflow_delta.commands.vacuum.staged_transactions import staged_transactions
+from airflow_delta.commands.vacuum.staged_transactions import AbandonedTransaction, staged_transactions, transaction_of
 from airflow_delta.commands.vacuum.valid_files import (
     committed_within,
     last_version_before,
@@ -38,6 +38,8 @@ HOUR = 3_600_000
 TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
 """Age of a transaction's newest file at which it counts as abandoned."""
 
+_MAX_ABANDONED = 100
+
 
 @dataclass(frozen=True)
 class VacuumResult:
@@ -50,6 +52,7 @@ class VacuumResult:
     :param num_bytes: bytes of these files.
     :param num_live_transactions: staged transactions that may still be published; their files were not looked at.
     :param paths: files and directories, relative to the table root and not URL-encoded.
+    :param abandoned: transactions that this run gave up (``dry_run``: would give up), with all that they staged.
     """
 
     table: str
@@ -61,6 +64,7 @@ class VacuumResult:
     num_bytes: int
     num_live_transactions: int
     paths: tuple[str, ...]
+    abandoned: tuple[AbandonedTransaction, ...] = ()
 
     def to_dict(self, *, max_paths: int | None = None) -> dict[str, Any]:
         """Return it as JSON for XCom.
@@ -77,6 +81,7 @@ class VacuumResult:
             "numBytes": self.num_bytes,
             "numLiveTransactions": self.num_live_transactions,
             # A name that is not UTF-8 cannot be stored as JSON everywhere.
+            "abandonedTransactions": [transaction.to_dict() for transaction in self.abandoned[:_MAX_ABANDONED]],
             "paths": [path.encode(errors="backslashreplace").decode() for path in self.paths[:max_paths]],
         }
 
@@ -145,6 +150,7 @@ def vacuum(
         num_bytes=found.num_bytes,
         num_live_transactions=len(found.staged.live),
         paths=found.paths,
+        abandoned=found.staged.abandoned,
     )
     if dry_run:
         return result
@@ -170,8 +176,9 @@ def vacuum(
         dead_before=dead_before,
         now=now,
     )
+    wanted = found
     try:
-        found = delete(log, found, look)
+        found = delete(log, wanted, look)
     except BaseException:
         record(Operation.vacuum_end("FAILED"))
         raise
@@ -179,6 +186,16 @@ def vacuum(
     record(Operation.vacuum_end("COMPLETED", metrics=metrics))
     remember_vacuum(log, last)
     num_files = len(found.files) + len(found.markers)
+    abandoned = _given_up(wanted, found)
+    for transaction in abandoned:
+        logger.warning(
+            "VACUUM of %s: gave up the abandoned transaction %s (%s files, %s bytes of %s)",
+            log.uri,
+            transaction.transaction_id,
+            transaction.num_files,
+            transaction.num_bytes,
+            ", ".join(transaction.stages) or "no stage",
+        )
     logger.info("VACUUM of %s deleted %s files and %s directories", log.uri, num_files, len(found.directories))
     return replace(
         result,
@@ -186,7 +203,15 @@ def vacuum(
         num_bytes=found.num_bytes,
         num_directories=len(found.directories),
         paths=found.paths,
+        abandoned=abandoned,
     )
+
+
+def _given_up(wanted: Found, deleted: Found) -> tuple[AbandonedTransaction, ...]:
+    """Return the abandoned transactions whose files are gone; the last look spares one that is committed after all."""
+    gone = {transaction_of(status.path) for status in deleted.files}
+    kept = {transaction_of(status.path) for status in set(wanted.files) - set(deleted.files)}
+    return tuple(found for found in wanted.staged.abandoned if found.transaction_id in gone - kept)
 
 
 def _retention(log: DeltaLog, hours: float | None, *, retention_check: bool) -> tuple[int, int | None]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.outcome.find_commit import CLOCKS_DIFFER_BY, newest_first
 from airflow_delta.commands.outcome.markers import NO_MARKERS, read_markers
+from airflow_delta.commands.outcome.open_transactions import search_commits
 from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_marker
 
 if TYPE_CHECKING:
@@ -33,6 +34,45 @@ class _Staged:
         return [status.modification_time for status in self.files] or self.directories
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbandonedTransaction:
+    """A transaction that was neither committed nor aborted, and has long been idle: its rows will never be published.
+
+    :param stages: directories below its own: its stages.
+    :param num_files: staged files, markers excepted.
+    :param num_bytes: bytes of these files.
+    :param last_modified: milliseconds since the epoch: when its newest file was written.
+    """
+
+    transaction_id: str
+    stages: tuple[str, ...]
+    num_files: int
+    num_bytes: int
+    last_modified: int
+
+    @classmethod
+    def of(cls, transaction_id: str, files: Sequence[FileStatus]) -> AbandonedTransaction:
+        """Return the transaction that staged these files."""
+        below = [status.path.split("/")[2:] for status in files]
+        return cls(
+            transaction_id=transaction_id,
+            stages=tuple(sorted({path[0] for path in below if len(path) > 1 and not path[0].startswith("_")})),
+            num_files=len(files),
+            num_bytes=sum(max(status.size, 0) for status in files),
+            last_modified=max(status.modification_time for status in files),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON for XCom."""
+        return {
+            "transactionId": self.transaction_id,
+            "stages": list(self.stages),
+            "numFiles": self.num_files,
+            "numBytes": self.num_bytes,
+            "lastModified": self.last_modified,
+        }
+
+
 @dataclass(frozen=True)
 class StagedTransactions:
     """Which staged transactions are over.
@@ -41,12 +81,14 @@ class StagedTransactions:
     :ivar aborted: those whose markers must stay for a late commit to find.
     :ivar in_table: those whose files the table names; their markers stay as long.
     :ivar committed: those that are committed, by the log or their own marker.
+    :ivar abandoned: those that nobody committed or aborted, as far as the log reaches back.
     """
 
     live: frozenset[str] = frozenset()
     aborted: frozenset[str] = frozenset()
     in_table: frozenset[str] = frozenset()
     committed: frozenset[str] = frozenset()
+    abandoned: tuple[AbandonedTransaction, ...] = ()
 
     def protects(self, path: str) -> bool:
         """Return whether a file or directory must stay, however old it is."""
@@ -93,7 +135,29 @@ def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *
             committed.add(transaction)
             continue
         (aborted if ABORT_MARKER in names and not markers.alive else live).add(transaction)
-    return StagedTransactions(frozenset(live), frozenset(aborted), frozenset(in_table), frozenset(committed))
+    abandoned = _abandoned(log, {transaction: staged[transaction].files for transaction in dead - in_table})
+    return StagedTransactions(frozenset(live), frozenset(aborted), frozenset(in_table), frozenset(committed), abandoned)
+
+
+def _abandoned(log: DeltaLog, dead: Mapping[str, Sequence[FileStatus]]) -> tuple[AbandonedTransaction, ...]:
+    """Return those of the dead transactions that were neither committed nor aborted; none that the log cannot tell."""
+    unfinished = {}
+    for transaction, files in dead.items():
+        names = {status.path.removeprefix(f"{STAGING_DIRECTORY}/{transaction}/") for status in files}
+        data = [status for status in files if not is_marker(status.path.rpartition("/")[2])]
+        if data and ABORT_MARKER not in names:
+            unfinished[transaction] = data
+    if not unfinished:
+        return ()
+    oldest = {transaction: min(status.modification_time for status in files) for transaction, files in unfinished.items()}
+    committed, complete = search_commits(log, oldest)
+    if not complete:
+        return ()
+    return tuple(
+        AbandonedTransaction.of(transaction, files)
+        for transaction, files in sorted(unfinished.items())
+        if transaction not in committed and not read_markers(log.store, transaction).committed
+    )
 
 
 def transaction_of(path: str) -> str | None:
