@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_delta.choices import choice_problem, choices_of, is_literal
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.choices import choice_problem, choices_of, is_literal
 
 _CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition")
 """Parameters that are conditions in Spark SQL."""

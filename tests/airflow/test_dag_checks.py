@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.choices import choices_of
 from airflow_delta.dag_checks import check_dag, dag_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.choices import choices_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -127,6 +127,8 @@ def test_a_function_that_returns_no_dataframe(result, parts):
     assert "the task 'load'" in message
     for part in parts:
         assert part in message
+    assert ('engine="arrow"' in message) is isinstance(result, pd.DataFrame | pa.Table)
+    assert 'engine="arrow"' not in not_a_dataframe("load", result, "to merge").message
 
 
 EVENTS = SimpleNamespace(extra={"version": 1, "dedupe_key": "t/1"})

@@ -73,6 +73,10 @@ ARG_DAG_FOLDER = _argument(
     "dag_folder", metavar="PATH", nargs="?", help="Dag file, or folder of Dag files (default: Airflow's dags_folder)"
 )
 
+ARG_SLOTS = _argument(
+    "--slots", type=_whole_number(allow_zero=False), default=1, help="Tasks of the pool that may run at once (default: 1)"
+)
+
 _COMMON = (ARG_CONN_ID, ARG_OUTPUT, ARG_VERBOSE)
 
 DELTA_COMMANDS = (
@@ -115,6 +119,16 @@ DELTA_COMMANDS = (
         help="Write a checkpoint of the latest version",
         func=lazy_load_command(f"{_COMMANDS}.delta_checkpoint"),
         args=(ARG_TABLE, *_COMMON),
+    ),
+    ActionCommand(
+        name="pool",
+        help="Make the Airflow pool of a table, for tasks that are a transaction of their own",
+        description=(
+            "Make the Airflow pool that airflow_delta.pools.table_pool(TABLE) names, or change its slots. With one slot, the "
+            "tasks with this pool write to the table one after the other."
+        ),
+        func=lazy_load_command("airflow_delta.cli.pool.delta_pool"),
+        args=(ARG_TABLE, ARG_CONN_ID, ARG_SLOTS, ARG_VERBOSE),
     ),
     ActionCommand(
         name="check-dags",

@@ -7,7 +7,6 @@ import time
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.named import named_connection
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.xcom import BaseXCom
 
+from airflow_delta.choices import Choices, check_choices
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.choices import Choices, check_choices
 from airflow_delta.operators.ended import check_not_aborted
 from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, stage_identity

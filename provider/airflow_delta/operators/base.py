@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from airflow.sdk import BaseOperator, RetryPolicy
 
-from airflow_delta.operators.choices import Choices, check_choices
+from airflow_delta.choices import Choices, check_choices
 from airflow_delta.operators.lineage import TaskLineage, lineage_on_complete, lineage_on_start
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from airflow.sdk import Asset, AssetAlias
 
 from airflow_delta import exceptions
 from airflow_delta.assets.delta import delta_asset, event_extra
+from airflow_delta.choices import Choices
 from airflow_delta.links.delta import FAILURE_KEY, failure_note, leave_note
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import Part
-from airflow_delta.operators.choices import Choices
 from airflow_delta.operators.detection import check_literal_level, detection_tags, resolved_lines
 from airflow_delta.operators.identity import commit_tags
 from airflow_delta.operators.observing import watched_commit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.operators.choices import Choices, check_choices
+from airflow_delta.choices import Choices, check_choices
 from airflow_delta.operators.identity import column_names
 from airflow_delta.operators.own_transaction import OwnTransaction
 from airflow_delta.operators.stage_work import StageWork

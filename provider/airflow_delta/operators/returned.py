@@ -20,6 +20,8 @@ def not_a_dataframe(task_id: str, result: Any, purpose: str) -> DeltaIllegalArgu
     if module.startswith(_FRAMES):
         convert = "spark.createDataFrame(frame.to_pandas())" if module.startswith("polars.") else "spark.createDataFrame(frame)"
         way_out = f"Return {convert}; the function gets the session if it has a parameter spark."
+        if purpose == "to write":
+            way_out = f'Set engine="arrow" to write it without Spark, or return {convert}.'
     elif result is None:
         way_out = "Return the DataFrame instead of writing it; to stop without writing, raise AirflowSkipException."
     else:

@@ -10,10 +10,10 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Asset, AssetAlias
 
 from airflow_delta.assets.delta import delta_asset, events_extra
+from airflow_delta.choices import Choices, check_choices
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.choices import Choices, check_choices
 from airflow_delta.operators.detection import detection_tags
 from airflow_delta.operators.identity import column_names, commit_tags, whole_number
 from airflow_delta.operators.kill import within

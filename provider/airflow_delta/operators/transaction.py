@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator, RetryPolicy
 from airflow.sdk.bases.xcom import BaseXCom
 
+from airflow_delta.choices import Choices, check_choices
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
     DeltaIllegalArgumentException,
@@ -19,7 +20,6 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import TaskMetrics
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.choices import Choices, check_choices
 from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.ended import is_aborted
 from airflow_delta.operators.expected_stages import expected_stages, valid_reports

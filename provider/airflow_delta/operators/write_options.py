@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import Part
-from airflow_delta.operators.choices import Choices
+from airflow_delta.choices import Choices
 from airflow_delta.operators.identity import column_names
 from airflow_delta.staging.choices import CREATE_FROM_ROWS, WRITE_MODES
 from airflow_delta.staging.drift import ENFORCE, SCHEMA_POLICIES

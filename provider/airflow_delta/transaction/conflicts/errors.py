@@ -79,19 +79,25 @@ def keep_apart(current: CurrentTransaction, *, by_rows: bool = False) -> str:
     if columns:
         how = (
             "transactions on disjoint partitions do not conflict. Use the partition columns "
-            f"({columns}) in the predicates of overwrites, deletes and reads, and select no more partitions than needed; run "
-            "transactions that need the same partitions one after the other (max_active_runs, a pool)."
+            f"({columns}) in the predicates of overwrites, deletes and reads, and select no more partitions than needed; "
+            f"{_QUEUE.format('partitions')}."
         )
     else:
         how = (
-            "the table is not partitioned, so transactions are told apart by their rows alone. Run those that need the same rows "
-            "one after the other (max_active_runs, a pool), or partition the table by what its writers keep apart."
+            f"the table is not partitioned, so transactions are told apart by their rows alone; {_QUEUE.format('rows')}. Or "
+            "partition the table by what its writers keep apart."
         )
+    if by_rows or not columns:
+        how = f"{how} {_ROWS}"
     if by_rows:
-        return f"To avoid it: {how} {_ROWS}"
+        return f"To avoid it: {how}"
     return f"To avoid it: {how} With conflict_detection='rows', only transactions that need the same rows conflict."
 
 
+_QUEUE = (
+    "let those that need the same {} run one after the other (max_active_runs=1 in a Dag; for tasks that are a transaction of "
+    "their own also a pool with one slot), or start over by themselves (on_conflict='restart')"
+)
 _ROWS = (
     "Conditions that compare columns with literals (=, <, IN, IS NULL) can be told from other rows, function calls cannot; "
     "deletion vectors (delta.enableDeletionVectors) leave other rows of a file alone, and row tracking (delta.enableRowTracking) "

@@ -1,0 +1,22 @@
+"""The implementation of ``airflow delta pool``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from airflow_delta.assets.delta import delta_asset_uri
+from airflow_delta.cli.commands import command
+from airflow_delta.cli.output import print_line
+from airflow_delta.pools import table_pool
+
+
+@command(audited=True)
+def delta_pool(args: Namespace) -> None:
+    """Make the pool of a table, or give it another number of slots."""
+    from airflow.models.pool import Pool
+
+    name = table_pool(args.table, args.conn_id)
+    uri = delta_asset_uri(args.table, args.conn_id)
+    # A task that is deferred is in the middle of its transaction.
+    Pool.create_or_update_pool(name, slots=args.slots, description=f"Writers of {uri}", include_deferred=True)
+    print_line(f"Pool {name} has {args.slots} slots.")
