@@ -25,6 +25,7 @@ from airflow_delta.operators.optimize import DeltaOptimizeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 
 UPSERT = {
@@ -39,6 +40,7 @@ def never(*_args, **_kwargs):
 
 KINDS = {
     "pyspark": lambda: DeltaStagePySparkOperator(task_id="stage", python_callable=never),
+    "sql": lambda: DeltaStageSqlOperator(task_id="stage", sql="SELECT 1L AS id"),
     "files": lambda: DeltaStageFilesOperator(task_id="stage", path="rows"),
     "submit": lambda: DeltaStageSparkSubmitOperator(task_id="stage", application="app.py"),
     "merge": lambda: DeltaMergeOperator(task_id="stage", source="SELECT 1L AS id", **UPSERT),
@@ -264,6 +266,13 @@ class TestRestart:
         Path(handle["stagingPath"], "_aborted").write_text('{"abortedAt": 1}')
         assert world.clear(handle)["alreadyCommitted"]
         assert not cleared
+
+    def test_a_live_stage_does_not_fail_over_it(self, tmp_path):
+        world = World(tmp_path / "table", on_clear="{{ params.again }}")
+        handle = world.begin()
+        world.params = {"again": "sometimes"}
+        with pytest.raises(exceptions.StagedFileException):  # it began to work
+            world.clear(handle)
 
     def test_what_cannot_be_restarted_is_said(self, tmp_path):
         world = World(tmp_path / "table", on_clear="{{ params.again }}")
