@@ -194,11 +194,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "says"), REFUSED)
-def test_contradictions(table, monkeypatch, options, says):
-    handle = start(table.uri, transaction_key="k")
-    operator = DeltaStageSqlOperator(task_id="rows", sql=GOOD, transaction=handle, **{"schema_policy": "strict", **options})
+def test_contradictions_are_refused_when_the_dag_is_parsed(options, says):
     with pytest.raises(DeltaIllegalArgumentException, match=says):
-        run(operator, monkeypatch)
+        DeltaStageSqlOperator(task_id="rows", sql=GOOD, **{"schema_policy": "strict", **options})
+
+
+@pytest.mark.parametrize(("options", "says"), [REFUSED[0], REFUSED[1], REFUSED[3], ({"schema_policy": "x"}, "'x'; it is one of")])
+def test_contradictions_are_refused_when_the_write_is_planned(table, options, says):
+    with pytest.raises(DeltaIllegalArgumentException, match=says):
+        plan_stage(table.view(table.begin()), **{"schema_policy": "strict", **options})
 
 
 def test_nothing_to_compare_with(tmp_path, monkeypatch):
@@ -208,6 +212,6 @@ def test_nothing_to_compare_with(tmp_path, monkeypatch):
 
 
 def test_a_policy_that_does_not_exist_is_refused_when_the_dag_is_parsed():
-    with pytest.raises(DeltaIllegalArgumentException, match="'strict'"):
+    with pytest.raises(DeltaIllegalArgumentException, match="Did you mean 'strict'"):
         DeltaStageSqlOperator(task_id="rows", sql=GOOD, schema_policy="strickt")
     assert WriteOptions().schema_policy == "enforce"

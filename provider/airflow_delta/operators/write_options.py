@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from airflow_delta.choices import Choices
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import Part
-from airflow_delta.choices import Choices
 from airflow_delta.operators.identity import column_names
 from airflow_delta.staging.choices import CREATE_FROM_ROWS, WRITE_MODES
-from airflow_delta.staging.drift import ENFORCE, SCHEMA_POLICIES
+from airflow_delta.staging.drift import ENFORCE, SCHEMA_POLICIES, STRICT
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -72,9 +72,14 @@ class WriteOptions(Part):
     expected_schema: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.schema_policy not in SCHEMA_POLICIES:
+        """Refuse a contract that could not hold, while the Dag is parsed."""
+        changes = [name for name in ("merge_schema", "overwrite_schema", "create") if getattr(self, name)]
+        if self.schema_policy == ENFORCE and self.expected_schema is not None:
+            raise DeltaIllegalArgumentException("expected_schema goes with schema_policy='strict'.")
+        if self.schema_policy == STRICT and self.expected_schema is None and changes:
             raise DeltaIllegalArgumentException(
-                f"schema_policy is {self.schema_policy!r}; it is one of {', '.join(map(repr, SCHEMA_POLICIES))}."
+                f"schema_policy='strict' holds the rows to the table's schema, which {changes[0]} would change. Give "
+                f"expected_schema, or leave {changes[0]} out."
             )
 
     def options(self) -> dict[str, Any]:
