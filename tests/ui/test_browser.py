@@ -6,6 +6,7 @@ Chromium comes from the system (``CHROMIUM`` names another one). The screenshots
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -97,8 +98,11 @@ def table_path(server: servers.Server, name: str, page: str = "table", **paramet
 
 
 def shoot(page: Any, name: str) -> None:
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.wait_for_load_state("networkidle")
+    with contextlib.suppress(PlaywrightTimeout):  # Airflow's UI keeps asking while a run is active
+        page.wait_for_load_state("networkidle", timeout=10_000)
     page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 

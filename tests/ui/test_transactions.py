@@ -221,10 +221,26 @@ def test_what_a_user_may_not_see(runs, pages, monkeypatch):
     assert pages.get("api/table", "nights").status_code == 404, "no version, and no run that they may see"
 
 
+def test_nothing_to_do_is_no_failure(runs, pages, monkeypatch):
+    from airflow_delta.plugins import views
+
+    runs.run("quiet_night", 1, skip="before")
+    assert pages.get("api/table", "quiet").status_code == 404, "no transaction has begun"
+    for day in (2, 3):
+        runs.run("quiet_night", day, skip="inside")
+    assert [told["state"] for told in pages.transactions("quiet")] == ["skipped", "skipped"]
+    listed = pages.listed("quiet")
+    assert (listed["last_failure"], listed["open_transactions"]) == (None, 0)
+    monkeypatch.setattr(views, "TRANSACTIONS", 1)
+    data = pages.table("quiet")
+    assert (len(data["transactions"]), data["num_transactions"]) == (1, 2)
+    assert "The latest 1 of 2" in pages.text("quiet")
+
+
 def test_a_task_that_is_a_transaction_by_itself(runs, pages):
     run_id = runs.run("purge", 1, predicate="nothing = 1")
     told = pages.transactions("left")[0]
-    assert (told["run_id"], task_of(told), told["exception"]) == (run_id, ("failed", "purge", 1), "DeltaAnalysisException")
+    assert (told["run_id"], task_of(told), told["exception"]) == (run_id, ("failed", "purge", 1), "PredicateException")
 
 
 def test_staged_files_have_their_run(runs, pages, lake):

@@ -137,7 +137,8 @@ def transactions(session: Session, viewer: Viewer, asked: Sequence[Asked], runs_
     for key, several in tries.items():
         by_dag.setdefault(key[0], {})[key] = several
     told = {each.table.key: list(_of_table(each, runs, by_dag, starts, handles)) for each in asked}
-    concerned = {each.run.id: each.run for found in told.values() for each in found}.values()
+    troubled = {key[:2] for key, several in tries.items() if any(found.state != "success" for found in several)}
+    concerned = {one.run.id: one.run for found in told.values() for one in found if one.key[:2] in troubled}.values()
     evidence = Evidence.of(tries.values(), answers(session, concerned), notes(session, concerned))
     shown: dict[str, list[Transaction]] = {}
     for each in asked:
@@ -222,7 +223,7 @@ def _lives(tries: Sequence[Try], is_over: Any) -> Iterator[list[Try]]:
             yield life
             life = []
         life.append(found)
-    if life:
+    if life and life[-1].state not in ("skipped", "removed"):  # it has not begun
         yield life
 
 

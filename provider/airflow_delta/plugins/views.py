@@ -101,7 +101,9 @@ def history_page(viewer: Viewer, table: KnownTable, history: Mapping[str, Any], 
         found = transactions_of(session, viewer, table, history) if history["newer"] is None else []
         known = intervals(session, {run for commit in history["commits"] if (run := _run(commit)) is not None})
     commits = [_commit(viewer, table, commit, facts.get(commit["version"]), known, root, prefix) for commit in history["commits"]]
-    shown = [transaction_row(viewer, table, one, root, prefix) for one in found[:TRANSACTIONS]]
+    # Runs that skip their commit may be routine: they push out nothing else.
+    chosen = sorted(found, key=lambda one: (one.ending.state == "skipped", -one.at))[:TRANSACTIONS]
+    shown = [transaction_row(viewer, table, one, root, prefix) for one in sorted(chosen, key=lambda one: -one.at)]
     return {
         **history,
         **_head(table, prefix),

@@ -101,6 +101,24 @@ def two_tables():
 
 
 @dag(schedule=None, **MANUAL)
+def quiet_night():
+    """Nothing to do, before the transaction or in it."""
+
+    @task.short_circuit
+    def before(**context):
+        return conf(context)["skip"] != "before"
+
+    with delta_transaction("txn", table=f"{ROOT}/quiet") as txn:
+
+        @task.short_circuit
+        def inside():
+            return False
+
+        DeltaStageFilesOperator(task_id="stage", path=inside())
+    before() >> txn.start
+
+
+@dag(schedule=None, **MANUAL)
 def purge():
     """A task that is a transaction by itself."""
     DeltaDeleteOperator(
@@ -110,4 +128,5 @@ def purge():
 
 mapped_night()
 two_tables()
+quiet_night()
 purge()
