@@ -27,7 +27,9 @@ def check_choices(task: Any, choices: Choices) -> None:
 
 
 def choice_problem(name: str, value: Any, allowed: Sequence[str]) -> str | None:
-    """Return what is wrong with a parameter; ``None`` if nothing is, or a template decides."""
+    """Return what is wrong with a parameter, one word or several; ``None`` if nothing is, or a template decides."""
+    if isinstance(value, list | tuple):
+        return next((problem for each in value if (problem := choice_problem(name, each, allowed)) is not None), None)
     if not is_literal(value) or value in allowed:
         return None
     near = difflib.get_close_matches(value.lower(), {word.lower(): word for word in allowed}, n=1)

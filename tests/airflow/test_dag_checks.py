@@ -23,6 +23,7 @@ from airflow_delta import delta_transaction
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
+from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
@@ -54,6 +55,7 @@ with delta_transaction("txn", table="/lake/t"{around}):
 
 REFUSED = [
     (stage('mode="overwrit"'), ["mode must be one of append, overwrite, dynamic, got 'overwrit'", "Did you mean 'overwrite'?"]),
+    (stage('spark_credentials="theirs"'), ["spark_credentials must be one of own"]),
     (stage('create="replce"'), ["create must be one of"]),
     (stage(around=', rerun_policy="skp"'), ["rerun_policy must be one of skip, replace, append, fail, got 'skp'"]),
     (stage(around=', isolation_level="serializable"'), ["isolation_level", "Did you mean 'Serializable'?"]),
@@ -66,6 +68,7 @@ REFUSED = [
         ["mode must be one of create,"],
     ),
     ('DeltaDeleteOperator(task_id="d", table="/lake/t", rerun_policy="never")', ["rerun_policy"]),
+    ('DeltaMaintenanceOperator(task_id="m", tables="/lake/t", steps=["vacuum", "vacum"])', ["'vacum'", "Did you mean 'vacuum'?"]),
     (
         "@task.delta_stage\ndef rows(spark):\n    return spark.range(1)\nrows()",
         ["'rows': it stages rows, but belongs to no transaction", "with delta_transaction(...)"],

@@ -130,7 +130,7 @@ def test_refusals(table):
     for on, clauses, message in (
         ("target.id = source.nope", UPSERT, "nope"),
         ("id = source.id", UPSERT, "(?i)ambiguous"),
-        (ON, [when_matched_update({"nope": "1"})], "the table has id, v"),
+        (ON, [when_matched_update({"nope": "1"})], "does not have. The columns are id, v"),
         (ON, [when_matched_delete(), when_matched_update()], "only the last"),
         (ON, [when_matched_delete("rand() > 0.5")], "rand"),
         (ON, [when_not_matched_insert({"id": "target.id"})], "target"),

@@ -94,6 +94,7 @@ def test_as_select_is_refused_where_a_table_is(table: Table) -> None:
         {"replace_using": ["id"]},
         {"replace_using": ["id"], "replace_on": "t.id = s.id", "mode": "overwrite"},
         {"replace_using": ["nope"], "mode": "overwrite"},
+        {"replace_on": "t.nope = s.id", "mode": "overwrite"},
         {"replace_on": "t.id = s.id AND rand() < 0.5", "mode": "overwrite"},
         {"replace_using": ["id"], "mode": "overwrite", "replace_where": "p = 1"},
         {"data_change": False, "merge_schema": True},

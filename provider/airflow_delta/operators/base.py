@@ -100,7 +100,8 @@ class DeltaOperator(BaseOperator):
         super().resolve_template_files()
         from airflow_delta.dag_checks import check_tasks
 
-        tasks = self.dag.tasks if self.has_dag() else [self]
+        dag = self.get_dag()
+        tasks = [self] if dag is None else dag.tasks
         first = next(task for task in tasks if isinstance(task, DeltaOperator))
         check_tasks([self, *(task for task in tasks if first is self and task.is_mapped)])
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.xcom import BaseXCom
 
+from airflow_delta.choices import Choices, check_choices
 from airflow_delta.commands.inspect.maintenance import (
     CANCELLED,
     CHECKPOINT,
     FAILED,
     LOG_CLEANUP,
     OPTIMIZE,
+    STEPS,
     VACUUM,
     StepReport,
     TableReport,
@@ -75,6 +77,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
     """
 
     parts: ClassVar[Parts] = (TaskSession, Committer)
+    choices: ClassVar[Choices] = {"steps": STEPS}
     template_fields: Sequence[str] = (
         "tables",
         "delta_conn_id",
@@ -118,6 +121,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
         self.tables = tables
         self.delta_conn_id = delta_conn_id
         self.steps = steps
+        check_choices(self, self.choices)
         self.min_commits = min_commits
         self.where = where
         self.z_order_by = z_order_by

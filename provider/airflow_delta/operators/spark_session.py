@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_delta.choices import Choices
 from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.hooks.fields import OWN
 from airflow_delta.hooks.named import named_connection
 from airflow_delta.operators.base import Part
 from airflow_delta.operators.driver_log import quiet, start_driver
@@ -45,6 +47,7 @@ class TaskSession(Part):
         in the version of the installed Spark; default: what the table's connection says. (templated)
     """
 
+    choices: ClassVar[Choices] = {"spark_credentials": (OWN, "")}
     template_fields: ClassVar[tuple[str, ...]] = ("spark_conn_id", "config_kwargs", "spark_table_uri", "spark_packages")
 
     spark_conn_id: str = DEFAULT_SPARK_CONN_ID

@@ -156,6 +156,8 @@ def test_refusals(tmp_path: Path, clauses: Any, message: str) -> None:
         plan(table, source_alias="Target")
     with pytest.raises(DeltaAnalysisException, match="is not valid Spark SQL"):
         plan(table, on="target.id ==== source.id")
+    with pytest.raises(DeltaAnalysisException, match=r"names the column 'idd', .*Did you mean 'id'\? The columns are key, id\."):
+        plan(table, on="target.idd = source.id")
     with pytest.raises(IdentityInsertException, match="key"):
         plan(table, [when_matched_update({"key": "1"})])
 

@@ -138,7 +138,7 @@ def metadata(schema: StructType, partition_columns=(), **configuration) -> Metad
         (metadata(StructType()), "no columns"),
         (metadata(struct(a=PrimitiveType("interval day to second"))), "interval day to second"),
         (metadata(struct(a=LONG, b=LONG), ["c"]), "'c' is not in the schema"),
-        (metadata(struct(a=LONG, b=LONG), ["A"]), "did you mean 'a'"),
+        (metadata(struct(a=LONG, b=LONG), ["A"]), "Did you mean 'a'"),
         (metadata(struct(a=LONG), ["a"]), "All columns are partition columns"),
         (metadata(struct(a=ArrayType(LONG), b=LONG), ["a"]), "cannot be a partition column"),
         (metadata(struct(a=LONG, b=LONG), ["a", "a"]), "Duplicate partition columns: a, a"),

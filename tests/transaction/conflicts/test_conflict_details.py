@@ -376,6 +376,22 @@ def test_what_a_race_makes_of_the_actions_is_checked_again(tmp_path: Path) -> No
 # -- what a conflict tells ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("detection", ["delta", "rows"])
+def test_a_conflict_says_how_to_avoid_it(tmp_path: Path, partitioned: bool, detection: str) -> None:
+    table = Table(tmp_path)
+    table.create(("part",) if partitioned else ())
+    ours = table.open().start_transaction(policy=CommitPolicy(conflict_detection=detection))
+    ours.read_whole_table()
+    table.commit(add("w", part=1) if partitioned else add("w"), operation=Operation.write())
+    with pytest.raises(ConcurrentAppendException) as caught:
+        ours.commit([add("o", part=1) if partitioned else add("o")], Operation.write())
+    ways = ["max_active_runs=1", "a pool with one slot", "on_conflict='restart'"]
+    ways += ["partition columns (part)"] if partitioned else ["the table is not partitioned"]
+    ways += [] if partitioned and detection == "delta" else ["deletion vectors (delta.enableDeletionVectors)"]
+    assert [way for way in ways if way not in str(caught.value)] == []
+
+
 def test_what_a_conflict_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = Table(tmp_path)
     table.create(("part",), name="flights")

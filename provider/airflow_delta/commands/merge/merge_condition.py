@@ -9,6 +9,7 @@ from airflow_delta.commands.stage.compared_columns import Sides, conjuncts
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
 from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.expressions.text import tokens_of, tree_of
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.staging.merge import ComparedColumns
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class MergeCondition:
             self.conjuncts = list(conjuncts(text))
         except SqlglotError as error:
             raise refused(table, f"{text!r} is not valid Spark SQL: {syntax_problem(error)}") from error
+        if (name := self._sides.unknown(self.conjuncts)) is not None:
+            known = known_names(name, schema.names)
+            raise refused(table, f"{text!r} names the column {name!r}, which the table does not have. {known}")
 
     def of_target(self, parse: Callable[[str], Predicate | None]) -> Predicate | None:
         """Return what the condition asks of the table alone, ``None`` for nothing.

@@ -35,6 +35,18 @@ class Sides:
             return ("target" if names[0].lower() == self.target else "source"), names[1:]
         return ("target" if self.schema.find(names[0]) is not None else "source"), names
 
+    def unknown(self, conjuncts: Iterable[str]) -> str | None:
+        """Return a column that some conditions say is the table's, and that it does not have; ``None`` if there is none."""
+        from sqlglot import exp
+
+        for text in conjuncts:
+            for column in tree_of(text).find_all(exp.Column):
+                names = [part.name for part in column.parts]
+                aliased = len(names) > 1 and names[0].lower() == self.target and self.schema.find(names[0]) is None
+                if aliased and self.schema.find(names[1]) is None:
+                    return str(names[1])
+        return None
+
     def compared(self, conjuncts: Iterable[str]) -> list[ComparedColumns]:
         """Return the columns that are equal in rows for which all of some conditions are true."""
         from sqlglot import exp

@@ -11,6 +11,7 @@ from airflow_delta.commands.stage.compared_columns import Sides, conjuncts, quot
 from airflow_delta.commands.stage.plan_create import check_create
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException
 from airflow_delta.log.expressions.text import tree_of
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.staging.choices import WRITE_MODES
 from airflow_delta.staging.contract import Json, TransactionHandle
 from airflow_delta.staging.merge import ComparedColumns
@@ -112,14 +113,21 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
         from airflow_delta.commands.write.repeatable import at_one_instant
 
         _check_repeatable(handle, on)
+        if handle.schema_string is not None and (name := Sides(view.schema, "t", "s").unknown(conjuncts(on))) is not None:
+            raise DeltaIllegalArgumentException(
+                f"replace_on ({on}) names the column {name!r}, which table {handle.table} does not have. "
+                f"{known_names(name, view.schema.names)}.",
+                table=handle.table,
+                version=handle.read_version,
+            )
         condition = at_one_instant(on, time.time_ns() // 1000, view.schema)
         keys = tuple(Sides(view.schema, "t", "s").compared(conjuncts(on)))
         return Replacement(condition, {"replaceOnCond": on}, keys)
     unknown = [name for name in using if view.schema.find(name) is None] if handle.schema_string is not None else []
     if unknown:
         raise DeltaIllegalArgumentException(
-            f"replace_using names the column {unknown[0]}, table {handle.table} has {', '.join(view.schema.names)} "
-            "(UNRESOLVED_INSERT_REPLACE_USING_COLUMN)",
+            f"replace_using names the column {unknown[0]!r}, which table {handle.table} does not have "
+            f"(UNRESOLVED_INSERT_REPLACE_USING_COLUMN). {known_names(unknown[0], view.schema.names)}.",
             table=handle.table,
             version=handle.read_version,
         )

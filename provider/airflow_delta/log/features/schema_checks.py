@@ -10,6 +10,7 @@ from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.constraints import has_char_varchar
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.partition_values import is_partition_type
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.schema.types import (
     PRIMITIVES,
     ArrayType,
@@ -158,9 +159,9 @@ def _check_partitioning(schema: StructType, partition_columns: list[str]) -> Non
         f: StructField | None = next((f for f in schema.fields if f.name == name), None)
         if f is None:
             close = schema.find(name)
-            hint = f"; did you mean {close.name!r}?" if close else f"; the columns are {', '.join(schema.names)}"
+            known = f"Did you mean {close.name!r}?" if close else f"{known_names(name, schema.names)}."
             raise DeltaAnalysisException(
-                f"Partition column {name!r} is not in the schema{hint} (DELTA_PARTITION_COLUMN_NOT_FOUND)"
+                f"Partition column {name!r} is not in the schema (DELTA_PARTITION_COLUMN_NOT_FOUND). {known}"
             )
         if not is_partition_type(f.data_type):
             raise DeltaAnalysisException(

@@ -150,7 +150,9 @@ class StructType:
     def _required(self, name: str) -> StructField:
         found = self.find(name)
         if found is None:
-            raise DeltaAnalysisException(f"There is no column {name!r}; the columns are {', '.join(self.names)}")
+            from airflow_delta.log.schema.suggestions import known_names
+
+            raise DeltaAnalysisException(f"There is no column {name!r}. {known_names(name, self.names)}.")
         return found
 
 
