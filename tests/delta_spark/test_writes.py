@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+from airflow_delta.commands.arrow.stage_rows import stage_rows
 from airflow_delta.commands.changes.plan_changes import plan_changes
+from airflow_delta.commands.write.collect_write import collect_stage
+from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.exceptions import (
     CharVarcharLimitException,
     ConstraintViolationException,
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from commands.flow import Table
+
+STRUCT = pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])
 
 
 class Judge:
@@ -556,3 +564,49 @@ def test_a_schema_that_is_replaced_with_the_feed_and_column_mapping(
 def feed_of(judge: Judge, version: int) -> Any:
     reader = judge.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
     return reader.load(judge.table.uri)
+
+
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+def test_rows_staged_without_spark(delta: SparkSession, table: Table, mode: str):
+    """Delta Spark reads what the worker writes, skips files by its statistics, and goes on from it."""
+    judge = Judge(delta, table)
+    columns = (
+        "id BIGINT GENERATED ALWAYS AS IDENTITY, p TIMESTAMP, n INT DEFAULT 7, t STRING NOT NULL, d DECIMAL(9,2), day DATE, "
+        "s STRUCT<x: INT, y: ARRAY<STRING>>, m MAP<STRING, DOUBLE>, c VARCHAR(3)"
+    )
+    properties = {"delta.feature.allowColumnDefaults": "supported", "delta.enableDeletionVectors": "true"}
+    judge.create(columns, partition="p", **properties, **({} if mode == "none" else {"delta.columnMapping.mode": mode}))
+    moment = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=dt.UTC)
+    rows = pa.table(
+        {
+            "p": pa.array([moment, None, moment]),
+            "t": pa.array(["a", "ü", "z"]),
+            "d": pa.array([Decimal("1.50"), None, Decimal("-9.99")], pa.decimal128(9, 2)),
+            "day": pa.array([dt.date(2024, 2, 29), dt.date(1500, 1, 1), None]),
+            "s": pa.array([{"x": 1, "y": ["a", None]}, None, {"x": None, "y": []}], STRUCT),
+            "m": pa.array([[("k", 1.5)], None, []], pa.map_(pa.string(), pa.float64())),
+            "c": pa.array(["abc", None, "x"]),
+        }
+    )
+
+    def stage(rows: pa.Table, **options: Any) -> None:
+        handle = table.begin()
+        view = table.view(handle, spark_table_uri=table.uri)
+        request = plan_stage(view, **options)
+        table.publish(handle, collect_stage(view, request, stage_rows(table.log(), rows, request)))
+
+    stage(rows)
+    assert judge.rows("t, n, d, day, s.x, s.y, m, c, unix_micros(p)") == ordered(
+        [
+            ("a", 7, Decimal("1.50"), dt.date(2024, 2, 29), 1, ["a", None], {"k": 1.5}, "abc", 1709208000123456),
+            ("ü", 7, None, dt.date(1500, 1, 1), None, None, None, None, None),
+            ("z", 7, Decimal("-9.99"), None, None, [], {}, "x", 1709208000123456),
+        ]
+    )
+    assert len({row[0] for row in judge.rows("id")}) == 3
+    assert judge.sql("SELECT t FROM {t} WHERE d < 0 AND p = timestamp'2024-02-29 12:00:00.123456'") == [("z",)]
+    judge.sql("DELETE FROM {t} WHERE t = 'a'")
+    judge.sql("INSERT INTO {t} (t) VALUES ('spark')")
+    stage(rows.slice(0, 1).drop_columns("c"), mode="append")
+    assert [row[0] for row in judge.rows("t")] == ["a", "spark", "z", "ü"]
+    assert len({row[0] for row in judge.rows("id")}) == 4

@@ -110,7 +110,7 @@ def statistics(snapshot: Any) -> tuple[Any, ...]:
         for name, value in stats.get("maxValues", {}).items():
             high[names[name]] = value if isinstance(value, dict) else max(high.get(names[name], value), value)
         for name, value in stats.get("nullCount", {}).items():
-            if not isinstance(value, dict):
+            if not isinstance(value, dict) and names[name] not in ("li", "m"):  # footers count what is in them
                 nulls[names[name]] = nulls.get(names[name], 0) + value
     # Arrow's footers do not tell whether there are NaNs, which are greater than every bound of a float.
     return (
