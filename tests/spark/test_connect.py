@@ -19,7 +19,12 @@ from airflow_delta.commands.merge.plan_merge import plan_merge
 from airflow_delta.operators.spark_storage import _connect_settings
 from airflow_delta.spark import read as reading
 from airflow_delta.spark.connectors import storage_error
+from airflow_delta.commands.merge.plan_history import history_columns, plan_history
+from airflow_delta.commands.stage.scan import plan_scan
+from airflow_delta.spark.history import History
 from airflow_delta.staging.merge import when_matched_delete
+from airflow_delta.staging.schema import parse_struct
+from pyspark.errors import ParseException
 
 spark = SparkSession.builder.remote("local[1]").getOrCreate()
 table = Table(Path(sys.argv[1]), spark)
@@ -45,6 +50,21 @@ for rows, options in (
         table.write(rows, **options)
     except Exception as error:
         out["errors"].append(type(error).__name__)
+try:
+    spark.sql("SELECT * FROM (WITH a AS (SELECT 1 AS id) INSERT INTO t SELECT * FROM a)")
+except ParseException:
+    out["errors"].append("ParseException")
+versions = Table(Path(sys.argv[1] + "-versions"), spark)
+versions.write("SELECT 1 AS id, 'a' AS v, DATE'2026-01-01' AS valid_from, CAST(NULL AS DATE) AS valid_to, true AS is_current")
+for text in ("'b' AS v, '2026-01-03' AS at", "'c' AS v, '2026-01-02' AS at"):
+    handle = versions.begin()
+    view = versions.view(handle)
+    columns = history_columns(view, keys=["id"])
+    history = History(columns, parse_struct(handle.schema_string), table=versions.uri, version=handle.read_version)
+    known = reading.read_scan_plan(spark, plan_scan(view))
+    source = history.source(known, spark.sql("SELECT 1 AS id, " + text), effective_at="at")
+    versions.publish(handle, versions.operate(handle, lambda view: plan_history(view, columns), source=source))
+out["versions"] = [list(map(str, row)) for row in versions.rows()]
 with _connect_settings(spark, {"fs.s3a.impl": "no.such.FileSystem"}):
     try:
         spark.read.parquet("s3a://lake/t").collect()
@@ -80,7 +100,17 @@ def test_stages_and_scans_through_spark_connect(tmp_path):
     assert out["session"].startswith("pyspark.sql.connect")
     assert out["rows"] == out["literals"] == out["joined"] == expected
     assert out["keys"] == [[["v"], [[3000000000]]], [["p", "v"], [["ü", 3000000000]]]]  # text that is not UTF-8 is no key
-    assert out["errors"] == ["ReplaceWhereMismatchException", "SchemaMismatchException", "SchemaMismatchException"]
+    assert out["errors"] == [
+        "ReplaceWhereMismatchException",
+        "SchemaMismatchException",
+        "SchemaMismatchException",
+        "ParseException",
+    ]
+    assert out["versions"] == [
+        ["1", "a", "2026-01-01", "2026-01-02", "False"],
+        ["1", "b", "2026-01-03", "None", "True"],
+        ["1", "c", "2026-01-02", "2026-01-03", "False"],
+    ]
     assert out["setting"] in (None, "INT96")
     assert "no.such.FileSystem" in out["inside"]  # a setting of the session is one of Hadoop, as long as the task works
     assert "hadoop-aws" in out["outside"]
