@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from live.names import GATED_POOLS, HOLDING_POOL, SLOTS, SLOTS_TO_HOLD
+from live.names import GATED_POOLS, HOLDING_POOL, ONE_SLOT, SLOTS, SLOTS_TO_HOLD
 from live.postgres import Postgres
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,12 @@ class Airflow:
         self._run("database", "db", "migrate")
         self._airflow("api-server")  # first: the scheduler starts tasks at once, and they talk to it
         self._wait("the API server", lambda: self._healthy("metadatabase"), of="api-server")
-        for pool, slots in {"default_pool": SLOTS, HOLDING_POOL: SLOTS_TO_HOLD, **dict.fromkeys(GATED_POOLS, 0)}.items():
+        for pool, slots in {
+            "default_pool": SLOTS,
+            HOLDING_POOL: SLOTS_TO_HOLD,
+            **dict.fromkeys(GATED_POOLS, 0),
+            **dict.fromkeys(ONE_SLOT, 1),
+        }.items():
             self.set_pool(pool, slots)
         for name in self.services.keys() - {"api-server"}:
             self._airflow(name)

@@ -18,6 +18,10 @@ GATED_POOLS = ("gate_months", "gate_same_month", "gate_restart")
 """Pools without a slot: their commits wait, at no cost, until a test gives the pool slots and lets all of them go at once."""
 
 
+ONE_SLOT = ("one_slot", "one_slot_deep", "one_slot_alone")
+"""Pools in which one task runs at a time."""
+
+
 def gate_name(run_id: str, point: str) -> str:
     """Return the name of a gate as a file name."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{run_id}--{point}")

@@ -1,0 +1,40 @@
+"""What queues writers of the same rows: ``max_active_runs=1``, and a pool where the transaction is one task."""
+
+from __future__ import annotations
+
+import pytest
+
+from live.runs import Live, Run
+
+RUNS = 6
+
+
+def ended(live: Live, dag_id: str) -> list[Run]:
+    live.table(dag_id).write("2013-01")
+    runs = [live.trigger(dag_id) for _ in range(RUNS)]
+    live.until(lambda: all(run.state in ("success", "failed") for run in runs), "all runs ended")
+    return runs
+
+
+def test_max_active_runs_keeps_runs_apart(live: Live) -> None:
+    runs = ended(live, "queued_by_runs")
+    assert [run.state for run in runs] == ["success"] * RUNS
+    assert live.table("queued_by_runs").version == RUNS
+
+
+@pytest.mark.parametrize("dag_id", ["queued_by_pool", "queued_by_pool_deep"])
+def test_a_pool_keeps_tasks_apart_not_transactions(live: Live, dag_id: str) -> None:
+    """Another run's start takes the slot between two tasks of a transaction."""
+    runs = ended(live, dag_id)
+    conflicts = [run for run in runs if run.state == "failed"]
+    print(f"{dag_id}: {len(conflicts)} of {RUNS} runs met a conflict")
+    assert conflicts
+    assert live.table(dag_id).version == RUNS - len(conflicts)
+
+
+def test_a_pool_keeps_transactions_of_one_task_apart(live: Live) -> None:
+    table = live.table("queued-alone")
+    table.write("2013-01")
+    runs = live.finish([live.trigger("queued_alone", table=str(table)) for _ in range(RUNS)])
+    results = sorted((run.xcom("truncate") for run in runs), key=lambda result: result["version"])
+    assert [(result["readVersion"], result["version"]) for result in results] == [(n, n + 1) for n in range(RUNS)]
