@@ -77,7 +77,7 @@ def delta_history(args: Namespace) -> None:
     """Show the versions of a table, newest first."""
     from airflow_delta.commands.inspect.observe import recent_commits
 
-    commits = recent_commits(_table(args), args.limit, before=args.before)
+    commits = recent_commits(table_of(args), args.limit, before=args.before)
     if not print_data([commit.to_dict() for commit in commits], args.output):
         print_rows(map(_commit_row, commits), args.output, fold=("operation", "by"), only_wide=("rows", "size", "read"))
 
@@ -217,7 +217,7 @@ def delta_checkpoint(args: Namespace) -> None:
     """Write a checkpoint of the latest version."""
     from airflow_delta.log.features import protocol
 
-    log = _table(args)
+    log = table_of(args)
     snapshot = log.update()
     protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
     log.checkpoint(snapshot)
@@ -243,7 +243,7 @@ def _log(args: Namespace) -> DeltaLog:
     return DeltaHook(conn_id or DeltaHook.default_conn_name).get_log(table)
 
 
-def _table(args: Namespace) -> DeltaLog:
+def table_of(args: Namespace) -> DeltaLog:
     """Return the log of an existing table."""
     log = _log(args)
     _refuse_missing(log)

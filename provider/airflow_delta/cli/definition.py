@@ -41,6 +41,17 @@ ARG_CONN_ID = _argument(
     help="Connection of type Delta Lake (default: that of the asset URI, or delta_default)",
 )
 ARG_LIMIT = _argument("--limit", type=_whole_number(allow_zero=False), default=20, help="Versions to show (default: 20)")
+ARG_VERSION = _argument("--version", type=_whole_number(allow_zero=True), help="Version of the table (default: the latest)")
+ARG_KEYS = _argument("--keys", nargs="+", default=[], help="Columns that identify a row: shows which rows have changed")
+ARG_SAMPLE = _argument(
+    "--rows", type=_whole_number(allow_zero=True), default=10, help="Number of rows of each kind to show (default: 10)"
+)
+ARG_ROWS_COMPARED = _argument(
+    "--max-compared",
+    type=_whole_number(allow_zero=True),
+    default=1_000_000,
+    help="Rows to compare; beyond it, counts are upper bounds (default: 1000000)",
+)
 ARG_BEFORE = _argument("--before", type=_whole_number(allow_zero=True), help="Show only versions below this one")
 ARG_STATE = _argument(
     "--state",
@@ -85,6 +96,16 @@ DELTA_COMMANDS = (
         help="Show the versions of a table: who wrote what",
         func=lazy_load_command(f"{_COMMANDS}.delta_history"),
         args=(ARG_TABLE, ARG_LIMIT, ARG_BEFORE, *_COMMON),
+    ),
+    ActionCommand(
+        name="diff",
+        help="Show the rows that a version added, removed and changed",
+        description=(
+            "Show the rows that a version added, removed and changed. Rows that were only copied to another file are left out. "
+            "-o json or yaml shows all columns."
+        ),
+        func=lazy_load_command("airflow_delta.cli.diff.delta_diff"),
+        args=(ARG_TABLE, ARG_VERSION, ARG_KEYS, ARG_SAMPLE, ARG_ROWS_COMPARED, *_COMMON),
     ),
     ActionCommand(
         name="describe",

@@ -6,7 +6,7 @@ file whose deletion vector changed, only the rows that one of the two vectors ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -117,7 +117,7 @@ def find_changes(
             _check_recorded(log, metadata, commit.version, (start, end))
             if commit.version > start:
                 check_readable(log.uri, read, metadata, commit.version, (start, end))
-        files = _files_of(log, commit, _time_of(log, snapshot, commit, times))
+        files = files_of_commit(log, commit, _time_of(log, snapshot, commit, times))
         if commit.version == start > 0 and commit.metadata and (files.deletes or files.changes):
             check_removed(log.uri, read, log.snapshot_at(start - 1).metadata, start)
         if files.kinds():
@@ -178,7 +178,7 @@ def _time_of(log: DeltaLog, snapshot: Snapshot, commit: Commit, times: dict[int,
     return times[commit.version]
 
 
-def _files_of(log: DeltaLog, commit: Commit, timestamp: int) -> ChangedFiles:
+def files_of_commit(log: DeltaLog, commit: Commit, timestamp: int) -> ChangedFiles:
     """Return the files that show the changes of a commit."""
     files = ChangedFiles(commit.version, timestamp)
     if commit.cdcs:
@@ -189,14 +189,24 @@ def _files_of(log: DeltaLog, commit: Commit, timestamp: int) -> ChangedFiles:
         return files
     if _changed_nothing(commit):
         return files
-    adds = {add.path: add for add in commit.adds if add.data_change}
-    removes = {remove.path: _as_add(log, commit, remove) for remove in commit.removes if remove.data_change}
+    add_rewritten(
+        log,
+        files,
+        [add for add in commit.adds if add.data_change],
+        [_as_add(log, commit, remove) for remove in commit.removes if remove.data_change],
+    )
+    return files
+
+
+def add_rewritten(log: DeltaLog, files: ChangedFiles, added: Iterable[AddFile], removed: Iterable[AddFile]) -> None:
+    """Add files that leave the table and files that come; of a file that does both, the rows that differ."""
+    adds = {add.path: add for add in added}
+    removes = {remove.path: remove for remove in removed}
     files.inserts = [add for path, add in adds.items() if path not in removes]
     files.deletes = [remove for path, remove in removes.items() if path not in adds]
     for path, add in adds.items():
         if path in removes:
             _add_difference(log, files, removes[path], add)
-    return files
 
 
 def _changed_nothing(commit: Commit) -> bool:

@@ -1,0 +1,158 @@
+"""Compare two streams of rows as multisets: rows that are in both cancel out, whatever file they are in.
+
+Memory holds a digest of each row, and the rows of the sample. The rows are read up to three times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = dict[str, Any]
+Stream = Callable[[], "Iterator[pa.RecordBatch]"]
+
+
+class TooManyRowsError(Exception):
+    """There are more rows to compare than allowed."""
+
+
+@dataclass(slots=True)
+class Difference:
+    """Rows by what happens to them.
+
+    :ivar changed: number of rows whose keys are in both; ``None`` without keys.
+    :ivar changed_rows: each before and after.
+    """
+
+    added: int = 0
+    removed: int = 0
+    changed: int | None = None
+    added_rows: list[Row] = field(default_factory=list)
+    removed_rows: list[Row] = field(default_factory=list)
+    changed_rows: list[tuple[Row, Row]] = field(default_factory=list)
+
+
+def compare(before: Stream, after: Stream, columns: Sequence[str], *, keys: Sequence[str], sample: int, limit: int) -> Difference:
+    """Return how the rows differ.
+
+    :param columns: of both together; a column that a side lacks is null there.
+    :param keys: columns that identify a row.
+    :param sample: number of rows of each kind to return.
+    :param limit: number of rows that may be read from each side.
+    :raises TooManyRowsError: if a side has more.
+    """
+    left = Counter(_digest(row, columns) for row in _rows(before, limit))
+    surplus: Counter[bytes] = Counter()
+    for row in _rows(after, limit):
+        digest = _digest(row, columns)
+        if left[digest] > 0:
+            left[digest] -= 1
+        else:
+            surplus[digest] += 1
+    left, surplus = +left, +surplus
+    found = Difference(changed=0 if keys else None)
+    new = _by_key(after, surplus, columns, keys, limit) if keys and left and surplus else Counter()
+    pairs: dict[bytes, list[Row]] = {}
+    matched: Counter[bytes] = Counter()
+    for row in _matching(before, left, columns, limit) if left else ():
+        key = _digest(row, keys) if keys else b""
+        if keys and matched[key] < new[key]:
+            matched[key] += 1
+            found.changed = (found.changed or 0) + 1
+            if found.changed <= sample:
+                pairs.setdefault(key, []).append(row)
+            continue
+        found.removed += 1
+        if len(found.removed_rows) < sample:
+            found.removed_rows.append(row)
+    found.added = surplus.total() - matched.total()
+    if surplus and (len(found.added_rows) < min(sample, found.added) or pairs):
+        _sample_new(after, surplus, columns, keys, limit, found, matched, pairs, sample)
+    return found
+
+
+def _sample_new(
+    after: Stream,
+    surplus: Counter[bytes],
+    columns: Sequence[str],
+    keys: Sequence[str],
+    limit: int,
+    found: Difference,
+    matched: Counter[bytes],
+    pairs: dict[bytes, list[Row]],
+    sample: int,
+) -> None:
+    """Read the new rows again for the sample: those with the keys of changed rows are their new state."""
+    for row in _matching(after, surplus, columns, limit):
+        key = _digest(row, keys) if keys else b""
+        if matched[key] > 0:
+            matched[key] -= 1
+            if old := pairs.get(key):
+                found.changed_rows.append((old.pop(0), row))
+        elif len(found.added_rows) < sample:
+            found.added_rows.append(row)
+        elif not any(pairs.values()):
+            return
+
+
+def _by_key(after: Stream, surplus: Counter[bytes], columns: Sequence[str], keys: Sequence[str], limit: int) -> Counter[bytes]:
+    return Counter(_digest(row, keys) for row in _matching(after, surplus, columns, limit))
+
+
+def _matching(stream: Stream, wanted: Counter[bytes], columns: Sequence[str], limit: int) -> Iterator[Row]:
+    """Yield the rows with these digests, each as often as counted."""
+    open_ = Counter(wanted)
+    left = open_.total()
+    for row in _rows(stream, limit):
+        digest = _digest(row, columns)
+        if open_[digest] > 0:
+            open_[digest] -= 1
+            left -= 1
+            yield row
+            if not left:
+                return
+
+
+def _rows(stream: Stream, limit: int) -> Iterator[Row]:
+    seen = 0
+    for batch in stream():
+        seen += batch.num_rows
+        if seen > limit:
+            raise TooManyRowsError
+        yield from batch.to_pylist()
+
+
+def _digest(row: Row, columns: Sequence[str]) -> bytes:
+    return hashlib.blake2b(repr([_plain(row.get(name)) for name in columns]).encode(), digest_size=16).digest()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in the form that equal values of wider types have, too: 1 is 1.0."""
+    if value is None or isinstance(value, bool | int | str | bytes):
+        return value
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else value.normalize()
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat() if value.tzinfo else value.isoformat()
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day).isoformat()
+    if isinstance(value, dict):
+        return [(name, _plain(each)) for name, each in value.items()]
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _number(value: float) -> Any:
+    if math.isnan(value) or math.isinf(value):
+        return str(value)
+    return int(value) if value.is_integer() else value

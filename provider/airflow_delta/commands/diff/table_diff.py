@@ -1,0 +1,280 @@
+"""What the commit of a transaction would do to the rows of its table, and what a published commit did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.commands.audit.audit import AuditedTable
+from airflow_delta.commands.changes.find_changes import ChangedFiles, add_rewritten, files_of_commit
+from airflow_delta.commands.diff.compare import Difference, TooManyRowsError, compare
+from airflow_delta.commands.files.row_counts import live_records, total
+from airflow_delta.commands.read.read_table import read_files, snapshot_of
+from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
+from airflow_delta.log.actions.actions import AddFile, Metadata
+from airflow_delta.log.schema.types import parse_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log import DeltaLog, RemoveFile
+    from airflow_delta.log.actions.decode import Commit
+
+ROWS_COMPARED = 1_000_000
+"""Rows of the files that come, and of those that go, that are compared by default."""
+
+SAMPLE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDiff:
+    """What a commit does to rows.
+
+    :param version: version of the commit; ``None`` if it is not published.
+    :param read_version: version that it is compared with; -1: there is no table.
+    :param keys: columns that identify a row.
+    :param exact: whether rows were compared or need not be. If not, ``added`` and ``removed`` are all rows of the files that come
+        and go, unchanged ones included: upper bounds.
+    :param added: number of rows; ``None`` if statistics do not tell.
+    :param changed: number of rows whose keys stay; ``None`` if unknown, or without keys: their old state counts as removed, their
+        new one as added.
+    """
+
+    table: str
+    version: int | None
+    read_version: int
+    keys: tuple[str, ...]
+    exact: bool
+    added: int | None
+    removed: int | None
+    changed: int | None = None
+    added_rows: list[dict[str, Any]] = field(default_factory=list)
+    removed_rows: list[dict[str, Any]] = field(default_factory=list)
+    changed_rows: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+
+
+_CHANGE_TYPE = "_change_type"
+_BEFORE, _AFTER = ("delete", "update_preimage"), ("insert", "update_postimage")
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Rows before, or after: those of files, those that deletion vectors mark, and those of change data with some kinds.
+
+    :param metadata: ``None`` if there is no table.
+    """
+
+    log: DeltaLog
+    version: int
+    metadata: Metadata | None
+    files: Sequence[AddFile]
+    marked: Sequence[AddFile]
+    changes: Sequence[AddFile] = ()
+    kinds: Sequence[str] = ()
+
+    @property
+    def count(self) -> int | None:
+        """Number of rows, ``None`` if statistics do not tell."""
+        marked = [None if file.deletion_vector is None else file.deletion_vector.cardinality for file in self.marked]
+        return None if self.changes else total([*map(live_records, self.files), *marked])
+
+    @property
+    def columns(self) -> list[str]:
+        return [] if self.metadata is None else list(parse_schema(self.metadata.schema_string).names)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.files or self.marked or self.changes)
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        if self.metadata is None:
+            return
+        for files, deleted in ((self.files, False), (self.marked, True)):
+            yield from read_files(self.log, files, metadata=self.metadata, version=self.version, deleted=deleted)
+        if self.changes:
+            metadata = _with_change_type(self.metadata)
+            for batch in read_files(self.log, self.changes, metadata=metadata, version=self.version):
+                yield _of_kinds(batch, self.kinds)
+
+    def head(self, rows: int) -> list[dict[str, Any]]:
+        """Return the first rows."""
+        found: list[dict[str, Any]] = []
+        for batch in self() if rows else ():
+            found += batch.slice(0, rows - len(found)).to_pylist()
+            if len(found) >= rows:
+                break
+        return found
+
+
+def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = SAMPLE, limit: int = ROWS_COMPARED) -> TableDiff:
+    """Return what the commit of some stages would do to the version that their transaction reads.
+
+    :param table: the stages, checked and put together as the commit does.
+    :param keys: columns that identify a row.
+    :param sample: number of rows of each kind to return.
+    :param limit: rows of the files that come, and of those that go, that may be compared.
+    :raises DeltaIllegalArgumentException: if a key is no column, or a number is not valid.
+    """
+    log, version = table.log, table.handle.read_version
+    files = ChangedFiles(version, 0)
+    add_rewritten(log, files, table.added, map(_as_add, table.removed.values()))
+    before = table.view.snapshot.metadata if version >= 0 else None
+    target = table.target
+    after = before
+    if target.schema_string is not None:
+        after = Metadata(
+            id=target.table_id or "",
+            schema_string=target.schema_string,
+            partition_columns=list(target.partition_columns),
+            configuration=dict(target.configuration),
+        )
+    return _diff(log, files, (before, after), (version, None), keys, sample, limit)
+
+
+def published_diff(
+    log: DeltaLog, version: int | None = None, *, keys: Sequence[str] = (), sample: int = SAMPLE, limit: int = ROWS_COMPARED
+) -> TableDiff:
+    """Return what a published commit did to the version before it.
+
+    Its change data files tell, if it has some; a commit that only rearranged rows (OPTIMIZE) did nothing to them.
+
+    :param version: version of the commit; default: the latest.
+    :raises DeltaTableNotFoundException: if there is no table.
+    :raises VersionNotFoundException: if the log no longer holds the commit, or the version before it.
+    :raises DeltaFileNotFoundException: if VACUUM has deleted a file that the commit removed.
+
+    The other parameters and errors are those of :func:`staged_diff`.
+    """
+    snapshot = snapshot_of(log, version)
+    commit = _commit(log, snapshot.version)
+    files = files_of_commit(log, commit, 0)
+    snapshot.check_readable()
+    before = None
+    if files.deletes or files.inserted_rows or files.deleted_rows or files.changes:
+        before = log.snapshot_at(snapshot.version - 1).metadata
+    return _diff(log, files, (before, snapshot.metadata), (snapshot.version - 1, snapshot.version), keys, sample, limit)
+
+
+def _commit(log: DeltaLog, version: int) -> Commit:
+    from airflow_delta.exceptions import VersionsNotContiguousException
+    from airflow_delta.log.actions.decode import decode_commits
+
+    try:
+        (commit,) = decode_commits(log.read_commit_range(range(version, version + 1)), table=log.uri)
+    except VersionsNotContiguousException as error:
+        raise VersionNotFoundException(
+            f"The commit of version {version} is no longer in the log of table {log.uri}: it was cleaned up. Choose a later "
+            "version, and raise delta.logRetentionDuration to keep commits for longer.",
+            latest=log.snapshot.version,
+            table=log.uri,
+            version=version,
+        ) from error
+    return commit
+
+
+def _diff(
+    log: DeltaLog,
+    files: ChangedFiles,
+    metadata: tuple[Metadata | None, Metadata | None],
+    versions: tuple[int, int | None],
+    keys: Sequence[str],
+    sample: int,
+    limit: int,
+) -> TableDiff:
+    read_version, version = versions
+    before = _Side(log, read_version, metadata[0], files.deletes, files.deleted_rows, files.changes, _BEFORE)
+    shown = read_version if version is None else version
+    after = _Side(log, shown, metadata[1], files.inserts, files.inserted_rows, files.changes, _AFTER)
+    columns = list(dict.fromkeys([*after.columns, *before.columns]))
+    _check(log, columns, keys, sample, limit)
+    exact, found = _compared(before, after, columns, keys, sample, limit)
+    return TableDiff(
+        table=log.uri,
+        version=version,
+        read_version=read_version,
+        keys=tuple(keys),
+        exact=exact,
+        **_fields(found, before, after, exact=exact),
+    )
+
+
+def _compared(
+    before: _Side, after: _Side, columns: Sequence[str], keys: Sequence[str], sample: int, limit: int
+) -> tuple[bool, Difference]:
+    """Return whether the rows were compared, or need not be, and how they differ."""
+    one_side = before.is_empty or after.is_empty
+    counts = before.count, after.count
+    if one_side and None not in counts:
+        return True, Difference(
+            added=counts[1] or 0,
+            removed=counts[0] or 0,
+            changed=0 if keys else None,
+            added_rows=after.head(sample),
+            removed_rows=before.head(sample),
+        )
+    if all(count is None or count <= limit for count in counts):
+        try:
+            return True, compare(before, after, columns, keys=keys, sample=sample, limit=limit)
+        except TooManyRowsError:
+            pass
+    return False, Difference(changed=None)
+
+
+def _fields(found: Difference, before: _Side, after: _Side, *, exact: bool) -> dict[str, Any]:
+    if not exact:
+        return {"added": after.count, "removed": before.count}
+    return {
+        "added": found.added,
+        "removed": found.removed,
+        "changed": found.changed,
+        "added_rows": found.added_rows,
+        "removed_rows": found.removed_rows,
+        "changed_rows": found.changed_rows,
+    }
+
+
+def _check(log: DeltaLog, columns: Sequence[str], keys: Sequence[str], sample: int, limit: int) -> None:
+    if unknown := [key for key in keys if key not in columns]:
+        raise DeltaIllegalArgumentException(
+            f"The key {', '.join(map(repr, unknown))} is no column of table {log.uri}. The columns are {', '.join(columns)}.",
+            table=log.uri,
+        )
+    for name, number in (("sample", sample), ("limit", limit)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise DeltaIllegalArgumentException(
+                f"{name} of a diff of table {log.uri} must be a whole number, 0 or more, got {number!r}.", table=log.uri
+            )
+
+
+def _with_change_type(metadata: Metadata) -> Metadata:
+    schema = json.loads(metadata.schema_string)
+    column = {"name": _CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}}
+    return msgspec.structs.replace(metadata, schema_string=json.dumps({**schema, "fields": [*schema["fields"], column]}))
+
+
+def _of_kinds(batch: pa.RecordBatch, kinds: Sequence[str]) -> pa.RecordBatch:
+    """Return the rows of change data that are of some kinds, without the column that says so."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import array
+
+    wanted = pc.is_in(batch.column(_CHANGE_TYPE), value_set=array(list(kinds), pa.string()))
+    return batch.filter(wanted).drop_columns([_CHANGE_TYPE])
+
+
+def _as_add(remove: RemoveFile) -> AddFile:
+    return AddFile(
+        path=remove.path,
+        partition_values=remove.partition_values or {},
+        size=remove.size or 0,
+        modification_time=0,
+        data_change=True,
+        stats=remove.stats,
+        deletion_vector=remove.deletion_vector,
+    )

@@ -1,0 +1,112 @@
+"""A preview between the stages and the commit of a transaction: the rows that it would add, remove and change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_delta.operators.base import DeltaOperator
+from airflow_delta.operators.expected_stages import valid_reports
+from airflow_delta.operators.identity import column_names, flatten_reports, whole_number
+from airflow_delta.operators.origin import open_transaction
+from airflow_delta.retry_policies import AUDIT_ERRORS
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.log import DeltaLog
+    from airflow_delta.staging.contract import TransactionHandle
+
+
+class DeltaDiffOperator(DeltaOperator):
+    """Tell which rows the commit of a transaction would add, remove and change; for the body of an approval. Without Spark.
+
+    Place it between stages and commit, as an audit; what is staged is checked as the commit checks it. Rows that a stage only
+    copies to another file cancel out. Returns JSON: ``transactionId``, ``table``, ``readVersion``, ``alreadyCommitted``,
+    ``keys``, ``exact``, ``added``, ``removed``, ``changed`` (``None`` without ``keys``), ``sample``, and ``body``: all of it as
+    Markdown. If there are more rows to compare than ``limit``, ``exact`` is false and the counts are upper bounds, without a
+    sample.
+
+    :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
+    :param staged: outputs of the stages: one, several, or mapped. Default inside a ``delta_transaction`` group: all its stages
+        that do not come after this task. (templated)
+    :param keys: columns that identify a row: a row that is removed and added with the same keys has changed. (templated)
+    :param sample: number of rows of each kind to show. Who may read XComs can read them: 0 shows none. (templated)
+    :param limit: number of rows to compare of the files that come, and of those that go; default: 1,000,000. (templated)
+    :param delta_conn_id: connection to the table; default: the start task's. (templated)
+    """
+
+    transaction_role: ClassVar[str] = "audit"
+    changes_table: ClassVar[bool] = False
+    template_fields: Sequence[str] = ("transaction", "staged", "keys", "sample", "limit", "delta_conn_id")
+    default_retry_policy = AUDIT_ERRORS
+    ui_color = "#fff2cc"
+
+    def __init__(
+        self,
+        *,
+        transaction: Any = None,
+        staged: Any = None,
+        keys: str | Sequence[str] = (),
+        sample: int | str = 10,
+        limit: int | str | None = None,
+        delta_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.transaction = transaction
+        self.staged = staged
+        self.keys = keys
+        self.sample = sample
+        self.limit = limit
+        self.delta_conn_id = delta_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the diff.
+
+        :raises HandleMismatchException: if the transaction is not the one in the Dag file.
+        :raises MissingStageException: if no stage has reported.
+        :raises StageConflictException: if the commit would refuse the stages.
+        :raises DeltaIllegalArgumentException: if a key is no column, or a number is not valid.
+        :raises TransactionAbortedException: if the transaction was aborted.
+        """
+        from airflow_delta.commands.outcome.find_commit import committed_earlier
+        from airflow_delta.commands.publish.publish import committed_before
+
+        log, handle = open_transaction(self, context)
+        committed = committed_before(log, handle) if handle.committed is None else committed_earlier(log, handle)
+        if committed is None:
+            return self._diff(log, handle, context)
+        body = f"Nothing will be published: the transaction is already in version {committed.version} of {handle.table}."
+        self.log.info("Transaction %s: %s", handle.transaction_id, body)
+        none = {"added": 0, "removed": 0, "changed": 0 if self.keys else None}
+        sample: dict[str, Any] = {"added": [], "removed": [], "changed": []}
+        return self._result(
+            handle, {"keys": list(column_names(self.keys)), "exact": True, **none, "sample": sample}, body, committed=True
+        )
+
+    def _diff(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> dict[str, Any]:
+        from airflow_delta.commands.audit.audit import AuditedTable
+        from airflow_delta.commands.diff.report import diff_to_dict, diff_to_text, summary
+        from airflow_delta.commands.diff.table_diff import ROWS_COMPARED, SAMPLE, staged_diff
+
+        sample, limit = whole_number("sample", self.sample), whole_number("limit", self.limit)
+        found = staged_diff(
+            AuditedTable(log, handle, valid_reports(context, flatten_reports(self.staged))),
+            keys=column_names(self.keys),
+            sample=SAMPLE if sample is None else sample,
+            limit=ROWS_COMPARED if limit is None else limit,
+        )
+        self.log.info("Transaction %s: %s", handle.transaction_id, summary(found))
+        return self._result(handle, diff_to_dict(found), diff_to_text(found), committed=False)
+
+    def _result(self, handle: TransactionHandle, diff: dict[str, Any], body: str, *, committed: bool) -> dict[str, Any]:
+        known = {name: value for name, value in diff.items() if name not in ("table", "version", "readVersion")}
+        return {
+            "transactionId": handle.transaction_id,
+            "table": handle.table,
+            "readVersion": handle.read_version,
+            "alreadyCommitted": committed,
+            **known,
+            "body": body,
+        }
