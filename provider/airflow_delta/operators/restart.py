@@ -140,13 +140,13 @@ class Restart:
     def of_aborted(self, handle: TransactionHandle) -> None:
         """Have the tasks of an aborted transaction run again. Does not return if Airflow ends the task."""
         if self._is_restarted(handle):  # by another task of the transaction: what it began is not to be cleared again
-            self._task.log.warning("Transaction %s: it was aborted, and is being restarted already.", handle.transaction_id)
+            self._task.log.info("Transaction %s: it was aborted, and is being restarted already.", handle.transaction_id)
             self._wait_for_end(handle)
             return
         number = self._next(handle)
         if number is None:
             return
-        self._task.log.warning(
+        self._task.log.info(
             "Transaction %s: it was aborted; restart %s of %s clears %s and everything after it.",
             handle.transaction_id,
             number,
@@ -169,7 +169,7 @@ class Restart:
         given_up = abort(log, handle)
         if given_up.outcome == "committed":
             return True
-        self._task.log.warning(
+        self._task.log.info(
             "Transaction %s: %s clears %s and everything after it. %s",
             handle.transaction_id,
             cause,
