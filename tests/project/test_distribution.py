@@ -79,7 +79,7 @@ def test_the_metadata_name_what_is_needed(wheel):
     assert metadata["Description-Content-Type"] == "text/markdown"
     declared = {Requirement(line) for line in PROJECT["dependencies"]}
     assert {found for line in metadata.get_all("Requires-Dist") if (found := Requirement(line)).marker is None} == declared
-    assert set(metadata.get_all("Provides-Extra")) == {"spark", "connect", "hdfs", "openlineage"}
+    assert set(metadata.get_all("Provides-Extra")) == {"spark", "connect", "hdfs", "openlineage", "testing"}
 
 
 def test_pyspark_and_its_client_are_held_together():
@@ -284,8 +284,8 @@ def test_every_module_can_be_imported_without_pyspark(plain):
         failed, imported = plain.ask(IMPORT_ALL)
     finally:
         plain.run("-m", "pip", "install", "-q", "--constraint", str(ROOT / "requirements.lock"), "pyspark-client", timeout=600)
-    assert {name: error for name, error in failed.items() if "openlineage" not in error} == {}
-    assert all(name.startswith("airflow_delta.openlineage") for name in failed)
+    assert {name: error for name, error in failed.items() if "openlineage" not in error and "[testing]" not in error} == {}
+    assert all(name.startswith(("airflow_delta.openlineage", "airflow_delta.testing")) for name in failed)
     assert imported > 250
 
 

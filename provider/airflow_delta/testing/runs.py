@@ -1,0 +1,207 @@
+"""Dag runs for tests: each in a process of its own, which a test can have killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from airflow_delta.testing.points import Kill
+
+_WORKER = "airflow_delta.testing.worker"
+_MAX_KILLS = 20
+_LOG_SHOWN = 6_000
+
+
+class DagRunError(Exception):
+    """A run could not be made: the Dag file does not import, or Airflow does not start. The message has the log."""
+
+
+@dataclass(frozen=True, repr=False)
+class FinishedRun:
+    """A Dag run that has ended.
+
+    :ivar state: ``success`` or ``failed``.
+    :ivar tasks: state and number of tries by task id and map index.
+    :ivar log: what Airflow and the tasks logged.
+    """
+
+    dag_id: str
+    run_id: str
+    state: str
+    tasks: Mapping[tuple[str, int], tuple[str, int]]
+    log: str
+    _xcoms: Mapping[tuple[str, int], Any] = field(default_factory=dict)
+    _clear: Callable[..., FinishedRun] | None = None
+
+    def state_of(self, task_id: str, map_index: int = -1) -> str:
+        """Return the state of a task, such as ``upstream_failed``."""
+        return self.tasks[task_id, map_index][0]
+
+    def tries_of(self, task_id: str, map_index: int = -1) -> int:
+        """Return how often a task was tried."""
+        return self.tasks[task_id, map_index][1]
+
+    def xcom(self, task_id: str, map_index: int = -1) -> Any:
+        """Return what a task returned; ``None`` if nothing."""
+        return self._xcoms.get((task_id, map_index))
+
+    def clear(self, *task_ids: str, kill: Kill | None = None) -> FinishedRun:
+        """Clear tasks of the run with everything after them, all tasks by default, and run them again."""
+        if self._clear is None:
+            raise TypeError("Only a run that run_dag returned can be cleared.")
+        return self._clear(self, task_ids, kill)
+
+    def __repr__(self) -> str:
+        """Return all that a failed assertion should show."""
+        lines = [
+            f"  {task_id}{'' if index < 0 else f'[{index}]'}: {state}, try {tries}"
+            for (task_id, index), (state, tries) in sorted(self.tasks.items())
+        ]
+        return "\n".join([f"Run {self.run_id} of {self.dag_id}: {self.state}", *lines, self.log[-_LOG_SHOWN:]])
+
+
+class DagRunner:
+    """Runs Dags on an Airflow of its own: the real scheduler's rules, task runner and execution API, one task after the other.
+
+    Pauses before retries are left out.
+
+    :param home: directory of that Airflow.
+    :param template: returns an empty database.
+    """
+
+    def __init__(self, home: Path, template: Callable[[], Path]) -> None:
+        self.home = home
+        self._template = template
+
+    def __call__(
+        self,
+        dag_file: str | os.PathLike[str],
+        dag_id: str | None = None,
+        *,
+        logical_date: datetime | None = None,
+        conf: Mapping[str, Any] | None = None,
+        kill: Kill | None = None,
+        answers: Mapping[str, str] | None = None,
+        timeout: float = 600.0,
+    ) -> FinishedRun:
+        """Run a Dag once, to its end; the same date again is the same run again, all of it cleared.
+
+        :param dag_file: path of the Dag file.
+        :param dag_id: which Dag of the file; may be left out if there is one.
+        :param logical_date: logical date of the run; default: 2026-01-01 in UTC.
+        :param conf: ``params`` of the run.
+        :param kill: where to kill a task: :func:`~airflow_delta.testing.killed_at`.
+        :param answers: what to choose in human-in-the-loop tasks, by task id: ``{"orders.approve": "Reject"}``.
+        :param timeout: seconds for the run.
+        :raises DagRunError: if the run could not be made, or waits for an answer that is not given.
+        """
+        order = {
+            "dag_file": str(Path(dag_file).resolve()),
+            "dag_id": dag_id,
+            "logical_date": (logical_date or datetime(2026, 1, 1, tzinfo=UTC)).isoformat(),
+            "conf": dict(conf or {}),
+            "answers": dict(answers or {}),
+            "timeout": timeout,
+        }
+        return self._run(order, kill)
+
+    def _run(self, order: dict[str, Any], kill: Kill | None) -> FinishedRun:
+        """Start processes until the run has ended: one more after each that was killed."""
+        log, resume = "", False
+        for _ in range(_MAX_KILLS):
+            found, text = self._process({**order, "kill": None if kill is None else kill.to_dict(), "resume": resume})
+            log, resume = log + text, True
+            if found is not None:
+                break
+        else:
+            raise DagRunError(f"The run was killed {_MAX_KILLS} times.\n{log[-_LOG_SHOWN:]}")
+        tasks = {(task["task_id"], task["map_index"]): task for task in found["tasks"]}
+
+        def again(_run: FinishedRun, task_ids: tuple[str, ...], kill: Kill | None) -> FinishedRun:
+            return self._run({**order, "clear": list(task_ids) or [task["task_id"] for task in found["tasks"]]}, kill)
+
+        return FinishedRun(
+            dag_id=found["dag_id"],
+            run_id=found["run_id"],
+            state=found["state"],
+            tasks={key: (task["state"], task["try_number"]) for key, task in tasks.items()},
+            log=log,
+            _xcoms={key: task["xcom"] for key, task in tasks.items()},
+            _clear=again,
+        )
+
+    def _process(self, order: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+        """Return what a process says about the run, ``None`` if it was killed, and its log."""
+        if not self.home.exists():
+            shutil.copytree(self._template(), self.home)
+        result = self.home / "result.json"
+        result.unlink(missing_ok=True)
+        code, log = run_worker({**order, "result": str(result)}, self.home)
+        if result.exists():
+            answer: dict[str, Any] = json.loads(result.read_text())
+            if "error" in answer:
+                raise DagRunError(f"{answer['error']}\n{log[-_LOG_SHOWN:]}")
+            return answer, log
+        if code == -signal.SIGKILL and order["kill"] is not None:
+            return None, log
+        raise DagRunError(f"The run of {order['dag_file']} ended without a result (exit code {code}).\n{log[-_LOG_SHOWN:]}")
+
+
+def run_worker(order: Mapping[str, Any], home: Path) -> tuple[int, str]:
+    """Start a process with an Airflow of its own, and return its exit code and its log."""
+    command = [sys.executable, "-m", _WORKER, json.dumps(dict(order))]
+    log = home / "log.txt"
+    with log.open("wb") as output:
+        try:
+            done = subprocess.run(  # noqa: S603 - this package's own module
+                command,
+                env=_environment(home, order.get("dag_file")),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=order["timeout"],
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            text = log.read_text(errors="replace")
+            raise DagRunError(f"The run did not end in {order['timeout']} seconds.\n{text[-_LOG_SHOWN:]}") from None
+    return done.returncode, log.read_text(errors="replace")
+
+
+def _environment(home: Path, dag_file: str | None) -> dict[str, str]:
+    folder = str(Path(dag_file).parent if dag_file else home)
+    bundle = {"name": "tested", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {"path": folder}}
+    return {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": folder,
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+        # What the tests can import, the Dag can.
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+
+
+@cache
+def new_database(folder: Path) -> Path:
+    """Return a directory with an empty database of Airflow, made once in a folder.
+
+    :raises DagRunError: if Airflow does not start.
+    """
+    home = folder / "airflow-template"
+    home.mkdir()
+    code, log = run_worker({"new_database": True, "timeout": 600.0}, home)
+    if code:
+        raise DagRunError(f"Airflow's database could not be made (exit code {code}).\n{log[-_LOG_SHOWN:]}")
+    return home
