@@ -199,7 +199,7 @@ def _is_wrong_query(error: BaseException) -> bool:
         return True
     try:
         return str(error.getCondition() or "").startswith(_QUERY_CONDITIONS)
-    except Exception:  # it asks the JVM, which may be gone
+    except Exception:  # noqa: BLE001 - it asks the JVM, which may be gone
         return False
 
 
@@ -220,7 +220,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 FINAL_ERRORS = DeltaRetryPolicy(on_conflict=_FAIL)
-"""Retry policy of start, stages and commit: errors that a retry cannot change fail at once; lost races and store errors are retried."""
+"""Retry policy of start, stages and commit: errors that a retry cannot change fail at once, others are retried."""
 
 REFUSALS = DeltaRetryPolicy(on_conflict=_RETRY, delay=timedelta(seconds=30))
 """Retry policy of operations that may be transactions of their own: after a conflict, a retry begins a new one."""
