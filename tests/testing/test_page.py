@@ -18,6 +18,7 @@ PAGE = ROOT / "docs" / "how-to" / "testing.md"
 
 @pytest.mark.slow
 @pytest.mark.airflow
+@pytest.mark.timeout(1500)
 def test_the_page_as_written(tmp_path):
     (wheel,) = build(tmp_path / "build", "--wheel").glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
@@ -26,7 +27,7 @@ def test_the_page_as_written(tmp_path):
     script = shell([block for block in blocks_of(PAGE) if block.kind in ("bash", "python")])
     env = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON", "PYTEST"))}
     env |= {"PYTHONPATH": str(tmp_path / "installed"), "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{env['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=1400, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert re.search(r"\b5 passed", done.stdout)
 
