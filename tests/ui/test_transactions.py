@@ -238,6 +238,7 @@ def test_nothing_to_do_is_no_failure(runs, pages, monkeypatch):
 
 
 def test_a_task_that_is_a_transaction_by_itself(runs, pages):
+    runs.run("two_tables", 4)
     run_id = runs.run("purge", 1, predicate="nothing = 1")
     told = pages.transactions("left")[0]
     assert (told["run_id"], task_of(told), told["exception"]) == (run_id, ("failed", "purge", 1), "PredicateException")
