@@ -73,7 +73,7 @@ def _load(file: str, dag_id: str | None) -> Any:
         manager.sync_bundles_to_db(session=session)
     (bundle,) = manager.get_all_dag_bundles()
     bundle.initialize()
-    bag = BundleDagBag(dag_folder=file, bundle_path=bundle.path, bundle_name=bundle.name)
+    bag = BundleDagBag(dag_folder=file, bundle_path=bundle.path, bundle_name=bundle.name, safe_mode=False)
     if bag.import_errors:
         raise OrderError("\n".join(str(error) for error in bag.import_errors.values()))
     dags = dict(bag.dags)
