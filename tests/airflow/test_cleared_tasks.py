@@ -20,6 +20,7 @@ from airflow_delta.operators import restart
 from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
+from airflow_delta.operators.diff import DeltaDiffOperator
 from airflow_delta.operators.merge import DeltaMergeOperator, DeltaMergePySparkOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
@@ -51,6 +52,7 @@ KINDS = {
     "optimize": lambda: DeltaOptimizeOperator(task_id="stage"),
     "alter": lambda: DeltaAlterTableOperator(task_id="stage", changes=[{"change": "SetProperties", "properties": {"a": "b"}}]),
     "audit": lambda: DeltaAuditOperator(task_id="audit", checks={"some": "SELECT true"}),
+    "diff": lambda: DeltaDiffOperator(task_id="audit"),
 }
 
 
@@ -113,7 +115,7 @@ class World:
         self.params = {"again": "restart"}
         self.dag = DAG("a_dag", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC))
         with self.dag, delta_transaction("t", table=str(path), outlets=[], **transaction):
-            if kind == "audit":
+            if kind in ("audit", "diff"):
                 DeltaStageFilesOperator(task_id="stage", path="rows")
             self.task = KINDS[kind]()
         first = self.begin("first")
@@ -197,7 +199,7 @@ class TestEveryKind:
         handle = world.begin()
         world.publish(handle, world.stage(handle))
         assert world.clear(handle)["alreadyCommitted"]
-        if kind != "audit":  # it stages nothing
+        if kind not in ("audit", "diff"):  # it stages nothing
             assert "rows of this stage would not be published" in capsys.readouterr().out
 
 

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.cli.simple_table import AirflowConsole
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.utils import cli as cli_utils
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
@@ -57,14 +56,16 @@ def command(*, audited: bool = False) -> Callable[[_Command], _Command]:
 
 
 def _readable(error: Exception) -> str:
+    from airflow_delta.hooks.named import MissingConnection
+
     if isinstance(error, VacuumRetentionPeriodTooShortException):
         return f"{error} On the command line, pass --no-retention-check."
     if isinstance(error, DeltaError):
         return str(error)
-    if isinstance(error, AirflowNotFoundException):
+    if isinstance(error, MissingConnection):
         return (
-            f"{error}. Add it ('airflow connections add', a variable AIRFLOW_CONN_<ID>, a secrets backend), or pass another one "
-            "with --conn-id."
+            f"There is no connection {error.conn_id!r}. Add it ('airflow connections add', a variable AIRFLOW_CONN_<ID>, a secrets "
+            "backend), or pass another one with --conn-id."
         )
     return f"{type(error).__name__}: {error} (-v shows the traceback)"
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.operators.base import DeltaOperator
+from airflow_delta.operators.ended import check_not_aborted
 from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import column_names, flatten_reports, whole_number
 from airflow_delta.operators.origin import open_transaction
@@ -76,6 +77,7 @@ class DeltaDiffOperator(DeltaOperator):
         log, handle = open_transaction(self, context)
         committed = committed_before(log, handle) if handle.committed is None else committed_earlier(log, handle)
         if committed is None:
+            check_not_aborted(self, context, log, handle)
             return self._diff(log, handle, context)
         body = f"Nothing will be published: the transaction is already in version {committed.version} of {handle.table}."
         self.log.info("Transaction %s: %s", handle.transaction_id, body)
