@@ -64,8 +64,8 @@ def _readable(error: Exception) -> str:
         return str(error)
     if isinstance(error, MissingConnection):
         return (
-            f"There is no connection {error.conn_id!r}. Add it ('airflow connections add', a variable AIRFLOW_CONN_<ID>, a secrets "
-            "backend), or pass another one with --conn-id."
+            f"There is no connection {error.conn_id!r}. Add it ('airflow connections add', a variable AIRFLOW_CONN_<ID>, a "
+            "secrets backend), or pass another one with --conn-id."
         )
     return f"{type(error).__name__}: {error} (-v shows the traceback)"
 
