@@ -81,7 +81,7 @@ def test_a_listing_for_a_newer_checkpoint_may_fail(
 def test_a_stale_listing_is_repeated(log: DeltaLog, table: Path, listings: int, caplog: pytest.LogCaptureFixture) -> None:
     stale(log, listings)
     tables.append(table, 3)
-    with caplog.at_level(logging.WARNING, logger="airflow_delta"):
+    with caplog.at_level(logging.INFO, logger="airflow_delta"):
         assert log.update_after_commit(3).version == 3
     assert caplog.text.count("Version 3 of") == listings
 

@@ -113,7 +113,7 @@ def test_refused_with_the_expression_named(text, said):
         ("id > 1\n AND", r"something is missing after 'AND' \(line 2, character 4\)"),
         ("s = 'a", "a quote or a comment is not closed"),
         ("cast(id as)", r"a type is expected at '\)' \(character 11\)"),
-        ("idd = 1", r"Did you mean 'id'\? The columns are "),
+        ("idd = 1", r"Did you mean 'Id'\? The columns are "),
     ],
 )
 def test_what_is_wrong_is_said_in_plain_words(text, said):
