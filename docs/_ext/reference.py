@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,11 @@ class Exports(Modules):
             lines = []
             for export in package.__all__:
                 value = getattr(package, export)
-                lines += [f".. {directive_of(value)}:: {value.__module__}.{export}", ""]
+                if not callable(value):
+                    lines += [f".. py:data:: {name}.{export}", f"   :value: {value!r}", ""]
+                    continue
+                module = value.__module__ if inspect.isroutine(value) or isinstance(value, type) else name
+                lines += [f".. {directive_of(value)}:: {module}.{export}", ""]
             found += self.section(name, lines)
         return found
 

@@ -35,6 +35,7 @@ SHOWN = {
     "json",
     "python",
     "sql",
+    "sql+jinja",
     "text",
     "yaml",
 }  # what is in none of the languages is output, or a sketch
