@@ -143,6 +143,9 @@ SCENARIOS: dict[str, Scenario] = {
     "append, staged by a cluster": Scenario(
         {"start": tasks.start(), "stage": tasks.stage_on_cluster, "commit": tasks.commit()}, NEW, killed=("stage", "commit")
     ),
+    "append without Spark": Scenario(
+        {"start": tasks.start(), "stage": tasks.stage_without_spark, "commit": tasks.commit()}, NEW, killed=("stage", "commit")
+    ),
     "append on an object store": Scenario(WRITE, NEW, remote=True),
     "append with a checkpoint and log cleanup": Scenario(WRITE, [*SIX, (5, 1), (6, 2)], OLD_LOG, killed=("commit",)),
     "append with a checkpoint and log cleanup on an object store": Scenario(

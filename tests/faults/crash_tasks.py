@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+
+from airflow_delta.commands.arrow.stage_rows import stage_rows
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.convert.run_convert import convert_to_delta
 from airflow_delta.commands.publish.abort import abort
@@ -129,6 +132,14 @@ def stage_on_cluster(run: Run) -> None:
     (place / "part-00000.txt").write_text(json.dumps(report.to_dict()))
     run.points.reach("Spark has ended")
     run.push("staged", collect_stage(view, request, read_report(log, request)))
+
+
+def stage_without_spark(run: Run) -> None:
+    """The worker writes the rows itself."""
+    view = open_stage(run.log(), run.pulled("handle"), task_id="stage", attempt=run.attempt)
+    request = plan_stage(view)
+    report = stage_rows(view.log, pa.table({"id": pa.array([5, 6], pa.int64()), "p": pa.array([1, 2], pa.int64())}), request)
+    run.push("staged", collect_stage(view, request, report))
 
 
 def commit(**options: Any) -> Task:

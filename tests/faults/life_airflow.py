@@ -251,6 +251,8 @@ class Run:
             get_task_states=self._states,
             xcom_pull=self._pull,
             xcom_push=lambda key, value: None,
+            # The same instance of the group, whose tasks are all mapped with it.
+            get_relevant_upstream_map_indexes=lambda **_: key[1] if key[1] >= 0 else None,
         )
         dag_run = SimpleNamespace(
             run_id=self.run_id,
@@ -270,8 +272,8 @@ class Run:
         found = {key: instance.state for key, instance in self.instances.items() if key[0] in task_ids}
         return {self.run_id: {name if index < 0 else f"{name}_{index}": state for (name, index), state in found.items()}}
 
-    def _pull(self, *, task_ids: str, default: Any, **_: Any) -> Any:
-        return self.xcoms.get((task_ids, -1), default)
+    def _pull(self, *, task_ids: str, default: Any, map_indexes: Any = None, **_: Any) -> Any:
+        return self.xcoms.get((task_ids, map_indexes if isinstance(map_indexes, int) else -1), default)
 
     def results(self, task_id: str) -> Any:
         """Return what a task's output is rendered to: a list for a mapped task, of all instances that left an XCom."""

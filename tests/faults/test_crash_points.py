@@ -25,7 +25,9 @@ ELSEWHERE = {
     "log/storage/turn.py::_open: os.makedirs": "a directory of locks on this machine",
     "log/delta_log.py::DeltaLog.checkpoint: delete": "only for a table that was committed to wrongly: tests/log/checksum",
     "operators/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py, tests/live",
+    "links/": "Airflow's own stores: tests/ui/test_transactions.py",
     "sensors/": "a sensor changes no table",
+    "testing/": "folders of a test: tests/testing",
 }
 """Sites of :mod:`faults.sites` that no scenario reaches, or a folder of them, and why."""
 
