@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from live.runs import Live, Run
+from live.runs import ENDED, Live, Run
 
 RUNS = 6
+
+
+def explained(runs: list[Run]) -> str:
+    return "\n".join(run.explain() for run in runs if run.state not in ENDED)
 
 
 def ended(live: Live, dag_id: str) -> list[Run]:
     live.table(dag_id).write("2013-01")
     runs = [live.trigger(dag_id) for _ in range(RUNS)]
-    live.until(lambda: all(run.state in ("success", "failed") for run in runs), "all runs ended")
+    for run in runs:
+        live.until(lambda run=run: run.state in ENDED, f"{run} ended", explain=lambda: explained(runs))
     return runs
 
 

@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from airflow.sdk.bases.decorator import DecoratedOperator
+
 from airflow_delta.operators.pyspark import without_injected
 
 
-def decorated_arguments(
-    python_callable: Callable[..., Any], op_args: Collection[Any] | None, op_kwargs: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the arguments for Airflow's ``DecoratedOperator``, which sees the function without the injected parameters.
+class DecoratedTask(DecoratedOperator):
+    """Base, before the operator, of decorated operators: Airflow sees the function without the injected parameters.
 
-    A decorated class lists the ``template_fields`` of its operator, each once: ``DecoratedOperator`` repeats some of them, and
-    the second time the result of an XCom or a template would itself be rendered as a template.
+    A subclass lists the ``template_fields`` of its operator, each once: ``DecoratedOperator`` repeats some of them, and the
+    second time the result of an XCom or a template would itself be rendered as a template.
     """
-    arguments = {"python_callable": without_injected(python_callable), "op_args": op_args, "op_kwargs": op_kwargs}
-    return {**arguments, "kwargs_to_upstream": arguments}
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        own: dict[str, Any] = {"op_args": op_args, "op_kwargs": op_kwargs}
+        own["python_callable"] = without_injected(python_callable)
+        super().__init__(**own, kwargs_to_upstream=own, **kwargs)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from airflow_delta.decorators.decorated import decorated_arguments
+from airflow_delta.decorators.decorated import DecoratedTask
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.arrow import DeltaStageArrowOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
@@ -16,34 +16,14 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
 
 
-class _DeltaStageDecoratedOperator(DecoratedOperator, DeltaStagePySparkOperator):
+class _DeltaStageDecoratedOperator(DecoratedTask, DeltaStagePySparkOperator):
     custom_operator_name = "@task.delta_stage"
     template_fields = DeltaStagePySparkOperator.template_fields
 
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**decorated_arguments(python_callable, op_args, op_kwargs), **kwargs)
 
-
-class _DeltaArrowStageDecoratedOperator(DecoratedOperator, DeltaStageArrowOperator):
+class _DeltaArrowStageDecoratedOperator(DecoratedTask, DeltaStageArrowOperator):
     custom_operator_name = "@task.delta_stage"
     template_fields = DeltaStageArrowOperator.template_fields
-
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**decorated_arguments(python_callable, op_args, op_kwargs), **kwargs)
 
 
 _ENGINES: dict[str, type[DecoratedOperator]] = {

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
-from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+from airflow.sdk.bases.decorator import task_decorator_factory
 
-from airflow_delta.decorators.decorated import decorated_arguments
+from airflow_delta.decorators.decorated import DecoratedTask
 from airflow_delta.operators.stream import DeltaStreamOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
 
 
-class _DeltaStreamDecoratedOperator(DecoratedOperator, DeltaStreamOperator):
+class _DeltaStreamDecoratedOperator(DecoratedTask, DeltaStreamOperator):
     custom_operator_name = "@task.delta_stream"
     template_fields = DeltaStreamOperator.template_fields
-
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**decorated_arguments(python_callable, op_args, op_kwargs), **kwargs)
 
 
 # Task[..., Any], whatever the function's own parameters: some of them are filled in by the task, not by who calls it.

@@ -15,7 +15,7 @@ from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.drift import drift_told
 from airflow_delta.operators.pyspark import authors_own, call_injected, without_injected
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
-from airflow_delta.operators.table_reads import TableReads
+from airflow_delta.operators.table_reads import TableReads, change_bounds
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
@@ -61,10 +61,7 @@ class ArrowTableReader(TableReads):
         """
         from airflow_delta.commands.changes.read_changes import read_changes
 
-        bounds: dict[str, Any] = {"starting_timestamp" if isinstance(start, datetime) else "starting_version": start}
-        if end is not None:
-            bounds["ending_timestamp" if isinstance(end, datetime) else "ending_version"] = end
-        return read_changes(self._stage.log, **bounds, limit=limit, snapshot=self._stage.snapshot).to_table()
+        return read_changes(self._stage.log, **change_bounds(start, end), limit=limit, snapshot=self._stage.snapshot).to_table()
 
 
 class DeltaStageArrowOperator(DeltaOperator, PythonOperator):

@@ -17,7 +17,7 @@ from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
-from airflow_delta.operators.table_reads import TableReads
+from airflow_delta.operators.table_reads import TableReads, change_bounds
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
@@ -69,12 +69,9 @@ class TableReader(TableReads):
         from airflow_delta.commands.changes.plan_changes import plan_changes
         from airflow_delta.spark.changes import read_changes
 
-        bounds: dict[str, Any] = {"starting_timestamp" if isinstance(start, datetime) else "starting_version": start}
-        if end is not None:
-            bounds["ending_timestamp" if isinstance(end, datetime) else "ending_version"] = end
         plan = plan_changes(
             self._stage.log,
-            **bounds,
+            **change_bounds(start, end),
             spark_table_uri=self._stage.spark_table_uri,
             snapshot=self._stage.snapshot,
             transaction_id=self._stage.handle.transaction_id,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.stage_view import StageView
@@ -46,3 +47,11 @@ class TableReads:
             keys=tuple(key for key in own.keys if key.predicate not in others),
         )
         return dataclasses.replace(staged, reads=reads)
+
+
+def change_bounds(start: int | datetime, end: int | datetime | None) -> dict[str, Any]:
+    """Return the parameters of a range of commits, whose ends are versions or times."""
+    bounds: dict[str, Any] = {"starting_timestamp" if isinstance(start, datetime) else "starting_version": start}
+    if end is not None:
+        bounds["ending_timestamp" if isinstance(end, datetime) else "ending_version"] = end
+    return bounds

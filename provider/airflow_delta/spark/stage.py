@@ -16,15 +16,14 @@ from airflow_delta.spark.computed import default_values, with_generated, with_id
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.optimized_write import file_sizes, rebalanced
 from airflow_delta.spark.replace import ReplacedRows
-from airflow_delta.spark.write import partition_names, physical_names, write_files, write_inserts
+from airflow_delta.spark.write import physical_names, write_files, write_inserts
 from airflow_delta.spark.written import written_files
 from airflow_delta.staging.computed import absent_identities, computed_names
 from airflow_delta.staging.contract import Json, ScanFile
 from airflow_delta.staging.drift import check_contract
-from airflow_delta.staging.mapping import mapped_schema, with_known_columns
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.rules import IdentityRule
-from airflow_delta.staging.schema import parse_struct, written_schema
+from airflow_delta.staging.target import partition_names, target_schema
 from airflow_delta.staging.write import WriteArguments
 from airflow_delta.staging.zones import zone_of_directories
 
@@ -48,19 +47,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
     """
     arguments, data = WriteArguments.of(request), df.schema.jsonValue()
     check_contract(data, request)
-    target = written_schema(
-        data,
-        None if request.schema_string is None else parse_struct(request.schema_string),
-        merge=request.merge_schema,
-        table_name=request.table,
-        version=request.read_version,
-        partition_columns=request.partition_columns,
-        rules=request.rules,
-        exact=True,
-    )
-    if arguments.replaced_schema is not None:
-        target = with_known_columns(target, parse_struct(arguments.replaced_schema))
-    target = mapped_schema(target, request.rules, request.transaction_id)
+    target = target_schema(data, request)
     identities = absent_identities(data, request)
     checks = RowChecks(request.table, request.read_version)
     # A unique name: a cluster manager may start the driver of an attempt twice.

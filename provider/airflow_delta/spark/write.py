@@ -12,7 +12,8 @@ from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.mapping import field_metadata, physical_name, physical_type
 from airflow_delta.staging.report import StageRequest
-from airflow_delta.staging.schema import find_field, nullable
+from airflow_delta.staging.schema import nullable
+from airflow_delta.staging.target import partition_fields
 from airflow_delta.staging.zones import zoneless_values
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def write_files(
     """
     from pyspark.sql import functions as sf
 
-    partitions = _partition_fields(target, request)
+    partitions = partition_fields(target, request)
     names = {field["name"] for field in partitions}
     if partitions or request.rules.column_mapping != "none":
         zoneless = zoneless_values(request.rewrite) if partitions else {}
@@ -104,19 +105,9 @@ def read_again(spark: SparkSession, path: str, schema: StructType, partitions: S
     return reader.parquet(selected)
 
 
-def partition_names(target: Json, request: StageRequest) -> list[str]:
-    """Return the logical names of the partition columns as the written schema spells them."""
-    return [field["name"] for field in _partition_fields(target, request)]
-
-
 def physical_names(target: Json, request: StageRequest) -> list[str]:
     """Return the names of the partition columns in directory names."""
-    return [physical_name(field, request.rules) for field in _partition_fields(target, request)]
-
-
-def _partition_fields(target: Json, request: StageRequest) -> list[Json]:
-    fields = [find_field(target, name) for name in request.partition_columns]
-    return [field for field in fields if field is not None]
+    return [physical_name(field, request.rules) for field in partition_fields(target, request)]
 
 
 def _save(df: DataFrame, request: StageRequest, partitions: list[str], directory: str) -> int:

@@ -17,9 +17,8 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismat
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, parse_schema
 from airflow_delta.staging.computed import absent_identities
 from airflow_delta.staging.drift import check_contract
-from airflow_delta.staging.mapping import mapped_schema, with_known_columns
 from airflow_delta.staging.report import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
-from airflow_delta.staging.schema import find_field, parse_struct, written_schema
+from airflow_delta.staging.target import partition_names, target_schema
 from airflow_delta.staging.write import WriteArguments
 
 if TYPE_CHECKING:
@@ -50,10 +49,10 @@ def stage_rows(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
     source = source_of(rows, whose=f"The stage {request.task_id!r}")
     data = data_schema(source.schema, whose=f"The stage {request.task_id!r}")
     check_contract(data, request)
-    target = _target(data, request)
+    target = target_schema(data, request)
     identities = absent_identities(data, request)
     schema = parse_schema(json.dumps(target))
-    partitions = _partition_names(target, request)
+    partitions = partition_names(target, request)
     run = uuid.uuid4().hex[:8]
     mapped = request.rules.column_mapping != "none"
     writer = RowWriter(
@@ -124,29 +123,6 @@ def _writer_options(request: StageRequest) -> tuple[str, int | None]:
                 table=request.table,
             )
     return compression, most_rows
-
-
-def _target(data: Json, request: StageRequest) -> Json:
-    """Return the schema to write, as a Spark stage would."""
-    arguments = WriteArguments.of(request)
-    target = written_schema(
-        data,
-        None if request.schema_string is None else parse_struct(request.schema_string),
-        merge=request.merge_schema,
-        table_name=request.table,
-        version=request.read_version,
-        partition_columns=request.partition_columns,
-        rules=request.rules,
-        exact=True,
-    )
-    if arguments.replaced_schema is not None:
-        target = with_known_columns(target, parse_struct(arguments.replaced_schema))
-    return mapped_schema(target, request.rules, request.transaction_id)
-
-
-def _partition_names(target: Json, request: StageRequest) -> list[str]:
-    fields = [find_field(target, name) for name in request.partition_columns]
-    return [field["name"] for field in fields if field is not None]
 
 
 class _Columns:

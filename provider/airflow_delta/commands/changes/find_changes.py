@@ -225,15 +225,7 @@ def _as_add(log: DeltaLog, commit: Commit, remove: RemoveFile) -> AddFile:
             table=log.uri,
             version=commit.version,
         )
-    return AddFile(
-        path=remove.path,
-        partition_values=remove.partition_values or {},
-        size=remove.size or 0,
-        modification_time=0,
-        data_change=True,
-        stats=remove.stats,
-        deletion_vector=remove.deletion_vector,
-    )
+    return remove.as_add()
 
 
 def _add_difference(log: DeltaLog, files: ChangedFiles, before: AddFile, after: AddFile) -> None:

@@ -21,7 +21,7 @@ from airflow_delta.log.schema.types import parse_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log import DeltaLog, RemoveFile
+    from airflow_delta.log import DeltaLog
     from airflow_delta.log.actions.decode import Commit
 
 ROWS_COMPARED = 1_000_000
@@ -122,7 +122,7 @@ def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = 
     """
     log, version = table.log, table.handle.read_version
     files = ChangedFiles(version, 0)
-    add_rewritten(log, files, table.added, map(_as_add, table.removed.values()))
+    add_rewritten(log, files, table.added, (file.as_add() for file in table.removed.values()))
     before = table.view.snapshot.metadata if version >= 0 else None
     target = table.target
     after = before
@@ -266,15 +266,3 @@ def _of_kinds(batch: pa.RecordBatch, kinds: Sequence[str]) -> pa.RecordBatch:
 
     wanted = pc.is_in(batch.column(_CHANGE_TYPE), value_set=array(list(kinds), pa.string()))
     return batch.filter(wanted).drop_columns([_CHANGE_TYPE])
-
-
-def _as_add(remove: RemoveFile) -> AddFile:
-    return AddFile(
-        path=remove.path,
-        partition_values=remove.partition_values or {},
-        size=remove.size or 0,
-        modification_time=0,
-        data_change=True,
-        stats=remove.stats,
-        deletion_vector=remove.deletion_vector,
-    )

@@ -7,13 +7,14 @@ only Spark can evaluate is refused before anything is read.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions import ast
+from airflow_delta.log.expressions.arrow_rows import comparisons
 from airflow_delta.log.schema.types import FLOATING, DecimalType
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class _Rows:
         wanted = _literals([value], values.type)
         if wanted is None:
             return None
-        result = _operators()[operator](values, wanted[0])
+        result = comparisons()[operator](values, wanted[0])
         if operator in (">", ">=") and column.data_type.name in FLOATING:
             return pc.or_(result, pc.is_nan(values))  # to Spark, the greatest of all numbers
         return result
@@ -183,16 +184,3 @@ def _unknown() -> pa.Scalar:
     import pyarrow as pa
 
     return pa.nulls(1, pa.bool_())[0]
-
-
-def _operators() -> Mapping[str, Callable[..., Any]]:
-    import pyarrow.compute as pc
-
-    return {
-        "=": pc.equal,
-        "<>": pc.not_equal,
-        "<": pc.less,
-        "<=": pc.less_equal,
-        ">": pc.greater,
-        ">=": pc.greater_equal,
-    }

@@ -99,6 +99,18 @@ class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     default_row_commit_version: int | None = None
     stats: Stats | None = None
 
+    def as_add(self) -> AddFile:
+        """Return the file as it was in the table; without ``extendedFileMetadata``, as far as the action tells."""
+        return AddFile(
+            path=self.path,
+            partition_values=self.partition_values or {},
+            size=self.size or 0,
+            modification_time=0,
+            data_change=True,
+            stats=self.stats,
+            deletion_vector=self.deletion_vector,
+        )
+
 
 class AddCDCFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A change data file."""

@@ -127,7 +127,7 @@ class _Rows:
         if literal.value is None:
             return self._all(False)
         wanted = literals_of([literal.value], data_type, values.type)
-        return None if wanted is None else _operators()[operator](values, wanted[0])
+        return None if wanted is None else comparisons()[operator](values, wanted[0])
 
     def _among(self, values: pa.Array, literals: tuple[ast.Literal, ...], data_type: DataType) -> pa.BooleanArray | None:
         return is_among(values, [literal.value for literal in literals if literal.value is not None], data_type)
@@ -177,7 +177,8 @@ def _same(values: pa.Array, literal: ast.Literal, data_type: DataType) -> pa.Boo
     return None if wanted is None else pc.equal(values, wanted[0])
 
 
-def _operators() -> Mapping[str, Callable[..., Any]]:
+def comparisons() -> Mapping[str, Callable[..., Any]]:
+    """Return pyarrow's functions by the operators of :class:`~airflow_delta.log.expressions.ast.Compare`, without ``<=>``."""
     import pyarrow.compute as pc
 
     return {
