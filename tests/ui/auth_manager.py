@@ -16,12 +16,13 @@ class ScopedAuthManager(SimpleAuthManager):
     hidden_assets: set[str] = set()
     hidden_connections: set[str] = set()
 
-    def is_authorized_connection(self, *, user: Any, details: Any = None, **kwargs: Any) -> bool:
+    def is_authorized_connection(self, *, method: Any, user: Any, details: Any = None) -> bool:
         """Let everybody read connections, but for hidden ones."""
         conn_id = details.conn_id if details is not None and details.conn_id else ""
-        if not conn_id.startswith(HIDDEN) and conn_id not in self.hidden_connections and user is not None and user.role:
+        hidden = conn_id.startswith(HIDDEN) or conn_id in self.hidden_connections
+        if method == "GET" and not hidden and user is not None and user.role:
             return True
-        return super().is_authorized_connection(user=user, details=details, **kwargs)
+        return super().is_authorized_connection(method=method, user=user, details=details)
 
     def is_authorized_dag(self, *, user: Any, details: Any = None, **kwargs: Any) -> bool:
         if details is not None and details.id and details.id.startswith(HIDDEN) and not self._is_admin(user):

@@ -42,6 +42,20 @@ def nights() -> None:
     runs.run("two_tables", 1)
 
 
+def people(tables: str) -> None:
+    """A table with a MERGE of rows that would harm a page that does not escape them."""
+    import deltalake
+    import pyarrow as pa
+
+    def rows(ids: list[int], names: list[str]) -> pa.Table:
+        return pa.table({"id": ids, "name": names, "city": ["Paris" if one % 2 else None for one in ids]})
+
+    deltalake.write_deltalake(f"{tables}/people", rows(list(range(30)), [f"Person {number}" for number in range(30)]))
+    odd = rows([2, 3, 40], ["Ada", "<script>document.title = 'harm'</script>", "<img src=x onerror=alert(1)>"])
+    merge = deltalake.DeltaTable(f"{tables}/people").merge(odd, "target.id = source.id", "source", "target")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
 def main() -> None:
     from airflow.api_fastapi.app import create_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
@@ -65,9 +79,11 @@ def main() -> None:
         date = start + timedelta(days=day)
         bag.dags[dag_id].test(logical_date=date, run_after=date)
     nights()
-    with create_session() as session:  # a table that was dropped
-        uri = delta_asset_uri(f"{tables}/dropped")
-        session.add(AssetModel(name=uri, uri=uri, group="asset", extra={}))
+    people(tables)
+    with create_session() as session:
+        for name in ("people", "dropped"):  # the latter is a table that is gone
+            uri = delta_asset_uri(f"{tables}/{name}")
+            session.add(AssetModel(name=uri, uri=uri, group="asset", extra={}))
     manager = create_auth_manager()
     tokens = {
         role or "nobody": manager.generate_jwt(SimpleAuthManagerUser(username=role or "nobody", role=role))

@@ -206,6 +206,37 @@ def test_an_open_transaction_is_loaded_when_it_is_asked_for(visit, server):
     expect(frame(page).locator("#staged")).to_contain_text("KiB")
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_rows_of_a_commit_are_loaded_when_they_are_asked_for(visit, server, theme):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "people", "commit", version=1), user="admin", theme=theme)
+    section = frame(page).locator("#rows")
+    expect(section.locator("table")).to_have_count(0)
+    section.get_by_role("link", name="Show rows").click()
+    expect(section.locator("tbody tr")).to_have_count(5)  # two before and after, one added
+    expect(section).to_contain_text("1 row added, 0 rows removed, 2 rows changed (by id)")
+    expect(section.locator("td.differs").first).to_have_text("Person 2")
+    # Values of the table are text, not part of the page.
+    expect(section).to_contain_text("<script>document.title = 'harm'</script>")
+    expect(section.locator("script, img")).to_have_count(0)
+    section.scroll_into_view_if_needed()
+    shoot(page, f"rows-{theme}")
+    page = visit(table_path(server, "people", "rows", version=0), user="admin", theme=theme)
+    expect(frame(page).locator("tr.more")).to_contain_text("20 of 30 added rows")
+    shoot(page, f"rows-alone-{theme}")
+
+
+def test_rows_are_not_offered_to_who_may_not_read_them(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "people", "commit", version=1))
+    frame(page).get_by_role("heading", name="Files").wait_for()
+    expect(frame(page).locator("#rows")).to_have_count(0)
+    page.goto(table_path(server, "people", "rows", version=1))
+    expect(frame(page).get_by_role("alert")).to_contain_text("You may not read rows of this table")
+
+
 def test_a_column_and_its_row_light_up_together(visit, server):
     from playwright.sync_api import expect
 

@@ -23,10 +23,12 @@ PAGES = (
     "/delta-tables/",
     "/delta-tables/table?table=/x",
     "/delta-tables/commit?table=/x&version=0",
+    "/delta-tables/rows?table=/x&version=0",
     "/delta-tables/transactions?table=/x",
 )
-ENDPOINTS = tuple(
-    f"/delta-tables/api/{path}" for path in ("tables", "table?table=/x", "transactions?table=/x", "commit?table=/x&version=0")
+ENDPOINTS = (
+    "/delta-tables/api/tables",
+    *(path.replace("/delta-tables/", "/delta-tables/api/") for path in PAGES[1:]),
 )
 TAGS = {
     "airflow.dagId": "load",
@@ -804,7 +806,7 @@ def test_below_a_path_every_link_keeps_it(airflow_app, client, known):
 
     root = FastAPI(root_path="/airflow")
     root.mount("/delta-tables", create_app())
-    browser = TestClient(root, cookies=client().cookies, follow_redirects=False)
+    browser = TestClient(root, cookies=client("op").cookies, follow_redirects=False)
     for url in (page("table", known), page("commit", known, version=3), "/delta-tables/"):
         answer = browser.get(f"/airflow{url}")
         assert answer.status_code == 200

@@ -20,6 +20,8 @@ from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from fastapi import Depends
 
+from airflow_delta.hooks.delta import DeltaHook
+
 may_see_assets = Depends(requires_access_asset("GET"))
 """Every page and endpoint requires permission to read assets."""
 
@@ -53,6 +55,18 @@ class Viewer:
                 get_auth_manager().is_authorized_connection(method="GET", details=details, user=self._user)
             )
         return self._connections[conn_id]
+
+    def may_read_rows(self, conn_id: str | None) -> bool:
+        """Return whether the user may read rows of a table: whether they may edit the connection that reaches it.
+
+        Airflow has no right to use a connection. Who may edit one decides whom its credentials are sent to, and so gets at the
+        rows without these pages.
+
+        :param conn_id: ``None``: reached with the API server's credentials, as ``delta_default`` without any is.
+        """
+        conn_id = conn_id or DeltaHook.default_conn_name
+        details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
+        return bool(get_auth_manager().is_authorized_connection(method="PUT", details=details, user=self._user))
 
     def may_read_run(self, dag_id: str, entity: DagAccessEntity = DagAccessEntity.RUN) -> bool:
         """Return whether the user may read the runs (or another entity) of a Dag, even if Airflow no longer has it."""

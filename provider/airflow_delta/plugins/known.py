@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_delta.plugins.access import Viewer
-    from airflow_delta.plugins.reading import Place
+    from airflow_delta.plugins.place import Place
 
 SECONDS_KEPT = 10.0
 """How long the list of tables and connections is reused."""
@@ -60,7 +60,7 @@ class KnownTable:
 
         :raises PageProblem: if the connection cannot be used.
         """
-        from airflow_delta.plugins.reading import Place
+        from airflow_delta.plugins.place import Place
 
         if self.conn_id is None:
             return Place(self.uri, {}, "/".join(self.key.split("/")[:3]))

@@ -16,10 +16,11 @@ from fastapi.staticfiles import StaticFiles
 from airflow_delta.plugins import data, reading, views
 from airflow_delta.plugins.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.plugins.known import KnownTable, find_table, table_of_connection
-from airflow_delta.plugins.problems import PageProblem
-from airflow_delta.plugins.reading import Place, in_thread
+from airflow_delta.plugins.place import Place
+from airflow_delta.plugins.problems import PageProblem, rows_refused, with_command
+from airflow_delta.plugins.reading import in_thread
 from airflow_delta.plugins.responses import SecureHeaders, add_error_pages, prefix_of, render, root_of
-from airflow_delta.plugins.urls import table_url
+from airflow_delta.plugins.urls import diff_command, table_url
 
 Location = Annotated[str, Query(alias="table", max_length=2000)]
 Version = Annotated[int, Query(ge=0)]
@@ -42,10 +43,12 @@ def create_app() -> FastAPI:
         ("/table", table),
         ("/transactions", transactions),
         ("/commit", commit),
+        ("/rows", rows),
         ("/api/tables", api_tables),
         ("/api/table", api_table),
         ("/api/transactions", api_transactions),
         ("/api/commit", api_commit),
+        ("/api/rows", api_rows),
     ):
         app.add_api_route(path, page, methods=["GET"], dependencies=[may_see_assets], response_model=None)
     return app
@@ -84,6 +87,12 @@ async def commit(request: Request, viewer: ViewerDep, location: Location, versio
     return await in_thread(render, request, "commit.html", page=page)
 
 
+async def rows(request: Request, viewer: ViewerDep, location: Location, version: Version, part: bool = False) -> Response:
+    """Show the rows of a commit: as a page, or as the part that the commit's page loads."""
+    page = await _rows(request, viewer, location, version)
+    return await in_thread(render, request, "rows_part.html" if part else "rows.html", page=page)
+
+
 async def api_tables(request: Request, viewer: ViewerDep, search: Search = "", page: Offset = 0) -> Response:
     """Return the tables that Airflow knows."""
     return JSONResponse(await _tables(request, viewer, search, page))
@@ -104,6 +113,11 @@ async def api_transactions(request: Request, viewer: ViewerDep, location: Locati
 async def api_commit(request: Request, viewer: ViewerDep, location: Location, version: Version, offset: Offset = 0) -> Response:
     """Return one commit."""
     return JSONResponse(await _commit(request, viewer, location, version, offset))
+
+
+async def api_rows(request: Request, viewer: ViewerDep, location: Location, version: Version) -> Response:
+    """Return the rows of a commit."""
+    return JSONResponse(await _rows(request, viewer, location, version))
 
 
 async def _tables(request: Request, viewer: Viewer, search: str, page: int) -> dict[str, Any]:
@@ -137,6 +151,17 @@ async def _commit(request: Request, viewer: Viewer, location: str, version: int,
     known, place = await in_thread(_located, viewer, location)
     detail = await reading.commit(place, version, offset=offset)
     return await in_thread(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
+
+
+async def _rows(request: Request, viewer: Viewer, location: str, version: int) -> dict[str, Any]:
+    known, place = await in_thread(_located, viewer, location)
+    if not await in_thread(viewer.may_read_rows, known.conn_id):
+        raise rows_refused(known.uri)
+    try:
+        found = await reading.commit_rows(place, version)
+    except PageProblem as problem:
+        raise with_command(problem, diff_command(known.uri, version, known.conn_id)) from None
+    return views.rows_page(known, found, prefix_of(request))
 
 
 def _located(viewer: Viewer, location: str) -> tuple[KnownTable, Place]:

@@ -60,6 +60,8 @@ def of_kinds(kinds: Collection[str], detail: str, table: str) -> PageProblem:
             "The pages limit what they read on the API server. The command line has no such limit: airflow delta.",
             detail,
         )
+    if (problem := _of_rows(kinds, detail)) is not None:
+        return problem
     if "DeltaTableNotFoundException" in kinds:
         return gone(table, detail)
     if "VersionNotFoundException" in kinds:
@@ -83,6 +85,37 @@ def of_kinds(kinds: Collection[str], detail: str, table: str) -> PageProblem:
             detail,
         )
     return PageProblem(502, "The log of this table cannot be read", "See the log of the API server for the full error.", detail)
+
+
+def _of_rows(kinds: Collection[str], detail: str) -> PageProblem | None:
+    """Return the page for an error with the rows of a commit; ``None`` if it is another error."""
+    if "RowsGoneError" in kinds:
+        advice = "VACUUM deletes files that no version within its retention period needs. The table itself is not affected."
+        return PageProblem(410, "The files of this commit are gone", advice, detail)
+    if "RowsNotShownError" in kinds:
+        return PageProblem(422, "These rows cannot be shown here", detail=detail)
+    return None
+
+
+def rows_refused(table: str) -> PageProblem:
+    """Return the answer to a user who may see a table but not read its rows."""
+    return PageProblem(
+        403,
+        "You may not read rows of this table",
+        "Rows require permission to edit the connection that reaches the table, or delta_default if it has none.",
+        table,
+    )
+
+
+def with_command(problem: PageProblem, command: str) -> PageProblem:
+    """Return a problem with rows, with the command that has no such limit if that helps."""
+    if problem.status not in (413, 422, 504):
+        return problem
+    if problem.status == 504:
+        advice = "The API server reads rows only for a few seconds."
+    else:
+        advice = "The API server reads few rows." if problem.status == 413 else ""
+    return PageProblem(problem.status, problem.title, f"{advice} On the command line: {command}".strip(), problem.detail)
 
 
 def gone(table: str, detail: str = "") -> PageProblem:

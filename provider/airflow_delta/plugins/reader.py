@@ -55,7 +55,8 @@ def main() -> None:
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to a request: ``{"result": ...}``, or ``{"kinds": [...], "detail": ...}`` of an error.
 
-    :param request: ``what`` (a function of :mod:`airflow_delta.plugins.data`) with its ``arguments``; ``uri``, ``options`` and
+    :param request: ``what`` (a function of :mod:`airflow_delta.plugins.data` or of
+        :mod:`airflow_delta.plugins.commit_rows`) with its ``arguments``; ``uri``, ``options`` and
         ``within`` say where the table is.
     """
     secrets = secret_values(request.get("options") or {})
@@ -92,12 +93,13 @@ class OutsideBasePath(DeltaTableNotFoundException):
 
 def _read(request: Mapping[str, Any]) -> Any:
     from airflow_delta.log import DeltaLog
-    from airflow_delta.plugins import data
+    from airflow_delta.plugins import commit_rows, data
 
     actions: dict[str, Callable[..., Any]] = {
         "history": data.history,
         "commit": data.commit_detail,
         "transactions": data.open_transactions,
+        "rows": commit_rows.rows_of_commit,
     }
     log: DeltaLog = DeltaLog.for_table(request["uri"], storage_options=request.get("options") or None)
     return actions[request["what"]](log, **request.get("arguments", {}))

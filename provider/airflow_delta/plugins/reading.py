@@ -9,19 +9,18 @@ so none exist when a server process forks.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow_delta.exceptions import ReadLimitException
+from airflow_delta.plugins.place import Place
 from airflow_delta.plugins.problems import PageProblem, busy, of_error, of_kinds, timed_out
 from airflow_delta.plugins.readers import ReaderDiedError, readers
 from airflow_delta.plugins.remembered import Remembered
@@ -48,34 +47,11 @@ LISTED_FOR = 10.0
 WEB_THREADS = 2
 """Threads that query Airflow's database and render pages; few, since they hold the interpreter."""
 
-LISTING = "transactions"
-"""The slow read; only one for each connection runs at a time, so that its histories need not wait."""
-
-_SALT = os.urandom(16)
+LISTING, ROWS = "transactions", "rows"
+SLOW = frozenset({LISTING, ROWS})
+"""The slow reads; only one for each connection runs at a time, so that its histories need not wait."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a table is, and how it is reached.
-
-    :param uri: location as the engine opens it.
-    :param options: options of the object store.
-    :param connection: what reads are counted by: a connection, or the host of a table without one.
-    :param within: local directory that must contain the table, with links resolved; ``None`` for no limit.
-    """
-
-    uri: str
-    options: Mapping[str, str] = field(repr=False)
-    connection: str
-    within: str | None = None
-
-    @property
-    def id(self) -> str:
-        """Return a key that is unique for the place and the credentials."""
-        told = json.dumps([self.uri, sorted(self.options.items()), self.connection, self.within])
-        return hashlib.blake2b(told.encode(), key=_SALT, digest_size=16).hexdigest()
 
 
 async def history(place: Place, *, limit: int, before: int | None) -> dict[str, Any]:
@@ -121,6 +97,14 @@ async def open_transactions(place: Place) -> list[dict[str, Any]]:
     return await _read(place, (LISTING, place.id), lambda ask_reader: ask_reader(LISTING, {}))
 
 
+async def commit_rows(place: Place, version: int) -> dict[str, Any]:
+    """Return what a commit did to rows, see :func:`airflow_delta.plugins.commit_rows.rows_of_commit`.
+
+    :raises PageProblem: if it cannot be told.
+    """
+    return await _read(place, (ROWS, place.id, version), lambda ask_reader: ask_reader(ROWS, {"version": version}))
+
+
 async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Call a function that queries Airflow's database or renders a page, in one of the plugin's own threads.
 
@@ -134,7 +118,7 @@ AskReader = Callable[[str, dict[str, Any]], Any]
 
 async def _read(place: Place, key: tuple[Any, ...], ask: Callable[[AskReader], T]) -> T:
     process = _process()
-    fresh = process.remembered.fresh(key, LISTED_FOR if key[0] == LISTING else FRESH_FOR)
+    fresh = process.remembered.fresh(key, LISTED_FOR if key[0] in SLOW else FRESH_FOR)
     if fresh is not None:
         result: T = fresh
         return result
@@ -171,7 +155,7 @@ class _Schedule:
         self._jobs: dict[tuple[Any, ...], _Job] = {}
         self._waiting: dict[str, deque[_Job]] = {}
         self._running: Counter[str] = Counter()
-        self._listing: set[str] = set()
+        self._busy: set[str] = set()
         self._answered: set[str] = set()
         self._slow: set[str] = set()
 
@@ -197,13 +181,13 @@ class _Schedule:
             waiting = self._waiting.pop(connection)
             allowed = 1 if connection in self._slow else READERS_OF_A_CONNECTION
             while self._running[connection] < allowed and self._has_room(connection):
-                job = next((job for job in waiting if connection not in self._listing or job.key[0] != LISTING), None)
+                job = next((job for job in waiting if connection not in self._busy or job.key[0] not in SLOW), None)
                 if job is None:
                     break
                 waiting.remove(job)
                 self._running[connection] += 1
-                if job.key[0] == LISTING:
-                    self._listing.add(connection)
+                if job.key[0] in SLOW:
+                    self._busy.add(connection)
                 self._threads.submit(self._run, job)
             if not self._running[connection]:
                 del self._running[connection]
@@ -233,8 +217,8 @@ class _Schedule:
         connection = job.place.connection
         with self._lock:
             self._jobs.pop(job.key, None)
-            if job.key[0] == LISTING:
-                self._listing.discard(connection)
+            if job.key[0] in SLOW:
+                self._busy.discard(connection)
             self._running[connection] -= 1
             if not self._running[connection]:
                 del self._running[connection]

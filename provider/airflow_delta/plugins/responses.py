@@ -141,7 +141,7 @@ def _wants_json(request: Request) -> bool:
 
 
 def _is_part(request: Request) -> bool:
-    return _path(request) == "/transactions" and request.query_params.get("part") == "1"
+    return _path(request) in ("/transactions", "/rows") and request.query_params.get("part") == "1"
 
 
 @cache

@@ -1,7 +1,8 @@
-"""Addresses of the pages."""
+"""Addresses of the pages, and commands that take over where they end."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,3 +15,14 @@ def table_url(prefix: str, table: str, **parameters: Any) -> str:
 def commit_url(prefix: str, table: str, version: int, **parameters: Any) -> str:
     """Return the URL of a commit's page."""
     return f"{prefix}/commit?{urlencode({'table': table, 'version': version, **parameters})}"
+
+
+def rows_url(prefix: str, table: str, version: int, **parameters: Any) -> str:
+    """Return the URL of the rows of a commit."""
+    return f"{prefix}/rows?{urlencode({'table': table, 'version': version, **parameters})}"
+
+
+def diff_command(table: str, version: int, conn_id: str | None) -> str:
+    """Return the command that shows the rows of a commit without the pages' limits."""
+    connection = [] if conn_id is None else ["--conn-id", conn_id]
+    return shlex.join(["airflow", "delta", "diff", table, "--version", str(version), *connection])

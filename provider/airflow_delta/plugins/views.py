@@ -19,7 +19,7 @@ from airflow_delta.plugins.transaction_rows import (
     transactions_of_tables,
 )
 from airflow_delta.plugins.transactions import Transaction
-from airflow_delta.plugins.urls import commit_url, table_url
+from airflow_delta.plugins.urls import commit_url, diff_command, rows_url, table_url
 from airflow_delta.transaction.policy.conflict_detection import DETECTION_TAG, resolved_by
 
 if TYPE_CHECKING:
@@ -131,7 +131,14 @@ def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], ro
         known = intervals(session, set() if run is None else {run})
     commit = _commit(viewer, table, detail["commit"], facts.get(detail["commit"]["version"]), known, root, prefix)
     winners = [_commit(viewer, table, winner, None, {}, root, prefix) for winner in detail["winners"]]
-    return {**detail, **_head(table, prefix), "commit": commit, "winners": winners}
+    rows = rows_url(prefix, table.uri, commit["version"]) if viewer.may_read_rows(table.conn_id) else None
+    return {**detail, **_head(table, prefix), "commit": commit, "winners": winners, "rows_url": rows}
+
+
+def rows_page(table: KnownTable, found: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the rows of a commit, with the command that shows more of them."""
+    command = diff_command(table.uri, found["version"], table.conn_id)
+    return {**found, **_head(table, prefix), "commit_url": commit_url(prefix, table.uri, found["version"]), "command": command}
 
 
 def transactions_page(

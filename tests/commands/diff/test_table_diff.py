@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.commands.audit.audit import AuditedTable
+from airflow_delta.commands.diff.bounds import Bounds
 from airflow_delta.commands.diff.report import diff_to_dict, diff_to_text, summary
 from airflow_delta.commands.diff.table_diff import TableDiff, published_diff, staged_diff
 from airflow_delta.commands.merge.plan_merge import plan_merge
@@ -32,6 +33,7 @@ PROPERTIES = {
     "changes": {"delta.enableChangeDataFeed": "true"},
     "both": {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"},
 }
+WIDE = Bounds(files=100, num_bytes=1 << 20, values=1_000)
 SOURCE = "SELECT * FROM VALUES (1L, 'p1', 9.5D), (2L, 'p0', 1.0D), (8L, 'p0', 4.0D) AS t(id, p, v)"
 UPSERT = [when_matched_update(), when_not_matched_insert()]
 SYNC = [*UPSERT, when_not_matched_by_source_delete()]
@@ -131,6 +133,9 @@ def test_a_diff_is_what_the_commit_makes(filled, stages):
         published = published_diff(filled.log(), version, keys=["id"])
         judged(filled, published, version - 1, version)
         assert (published.version, published.read_version) == (version, version - 1)
+        by_condition = published_diff(filled.log(), version, keys=None).keys
+        assert by_condition == (("id",) if stages.startswith("merge") and stages != "merge after append" else ())
+        judged(filled, published_diff(filled.log(), version, keys=["id"], bounds=WIDE), version - 1, version)
 
 
 def test_optimize_does_nothing_to_rows(filled):

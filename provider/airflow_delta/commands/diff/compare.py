@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Row = dict[str, Any]
+_AS_IT_IS = frozenset({type(None), bool, int, str, bytes})
 Stream = Callable[[], "Iterator[pa.RecordBatch]"]
 
 
@@ -132,12 +133,14 @@ def _rows(stream: Stream, limit: int) -> Iterator[Row]:
 
 
 def _digest(row: Row, columns: Sequence[str]) -> bytes:
-    return hashlib.blake2b(repr([_plain(row.get(name)) for name in columns]).encode(), digest_size=16).digest()
+    values = [row.get(name) for name in columns]
+    plain = [value if type(value) in _AS_IT_IS else _plain(value) for value in values]
+    return hashlib.blake2b(repr(plain).encode(), digest_size=16).digest()
 
 
 def _plain(value: Any) -> Any:
     """Return a value in the form that equal values of wider types have, too: 1 is 1.0."""
-    if value is None or isinstance(value, bool | int | str | bytes):
+    if type(value) in _AS_IT_IS:
         return value
     if isinstance(value, float):
         return _number(value)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from airflow_delta.commands.audit.audit import AuditedTable
 from airflow_delta.commands.changes.find_changes import ChangedFiles, add_rewritten, files_of_commit
 from airflow_delta.commands.diff.compare import Difference, TooManyRowsError, compare
-from airflow_delta.commands.files.row_counts import live_records, total
-from airflow_delta.commands.read.read_table import read_files, snapshot_of
+from airflow_delta.commands.diff.merge_keys import merge_keys
+from airflow_delta.commands.diff.sides import AFTER, BEFORE, Side
+from airflow_delta.commands.read.read_table import snapshot_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
-from airflow_delta.log.actions.actions import AddFile, Metadata
+from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.schema.types import parse_schema
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from airflow_delta.commands.diff.bounds import Bounds
     from airflow_delta.log import DeltaLog
     from airflow_delta.log.actions.decode import Commit
 
@@ -57,60 +54,6 @@ class TableDiff:
     changed_rows: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
 
 
-_CHANGE_TYPE = "_change_type"
-_BEFORE, _AFTER = ("delete", "update_preimage"), ("insert", "update_postimage")
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """Rows before, or after: those of files, those that deletion vectors mark, and those of change data with some kinds.
-
-    :param metadata: ``None`` if there is no table.
-    """
-
-    log: DeltaLog
-    version: int
-    metadata: Metadata | None
-    files: Sequence[AddFile]
-    marked: Sequence[AddFile]
-    changes: Sequence[AddFile] = ()
-    kinds: Sequence[str] = ()
-
-    @property
-    def count(self) -> int | None:
-        """Number of rows, ``None`` if statistics do not tell."""
-        marked = [None if file.deletion_vector is None else file.deletion_vector.cardinality for file in self.marked]
-        return None if self.changes else total([*map(live_records, self.files), *marked])
-
-    @property
-    def columns(self) -> list[str]:
-        return [] if self.metadata is None else list(parse_schema(self.metadata.schema_string).names)
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.files or self.marked or self.changes)
-
-    def __call__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows."""
-        if self.metadata is None:
-            return
-        for files, deleted in ((self.files, False), (self.marked, True)):
-            yield from read_files(self.log, files, metadata=self.metadata, version=self.version, deleted=deleted)
-        if self.changes:
-            metadata = _with_change_type(self.metadata)
-            for batch in read_files(self.log, self.changes, metadata=metadata, version=self.version):
-                yield _of_kinds(batch, self.kinds)
-
-    def head(self, rows: int) -> list[dict[str, Any]]:
-        """Return the first rows."""
-        found: list[dict[str, Any]] = []
-        for batch in self() if rows else ():
-            found += batch.slice(0, rows - len(found)).to_pylist()
-            if len(found) >= rows:
-                break
-        return found
-
-
 def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = SAMPLE, limit: int = ROWS_COMPARED) -> TableDiff:
     """Return what the commit of some stages would do to the version that their transaction reads.
 
@@ -137,27 +80,42 @@ def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = 
 
 
 def published_diff(
-    log: DeltaLog, version: int | None = None, *, keys: Sequence[str] = (), sample: int = SAMPLE, limit: int = ROWS_COMPARED
+    log: DeltaLog,
+    version: int | None = None,
+    *,
+    keys: Sequence[str] | None = (),
+    sample: int = SAMPLE,
+    limit: int = ROWS_COMPARED,
+    bounds: Bounds | None = None,
 ) -> TableDiff:
     """Return what a published commit did to the version before it.
 
     Its change data files tell, if it has some; a commit that only rearranged rows (OPTIMIZE) did nothing to them.
 
     :param version: version of the commit; default: the latest.
+    :param keys: ``None``: those that the condition of a MERGE names.
+    :param bounds: beyond them no rows are compared; the sample is then of the smallest files, or empty.
     :raises DeltaTableNotFoundException: if there is no table.
-    :raises VersionNotFoundException: if the log no longer holds the commit, or the version before it.
+    :raises VersionNotFoundException: if the log no longer holds the commit, or metadata from before it that it changed.
     :raises DeltaFileNotFoundException: if VACUUM has deleted a file that the commit removed.
+    :raises ReadLimitException: if the deletion vectors that it changed are beyond the bounds.
+    :raises DeltaUnsupportedOperationException: if there are bounds, and the commit names a file outside the table's directory.
 
     The other parameters and errors are those of :func:`staged_diff`.
     """
     snapshot = snapshot_of(log, version)
     commit = _commit(log, snapshot.version)
+    if bounds is not None:
+        bounds.check(log, commit)
     files = files_of_commit(log, commit, 0)
     snapshot.check_readable()
-    before = None
+    before, after = None, snapshot.metadata
     if files.deletes or files.inserted_rows or files.deleted_rows or files.changes:
-        before = log.snapshot_at(snapshot.version - 1).metadata
-    return _diff(log, files, (before, snapshot.metadata), (snapshot.version - 1, snapshot.version), keys, sample, limit)
+        # The log may begin with this version.
+        before = log.snapshot_at(snapshot.version - 1).metadata if commit.metadata else after
+    if keys is None:
+        keys = merge_keys(commit, parse_schema(after.schema_string).names)
+    return _diff(log, files, (before, after), (snapshot.version - 1, snapshot.version), keys, sample, limit, bounds)
 
 
 def _commit(log: DeltaLog, version: int) -> Commit:
@@ -185,14 +143,17 @@ def _diff(
     keys: Sequence[str],
     sample: int,
     limit: int,
+    bounds: Bounds | None = None,
 ) -> TableDiff:
     read_version, version = versions
-    before = _Side(log, read_version, metadata[0], files.deletes, files.deleted_rows, files.changes, _BEFORE)
+    before = Side(log, read_version, metadata[0], files.deletes, files.deleted_rows, files.changes, BEFORE)
     shown = read_version if version is None else version
-    after = _Side(log, shown, metadata[1], files.inserts, files.inserted_rows, files.changes, _AFTER)
+    after = Side(log, shown, metadata[1], files.inserts, files.inserted_rows, files.changes, AFTER)
     columns = list(dict.fromkeys([*after.columns, *before.columns]))
     _check(log, columns, keys, sample, limit)
-    exact, found = _compared(before, after, columns, keys, sample, limit)
+    if bounds is not None:
+        limit = min(limit, bounds.values // max(len(columns), 1))
+    exact, found = _compared(before, after, columns, keys, sample, limit, bounds)
     return TableDiff(
         table=log.uri,
         version=version,
@@ -204,7 +165,13 @@ def _diff(
 
 
 def _compared(
-    before: _Side, after: _Side, columns: Sequence[str], keys: Sequence[str], sample: int, limit: int
+    before: Side,
+    after: Side,
+    columns: Sequence[str],
+    keys: Sequence[str],
+    sample: int,
+    limit: int,
+    bounds: Bounds | None,
 ) -> tuple[bool, Difference]:
     """Return whether the rows were compared, or need not be, and how they differ."""
     one_side = before.is_empty or after.is_empty
@@ -214,18 +181,20 @@ def _compared(
             added=counts[1] or 0,
             removed=counts[0] or 0,
             changed=0 if keys else None,
-            added_rows=after.head(sample),
-            removed_rows=before.head(sample),
+            added_rows=after.head(sample, bounds),
+            removed_rows=before.head(sample, bounds),
         )
-    if all(count is None or count <= limit for count in counts):
+    allowed = bounds is None or bounds.hold([*before.all_files, *after.all_files])
+    if allowed and all(count is None or count <= limit for count in counts):
         try:
-            return True, compare(before, after, columns, keys=keys, sample=sample, limit=limit)
+            old, new = (before, after) if bounds is None else (before.kept(limit), after.kept(limit))
+            return True, compare(old, new, columns, keys=keys, sample=sample, limit=limit)
         except TooManyRowsError:
             pass
     return False, Difference(changed=None)
 
 
-def _fields(found: Difference, before: _Side, after: _Side, *, exact: bool) -> dict[str, Any]:
+def _fields(found: Difference, before: Side, after: Side, *, exact: bool) -> dict[str, Any]:
     if not exact:
         return {"added": after.count, "removed": before.count}
     return {
@@ -249,20 +218,3 @@ def _check(log: DeltaLog, columns: Sequence[str], keys: Sequence[str], sample: i
             raise DeltaIllegalArgumentException(
                 f"{name} of a diff of table {log.uri} must be a whole number, 0 or more, got {number!r}.", table=log.uri
             )
-
-
-def _with_change_type(metadata: Metadata) -> Metadata:
-    schema = json.loads(metadata.schema_string)
-    column = {"name": _CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}}
-    return msgspec.structs.replace(metadata, schema_string=json.dumps({**schema, "fields": [*schema["fields"], column]}))
-
-
-def _of_kinds(batch: pa.RecordBatch, kinds: Sequence[str]) -> pa.RecordBatch:
-    """Return the rows of change data that are of some kinds, without the column that says so."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from airflow_delta.log.arrow.arrays import array
-
-    wanted = pc.is_in(batch.column(_CHANGE_TYPE), value_set=array(list(kinds), pa.string()))
-    return batch.filter(wanted).drop_columns([_CHANGE_TYPE])

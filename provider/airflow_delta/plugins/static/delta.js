@@ -64,12 +64,12 @@
   };
   localize(document);
 
-  // Parts that take a listing of the storage come when they are asked for.
+  // Parts that take more than a look into the log come when they are asked for.
   const load = (part) => {
     part.setAttribute("aria-busy", "true");
     const hint = document.createElement("p");
     hint.className = "hint pad";
-    hint.textContent = "Reading the table’s staging directory …";
+    hint.textContent = part.dataset.reading;
     part.querySelector(".hint")?.replaceWith(hint);
     fetch(part.dataset.load, { credentials: "same-origin", headers: { Accept: "text/html" } })
       .then((response) => response.text())

@@ -1,0 +1,66 @@
+"""The keys of a MERGE, by the condition in its commit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.commands.stage.compared_columns import conjuncts
+from airflow_delta.log.expressions.functions import oversized
+from airflow_delta.log.expressions.text import tree_of
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.decode import Commit
+
+_EXPRESSION_ID = re.compile(r"#\d+L?")
+"""Spark writes ``(id#12L = id#34L)``."""
+
+
+def merge_keys(commit: Commit, columns: Sequence[str]) -> list[str]:
+    """Return the columns that the condition of a MERGE compares with a column of the same name; none of other commits.
+
+    :param columns: of the table.
+    """
+    info = commit.commit_info or {}
+    if info.get("operation") != "MERGE":
+        return []
+    names = {name.lower(): name for name in columns}
+    found = [names[key] for text in _conditions(info) for key in _compared(text) if key in names]
+    return list(dict.fromkeys(found))
+
+
+def _conditions(info: Mapping[str, Any]) -> list[str]:
+    """Return the conditions in the commit: a list as JSON, or text (older Spark, and delta-rs' ``mergePredicate``)."""
+    said = info.get("operationParameters")
+    parameters = said if isinstance(said, Mapping) else {}
+    text = parameters.get("predicate") or parameters.get("mergePredicate")
+    if not isinstance(text, str):
+        return []
+    try:
+        conditions = json.loads(text)
+    except ValueError:
+        conditions = [text]
+    return [one for one in conditions if isinstance(one, str)] if isinstance(conditions, list) else []
+
+
+def _compared(condition: str) -> list[str]:
+    """Return the names that both sides of an equality have, in lower case; none if the text is no expression."""
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    text = _EXPRESSION_ID.sub("", condition)
+    try:
+        if oversized(text) is not None:
+            return []
+        trees = [tree_of(part).unnest() for part in conjuncts(text)]
+    except (SqlglotError, RecursionError):
+        return []
+    equal = [tree for tree in trees if isinstance(tree, exp.EQ | exp.NullSafeEQ)]
+    sides = [(tree.this.unnest(), tree.expression.unnest()) for tree in equal]
+    return [
+        left.name.lower()
+        for left, right in sides
+        if isinstance(left, exp.Column) and isinstance(right, exp.Column) and left.name.lower() == right.name.lower()
+    ]

@@ -1,0 +1,113 @@
+"""The rows that a commit takes away, or brings, as a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.commands.diff.compare import Stream, TooManyRowsError
+from airflow_delta.commands.files.row_counts import live_records, total
+from airflow_delta.commands.read.read_table import read_files
+from airflow_delta.log.actions.actions import AddFile, Metadata
+from airflow_delta.log.schema.types import parse_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.commands.diff.bounds import Bounds
+    from airflow_delta.log import DeltaLog
+
+_CHANGE_TYPE = "_change_type"
+BEFORE, AFTER = ("delete", "update_preimage"), ("insert", "update_postimage")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Rows before, or after: those of files, those that deletion vectors mark, and those of change data with some kinds.
+
+    :param metadata: ``None`` if there is no table.
+    """
+
+    log: DeltaLog
+    version: int
+    metadata: Metadata | None
+    files: Sequence[AddFile]
+    marked: Sequence[AddFile]
+    changes: Sequence[AddFile] = ()
+    kinds: Sequence[str] = ()
+
+    @property
+    def count(self) -> int | None:
+        """Number of rows, ``None`` if statistics do not tell."""
+        marked = [None if file.deletion_vector is None else file.deletion_vector.cardinality for file in self.marked]
+        return None if self.changes else total([*map(live_records, self.files), *marked])
+
+    @property
+    def columns(self) -> list[str]:
+        return [] if self.metadata is None else list(parse_schema(self.metadata.schema_string).names)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.files or self.marked or self.changes)
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        if self.metadata is None:
+            return
+        for files, deleted in ((self.files, False), (self.marked, True)):
+            yield from read_files(self.log, files, metadata=self.metadata, version=self.version, deleted=deleted)
+        if self.changes:
+            metadata = _with_change_type(self.metadata)
+            for batch in read_files(self.log, self.changes, metadata=metadata, version=self.version):
+                yield _of_kinds(batch, self.kinds)
+
+    @property
+    def all_files(self) -> list[AddFile]:
+        return [*self.files, *self.marked, *self.changes]
+
+    def head(self, rows: int, bounds: Bounds | None) -> list[dict[str, Any]]:
+        """Return the first rows; within bounds, of the smallest files."""
+        found: list[dict[str, Any]] = []
+        side = self
+        if bounds is not None:
+            side = replace(self, files=bounds.smallest(self.files), marked=bounds.smallest(self.marked))
+        for batch in side() if rows else ():
+            found += batch.slice(0, rows - len(found)).to_pylist()
+            if len(found) >= rows:
+                break
+        return found
+
+    def kept(self, limit: int) -> Stream:
+        """Return the rows from memory: they are few, and each pass over remote files takes a moment.
+
+        :raises TooManyRowsError: if there are more than the limit.
+        """
+        batches: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in self():
+            rows += batch.num_rows
+            if rows > limit:
+                raise TooManyRowsError
+            batches.append(batch)
+        return lambda: iter(batches)
+
+
+def _with_change_type(metadata: Metadata) -> Metadata:
+    schema = json.loads(metadata.schema_string)
+    column = {"name": _CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}}
+    return msgspec.structs.replace(metadata, schema_string=json.dumps({**schema, "fields": [*schema["fields"], column]}))
+
+
+def _of_kinds(batch: pa.RecordBatch, kinds: Sequence[str]) -> pa.RecordBatch:
+    """Return the rows of change data that are of some kinds, without the column that says so."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import array
+
+    wanted = pc.is_in(batch.column(_CHANGE_TYPE), value_set=array(list(kinds), pa.string()))
+    return batch.filter(wanted).drop_columns([_CHANGE_TYPE])
