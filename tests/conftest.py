@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.parts import keep_part
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
 ENGINE = ("log", "transaction", "conformance", "fuzz")
 """Folders whose tests count for the engine's coverage."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep ``TEST_PART`` of the files: ``2/3`` is the second of three parts."""
+    keep_part(config, items, "TEST_PART", lambda item: item.path.relative_to(HERE).as_posix())
 
 
 def _counts(item: pytest.Item) -> bool:
@@ -52,8 +59,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # Code that runs a few times is not worth a second compiler.
+        # Code that runs a few times is not worth a second compiler, nor classes made for a query.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.default.parallelism", "2")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))

@@ -10,7 +10,6 @@ import fcntl
 import os
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commands.flow import Table
+from support.parts import keep_part
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,23 +51,12 @@ CONFIGURATION = {
 }
 
 
-PART = os.environ.get("DELTA_SPARK_PART", "")
-"""``2/4``: the second of four parts of the tests, told apart by their names; default: all."""
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    judged = [item for item in items if item.path.is_relative_to(here)]
+    judged = {item for item in items if item.path.is_relative_to(here)}
     for item in judged:
         item.add_marker(pytest.mark.delta_spark)
-    if not PART:
-        return
-    part, parts = map(int, PART.split("/"))
-    if not 1 <= part <= parts:
-        raise pytest.UsageError(f"DELTA_SPARK_PART must be a part of parts such as 2/4, got {PART!r}")
-    others = {item for item in judged if zlib.crc32(item.nodeid.encode()) % parts != part - 1}
-    items[:] = [item for item in items if item not in others]
-    config.hook.pytest_deselected(items=list(others))
+    keep_part(config, items, "DELTA_SPARK_PART", lambda item: item.nodeid if item in judged else None)
 
 
 @contextmanager

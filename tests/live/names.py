@@ -18,7 +18,7 @@ GATED_POOLS = ("gate_months", "gate_same_month", "gate_restart")
 """Pools without a slot: their commits wait, at no cost, until a test gives the pool slots and lets all of them go at once."""
 
 
-ONE_SLOT = ("one_slot", "one_slot_deep", "one_slot_alone")
+ONE_SLOT = ("one_slot", "one_slot_alone")
 """Pools in which one task runs at a time."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -39,8 +39,12 @@ def answer_when_asked(dag_id: str, choice: str | None, *, by: str) -> Iterator[N
     ended = threading.Event()
 
     def answer() -> None:
-        while not ended.wait(0.1) and not _answer(dag_id, choice, by):
-            pass
+        from sqlalchemy.exc import OperationalError
+
+        # As long as it asks: what the run writes of the task at that moment can undo the first answer.
+        while not ended.wait(0.2):
+            with suppress(OperationalError):  # SQLite, while the run writes
+                _answer(dag_id, choice, by)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -51,7 +55,7 @@ def answer_when_asked(dag_id: str, choice: str | None, *, by: str) -> Iterator[N
         thread.join()
 
 
-def _answer(dag_id: str, choice: str | None, by: str) -> bool:
+def _answer(dag_id: str, choice: str | None, by: str) -> None:
     from airflow.models.hitl import HITLDetail
     from airflow.models.taskinstance import TaskInstance
     from airflow.models.trigger import handle_event_submit
@@ -65,7 +69,7 @@ def _answer(dag_id: str, choice: str | None, by: str) -> bool:
         asked = select(TaskInstance).where(TaskInstance.dag_id == dag_id, TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
         ti = session.scalar(asked)
         if ti is None:
-            return False
+            return
         payload: dict[str, Any] = {"error": "too late", "error_type": "timeout"}
         if choice is not None:
             detail = session.scalar(select(HITLDetail).where(HITLDetail.ti_id == ti.id))
@@ -73,4 +77,3 @@ def _answer(dag_id: str, choice: str | None, by: str) -> bool:
             detail.responded_at, detail.chosen_options, detail.params_input = utcnow(), [choice], {}
             payload = detail.as_resume_event_payload()
         handle_event_submit(TriggerEvent(payload), task_instance=ti, session=session)
-        return True

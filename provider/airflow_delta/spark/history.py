@@ -64,7 +64,8 @@ class History:
             new = new.unionByName(self._missing(table, new))
         else:
             table = self._joined(table, touched, "left_semi")
-        table = self._checked(table)
+        # Used in several places: read once, and the plan stays small.
+        table = self._checked(table).localCheckpoint(eager=False)
         rows = self._merged(table, self._versions(self._known_events(table).unionByName(new)))
         if not full_snapshot:  # which has read everything
             rows = rows.unionByName(self._to_leave(touched))

@@ -25,14 +25,14 @@ def queued(dag_id: str, **limits) -> None:
 
 
 queued("queued_by_pool", default_args={"pool": ONE_SLOT[0]})
-queued("queued_by_pool_deep", default_args={"pool": ONE_SLOT[1], "weight_rule": "upstream"})
-queued("queued_by_runs", max_active_runs=1)
+# Its runs come one after the other: behind the tasks of all other scenarios, each of them would wait for a slot.
+queued("queued_by_runs", max_active_runs=1, default_args={"priority_weight": 100})
 
 
 @dag(schedule=None, start_date=datetime(2013, 1, 1), is_paused_upon_creation=False)
 def queued_alone():
     """A transaction that is one task."""
-    DeltaTruncateOperator(task_id="truncate", table="{{ dag_run.conf['table'] }}", pool=ONE_SLOT[2])
+    DeltaTruncateOperator(task_id="truncate", table="{{ dag_run.conf['table'] }}", pool=ONE_SLOT[1])
 
 
 queued_alone()
