@@ -8,12 +8,12 @@ from typing import Any
 
 import attrs
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import Asset, TaskGroup, TriggerRule, XComArg
+from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
-from airflow_delta.assets.delta import delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.mapped_identity import check_group
+from airflow_delta.operators.outlets import table_outlets, withdraw_default_outlets
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 
 
@@ -104,6 +104,7 @@ class DeltaTransactionGroup(TaskGroup):
         given = _argument(task, "transaction")
         if given is None and not _maps_over(task, "transaction"):
             self._give(task, "transaction", self.transaction)
+            withdraw_default_outlets(task)  # of a stage: the commit emits
             return True
         return any(source is self.start for source, _ in XComArg.iter_xcom_references(given))
 
@@ -203,7 +204,7 @@ def delta_transaction(
         "create": create,
     }
     own_commit_kwargs = {
-        "outlets": _outlets(table, delta_conn_id) if outlets is None else list(outlets),
+        "outlets": table_outlets(table, delta_conn_id) if outlets is None else list(outlets),
         "on_conflict": on_conflict,
         "on_clear": on_clear,
         "max_restarts": max_restarts,
@@ -218,13 +219,3 @@ def delta_transaction(
         default_args=dict(default_args or {}),  # type: ignore[arg-type]
         **group_kwargs,
     )
-
-
-def _outlets(table: Any, delta_conn_id: Any) -> list[Asset]:
-    if not isinstance(table, str) or "{" in table:
-        return []
-    if not isinstance(delta_conn_id, str) or "{" in delta_conn_id:
-        asset = delta_asset(table)
-        # The asset of a name below a connection needs the connection.
-        return [] if asset.uri.startswith("delta://connection/") else [asset]
-    return [delta_asset(table, delta_conn_id)]

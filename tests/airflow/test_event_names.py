@@ -9,13 +9,25 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import DAG, Asset, AssetAlias
 
+from airflow_delta import delta_transaction
 from airflow_delta.assets.delta import commits_of_events, delta_asset, event_extra, events_extra
+from airflow_delta.decorators.delta_merge import delta_merge_task
+from airflow_delta.operators.alter import DeltaAlterTableOperator
+from airflow_delta.operators.clone import DeltaCloneOperator
+from airflow_delta.operators.convert import DeltaConvertOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
+from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTruncateOperator, DeltaUpdateOperator
+from airflow_delta.operators.merge import DeltaMergeOperator, DeltaMergePySparkOperator
+from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator, DeltaReorgOperator
+from airflow_delta.operators.restore import DeltaRestoreOperator
+from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
+from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
 
@@ -85,6 +97,97 @@ def test_a_task_that_is_a_transaction_of_its_own():
     _, events = run(create)
     ((uri, _),) = events[ALIAS].added
     assert uri == "delta://connection/lake/other"
+
+
+SOME = {"task_id": "t", "table": "orders", "delta_conn_id": "lake"}
+STREAM = {"python_callable": lambda: None, "checkpoint_location": "/checkpoint"}
+ALONE = [
+    # operator that commits by itself, its parameters, and whether readers of the table see what it does
+    (DeltaScd2MergeOperator, {"source": "SELECT 1", "keys": "id", "effective_at": "at"}, True),
+    (DeltaMergeOperator, {"source": "SELECT 1", "condition": "target.id = source.id"}, True),
+    (DeltaMergePySparkOperator, {"python_callable": lambda: None, "condition": "target.id = source.id"}, True),
+    (DeltaDeleteOperator, {"predicate": "id = 1"}, True),
+    (DeltaUpdateOperator, {"set": {"id": "1"}}, True),
+    (DeltaTruncateOperator, {}, True),
+    (DeltaCreateTableOperator, {"schema": "id BIGINT"}, True),
+    (DeltaAlterTableOperator, {"changes": [{"set_comment": "x"}]}, True),
+    (DeltaRestoreOperator, {"version": 0}, True),
+    (DeltaCloneOperator, {"source": "other"}, True),
+    (DeltaConvertOperator, {}, True),
+    (DeltaStreamOperator, STREAM, True),
+    (DeltaOptimizeOperator, {}, False),
+    (DeltaReorgOperator, {}, False),
+    (DeltaAutoCompactOperator, {}, False),
+    (DeltaVacuumOperator, {}, False),
+    (DeltaComputeStatisticsOperator, {}, False),
+]
+
+
+class TestTheAssetOfATaskThatCommitsByItself:
+    @pytest.mark.parametrize(("operator", "more", "emits"), ALONE, ids=lambda value: getattr(value, "__name__", None))
+    def test_by_default_it_is_the_tables(self, operator, more, emits):
+        assert operator(**SOME, **more).outlets == ([delta_asset("orders", "lake")] if emits else [])
+
+    @pytest.mark.parametrize(
+        ("table", "conn_id", "uris"),
+        [
+            ("s3a://lake/t/", None, ["delta://s3/lake/t"]),
+            ("t", None, ["delta://connection/delta_default/t"]),
+            ("s3://lake/t", "{{ params.c }}", ["delta://s3/lake/t"]),
+            ("t", "{{ params.c }}", []),
+            ("{{ params.t }}", "lake", []),
+            ("s3://key:secret@lake/t", None, []),  # the task refuses it
+            (None, None, []),
+        ],
+    )
+    def test_a_templated_name_has_none(self, table, conn_id, uris):
+        task = DeltaTruncateOperator(task_id="t", table=table, delta_conn_id=conn_id)
+        assert [asset.uri for asset in task.outlets] == uris
+
+    def test_given_outlets_replace_it(self):
+        with DAG("d", schedule=None, default_args={"outlets": [ALIAS]}):
+            assert DeltaTruncateOperator(**SOME).outlets == [ALIAS]
+            assert DeltaTruncateOperator(**SOME | {"task_id": "quiet"}, outlets=[]).outlets == []
+        with DAG("d", schedule=None, default_args={"outlets": []}):
+            assert DeltaRestoreOperator(**SOME, version=0).outlets == []
+            assert DeltaStreamOperator(**SOME | {"task_id": "s"}, **STREAM).outlets == []
+
+    def test_of_a_stage_the_commit_emits(self, handle):
+        with DAG("d", schedule=None) as dag, delta_transaction("t", table="orders", delta_conn_id="lake"):
+            DeltaTruncateOperator(task_id="found", table="orders", delta_conn_id="lake")
+            DeltaDeleteOperator(task_id="own", table="orders", predicate="id = 1", outlets=[ALIAS])
+        assert [dag.get_task(f"t.{name}").outlets for name in ("found", "own")] == [[], [ALIAS]]
+        assert dag.get_task("t.commit").outlets == [delta_asset("orders", "lake")]
+        assert DeltaTruncateOperator(**SOME, transaction=handle).outlets == []
+
+    def test_a_mapped_task_has_none(self):
+        with DAG("d", schedule=None):
+            mapped = DeltaDeleteOperator.partial(**SOME).expand(predicate=["id = 1"])
+
+            @delta_merge_task(table="orders", delta_conn_id="lake", condition="target.id = source.id")
+            def merged(number): ...
+
+            decorated = merged.expand(number=[1]).operator
+        assert (mapped.outlets, decorated.outlets) == ([], [])
+        assert mapped.unmap({"predicate": "id = 1"}).outlets == []
+        assert decorated.unmap({"op_kwargs": {"number": 1}}).outlets == []
+
+    def test_only_a_commit_is_an_event(self):
+        outlet = delta_asset("orders", "lake")
+        create = DeltaCreateTableOperator(**SOME, schema="id BIGINT", mode="create_if_not_exists")
+        _, events = run(create)
+        assert (create.outlets, events[outlet].extra["version"]) == ([outlet], 0)
+        again = DeltaCreateTableOperator(**SOME, schema="id BIGINT", mode="create_if_not_exists")
+        assert (again.outlets, run(again)[1], again.outlets) == ([outlet], {}, [])
+        given = DeltaCreateTableOperator(**SOME, schema="id BIGINT", mode="create_if_not_exists", outlets=[outlet])
+        run(given)
+        assert given.outlets == [outlet]
+
+    def test_a_stream_without_new_batches_is_none(self):
+        stream = DeltaStreamOperator(**SOME, **STREAM)
+        assert stream.outlets == [delta_asset("orders", "lake")]
+        stream._report({"outlet_events": Events()}, "/t", "query", [])
+        assert stream.outlets == []
 
 
 def result(version, partitions=0):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import deltalake
 import pyarrow as pa
 import pytest
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta import exceptions
 from airflow_delta.operators.restore import DeltaRestoreOperator
@@ -32,7 +33,9 @@ def uri(tmp_path) -> str:
 
 def execute(operator):
     ti = SimpleNamespace(dag_id="a_dag", run_id="a_run", task_id=operator.task_id, map_index=-1, try_number=1)
-    return operator.execute({"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}})
+    return operator.execute(
+        {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": OutletEventAccessors()}
+    )
 
 
 def ids(uri):

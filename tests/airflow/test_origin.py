@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta import staging_path
 from airflow_delta.exceptions import HandleMismatchException, StagingException
@@ -56,7 +57,7 @@ class World:
         ti = TaskInstance(
             dag_id=self.dag.dag_id, run_id=self.run_id, task_id=definition.task_id, map_index=map_index, try_number=1
         )
-        context = {"ti": ti, "dag": self.dag, "task": operator, "outlet_events": {}, "run_id": self.run_id}
+        context = {"ti": ti, "dag": self.dag, "task": operator, "outlet_events": OutletEventAccessors(), "run_id": self.run_id}
         context["params"] = {"t": "t", **definition.params}
         context["task_instance_key_str"] = f"{self.dag.dag_id}__{definition.task_id}__{self.run_id}"
         ti.task = operator

@@ -27,6 +27,7 @@ if "AIRFLOW_HOME" not in os.environ:  # before the first import of Airflow, whic
 
 from airflow.sdk import DAG
 from airflow.sdk.bases.operator import ExecutorSafeguard
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta.exceptions import DeltaError
 
@@ -264,7 +265,13 @@ class Run:
             partition_date=None,
             conf={},
         )
-        more = {"run_id": self.run_id, "dag_run": dag_run, "task_state_store": instance.store, "params": {}, "outlet_events": {}}
+        more = {
+            "run_id": self.run_id,
+            "dag_run": dag_run,
+            "task_state_store": instance.store,
+            "params": {},
+            "outlet_events": OutletEventAccessors(),
+        }
         return {"ti": ti, "dag": self.dag, "task": operator, **more}
 
     def _states(self, *, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, dict[str, str | None]]:

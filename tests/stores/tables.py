@@ -29,11 +29,13 @@ def run_task(operator: Any, **states: str) -> Any:
 
     :param states: of the stages that a commit waits for.
     """
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
     ti = SimpleNamespace(
         dag_id="d", run_id="r", task_id=operator.task_id, map_index=-1, try_number=1, stats_tags={}, start_date=None
     )
     ti.get_task_states = lambda task_ids, **_: {"r": {task: states[task] for task in task_ids if task in states}}
-    context = {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}}
+    context = {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": OutletEventAccessors()}
     return json.loads(json.dumps(operator.execute(context)))
 
 

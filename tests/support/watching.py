@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
@@ -32,7 +33,7 @@ class TaskInstance(SimpleNamespace):
 
 def context(operator, *, try_number: int = 1):
     ti = TaskInstance(dag_id="a_dag", run_id="a_run", task_id=operator.task_id, map_index=-1, try_number=try_number, pushed={})
-    return {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}}
+    return {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": OutletEventAccessors()}
 
 
 def start(uri: str, **kwargs):

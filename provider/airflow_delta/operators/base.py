@@ -68,12 +68,14 @@ class DeltaOperator(BaseOperator):
     :param kwargs: parameters of the parts and of any Airflow task.
     :cvar choices: words that a parameter may be, by parameter; those of the parts come on top.
     :cvar sql_fields: template fields in which ``{{ table }}`` is :data:`TABLE_VIEW`.
+    :cvar emits_table: whether a task that commits by itself has the asset of its table as outlet, unless it is given others.
     """
 
     parts: ClassVar[Parts] = ()
     choices: ClassVar[Choices] = {}
     sql_fields: ClassVar[tuple[str, ...]] = ()
     default_retry_policy: ClassVar[RetryPolicy | None] = None
+    emits_table: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -18,6 +18,7 @@ from airflow_delta.operators.base import Part
 from airflow_delta.operators.detection import check_literal_level, detection_tags, resolved_lines
 from airflow_delta.operators.identity import commit_tags
 from airflow_delta.operators.observing import watched_commit
+from airflow_delta.operators.outlets import withdraw_default_outlets
 from airflow_delta.operators.tested import warn_if_tested
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
 from airflow_delta.staging.choices import CHECKPOINT
@@ -144,6 +145,8 @@ class Committer(Part):
     def emit(self, context: Context, result: CommitResult) -> None:
         """Fill in the asset events of the outlets."""
         extra = event_extra(result)
+        if extra["dedupe_key"] is None:
+            withdraw_default_outlets(self.task)
         for outlet in self.task.outlets:
             if isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra.update(extra)

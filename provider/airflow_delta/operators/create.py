@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.choices import Choices, check_choices
 from airflow_delta.operators.identity import column_names
+from airflow_delta.operators.outlets import withdraw_default_outlets
 from airflow_delta.operators.own_transaction import OwnTransaction
 from airflow_delta.operators.stage_work import StageWork
 from airflow_delta.operators.table import DeltaTableOperator
@@ -91,6 +92,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         """
         alone = StageWork.of(self).transaction is None
         if alone and self.mode == "create_if_not_exists" and (found := self._existing()) is not None:
+            withdraw_default_outlets(self)
             return found
         return super().execute(context)
 

@@ -110,6 +110,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
     """
 
     parts: ClassVar[Parts] = REWRITE
+    emits_table = False
     template_fields: Sequence[str] = (*templated(parts), "z_order_by", "min_file_size", "max_deleted_rows_ratio")
     template_fields_renderers = SparkRunner.template_fields_renderers
 
@@ -164,6 +165,7 @@ class DeltaReorgOperator(DeltaTableOperator):
     """
 
     parts: ClassVar[Parts] = REWRITE
+    emits_table = False
     template_fields: Sequence[str] = templated(parts)
     template_fields_renderers = SparkRunner.template_fields_renderers
 
@@ -202,6 +204,7 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
     """
 
     parts: ClassVar[Parts] = (*DeltaMaintenanceBase.parts, TaskSession)
+    emits_table = False
     template_fields: Sequence[str] = (
         *DeltaMaintenanceBase.template_fields,
         *TaskSession.template_fields,

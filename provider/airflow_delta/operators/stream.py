@@ -17,6 +17,7 @@ from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.detection import detection_tags
 from airflow_delta.operators.identity import column_names, commit_tags, whole_number
 from airflow_delta.operators.kill import within
+from airflow_delta.operators.outlets import set_default_outlets, withdraw_default_outlets
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.tested import warn_if_tested
@@ -61,6 +62,8 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         table no longer shows it. (templated)
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
     :param delta_conn_id: connection to the table. (templated)
+    :param outlets: assets that the task emits; default: the table's, unless the name (or the connection of a relative name) is
+        templated, the task is mapped, or there is no new batch.
 
     The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
@@ -72,6 +75,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         "conflict_detection": LEVELS,
     }
     default_retry_policy = REFUSALS
+    emits_table = True
     template_fields: Sequence[str] = (
         "table",
         "checkpoint_location",
@@ -135,6 +139,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         self.delta_conn_id = delta_conn_id
         self._query: StreamingQuery | None = None
         check_choices(self, self.choices)
+        set_default_outlets(self, kwargs, delta_conn_id)
 
     def execute_callable(self) -> Any:
         """Run the query until it ends, and return what it has committed.
@@ -221,7 +226,9 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
             sum(batch.num_records or 0 for batch in batches),
             "no new data" if last is None else f"the last one is version {last.version}",
         )
-        if last is not None:
+        if last is None:
+            withdraw_default_outlets(self)
+        else:
             self._emit(context, batches)
         return {
             "table": table,

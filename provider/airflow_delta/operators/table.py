@@ -13,6 +13,7 @@ from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.lineage import absolute_table
+from airflow_delta.operators.outlets import set_default_outlets
 from airflow_delta.operators.own_transaction import OwnTransaction
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
@@ -42,6 +43,9 @@ class DeltaTableOperator(DeltaOperator):
 
     :param max_restarts: how often the operation starts over on the newest version after a conflict, if it is a transaction of
         its own.
+    :param outlets: assets that the task emits; default, if it is a transaction of its own: the table's, unless the name (or the
+        connection of a relative name) is templated, the task is mapped, or there is nothing to commit. Operations that only
+        rearrange files (OPTIMIZE, REORG) have no default.
 
     The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
     :class:`~airflow_delta.operators.own_transaction.OwnTransaction` and :class:`~airflow_delta.operators.committing.Committer`.
@@ -55,12 +59,14 @@ class DeltaTableOperator(DeltaOperator):
     transaction_role: ClassVar[str] = "stage"
     changes_table: ClassVar[bool] = False
     creates_table: ClassVar[bool] = False
+    emits_table: ClassVar[bool] = True
     staged_mode: ClassVar[str] = "rewrite"
     ui_color = STAGE_COLOR
 
     def __init__(self, *, max_restarts: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.max_restarts = max_restarts
+        set_default_outlets(self, kwargs, StageWork.of(self).delta_conn_id or DeltaHook.default_conn_name)
 
     @abstractmethod
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
@@ -157,6 +163,9 @@ class DeltaMaintenanceBase(DeltaOperator):
     """Base of the operations that are always transactions of their own: they replace the table, or delete its files.
 
     :param delta_conn_id: connection of type ``delta``. (templated)
+    :param outlets: assets that the task emits; default: the table's, unless the name (or the connection of a relative name) is
+        templated, the task is mapped, or there is nothing to commit. Operations that only rearrange or delete files (auto
+        compaction, VACUUM) have no default.
 
     The other parameters are those of :class:`~airflow_delta.operators.own_transaction.OwnTransaction` and
     :class:`~airflow_delta.operators.committing.Committer`.
@@ -166,11 +175,13 @@ class DeltaMaintenanceBase(DeltaOperator):
     template_fields: Sequence[str] = ("delta_conn_id", *templated(parts))
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = FINAL_ERRORS
+    emits_table: ClassVar[bool] = True
     ui_color = "#dae8fc"
 
     def __init__(self, *, delta_conn_id: str = DeltaHook.default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.delta_conn_id = delta_conn_id
+        set_default_outlets(self, kwargs, delta_conn_id)
 
     @abstractmethod
     def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
     """
 
+    emits_table = False
     template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "retention_hours", "transaction_timeout_hours")
 
     def __init__(
