@@ -10,14 +10,18 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
 
+from airflow_delta import delta_transaction
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaIllegalArgumentException
 from airflow_delta.notifications.delta import DeltaNotifier
 from airflow_delta.notifications.events import delta_events
+from airflow_delta.operators.stage import DeltaStageFilesOperator
 from commands.flow import Table
 from support.dag_runs import answer_when_asked
 from support.mail import mail_server
-from support.watching import context, start
+from support.watching import TaskInstance, context, start
 
 pytestmark = pytest.mark.airflow
 
@@ -155,7 +159,7 @@ def test_abandoned_transactions(run_dag, tables, mails, events):
     [
         ([], {}, "sends nothing itself"),
         ("#channel", {}, "sends nothing itself"),
-        (print, {"events": ["conflicts"]}, "must be some of conflict, rejected, abandoned, got 'conflicts'"),
+        (print, {"events": ["conflicts"]}, "must be some of conflict, rejected, failed, abandoned, got 'conflicts'"),
     ],
 )
 def test_a_wrong_notifier_is_refused_in_the_dag_file(notifiers, more, why):
@@ -202,6 +206,61 @@ def test_credentials_do_not_leave(tmp_path):
     error = ConcurrentAppendException("files of s3://key:secret@lake/t were added", table="s3://key:secret@lake/t")
     (event,) = delta_events(with_error(operator, error))
     assert "secret" not in json.dumps(event)
+
+
+HANDLE = {"table": "s3://lake/t", "transactionId": "x", "readVersion": 4}
+REPORT = {"transactionId": "x", "numRecords": 3}
+
+
+def of_task(task_id: str, error: BaseException | str | None) -> list[dict]:
+    """What is told about a task of a Dag with one transaction."""
+    with DAG("d", schedule=None) as dag:
+        with delta_transaction("t", table="/lake/t") as txn:
+            stage = DeltaStageFilesOperator(task_id="stage", path="rows")
+            EmptyOperator(task_id="before") >> stage >> EmptyOperator(task_id="check")
+        EmptyOperator(task_id="earlier") >> txn.start
+        txn.commit >> EmptyOperator(task_id="after")
+    txn.commit.staged = [REPORT]  # as rendered
+    pulled = {"t.start": HANDLE, "t.stage": REPORT}
+    ti = TaskInstance(dag_id="d", run_id="r", task_id=task_id, map_index=-1, try_number=1, log_url="http://log")
+    ti.xcom_pull = lambda task_ids, **_: [pulled[name] for name in task_ids]
+    return list(delta_events({"ti": ti, "dag": dag, "task": dag.get_task(task_id), "exception": error}))
+
+
+@pytest.mark.parametrize(
+    ("task_id", "kinds"),
+    [
+        ("t.start", ["failed"]),
+        ("t.before", ["failed"]),
+        ("t.stage", ["failed"]),
+        ("t.check", ["rejected"]),
+        ("t.commit", ["failed"]),
+        ("t.abort", []),
+        ("earlier", []),
+        ("after", []),
+    ],
+)
+def test_which_tasks_keep_a_transaction_from_being_published(task_id, kinds):
+    assert [event["kind"] for event in of_task(task_id, ValueError("no"))] == kinds
+    assert of_task(task_id, None) == [], "a success"
+
+
+def test_a_failed_stage_says_why_in_a_line():
+    (event,) = of_task("t.stage", RuntimeError("\n[PATH_NOT_FOUND] no such path\n  at org.apache.spark"))
+    assert event["title"] == "t.stage failed before the commit to s3://lake/t: nothing is published"
+    assert event["reason"].splitlines() == [
+        "RuntimeError: [PATH_NOT_FOUND] no such path",
+        "What to do: clear the start task with everything after it, which stages the rows again in a new transaction.",
+    ]
+    assert (event["exception"], event["transaction_id"], event["read_version"]) == ("RuntimeError", "x", 4)
+    (event,) = of_task("t.before", "killed")  # Airflow's Dag processor tells of a task that was killed
+    assert event["reason"].startswith("killed\n")
+
+
+def test_a_failed_commit_may_have_published():
+    (event,) = of_task("t.commit", RuntimeError("a hook failed"))
+    assert (event["title"], event["num_records"]) == ("The commit of t.commit to s3://lake/t failed", 3)
+    assert event["reason"] == "RuntimeError: a hook failed"
 
 
 @pytest.mark.parametrize("given", [{}, {"dag": object(), "run_id": "r", "reason": "task_failure"}])

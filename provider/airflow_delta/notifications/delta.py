@@ -1,4 +1,4 @@
-"""A notifier for what publishes nothing: a conflict, a rejected audit, an abandoned transaction."""
+"""A notifier for what publishes nothing: a conflict, a rejected audit, a failed stage, an abandoned transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.notifications.events import ABANDONED, CONFLICT, KINDS, REJECTED, delta_events
+from airflow_delta.notifications.events import ABANDONED, CONFLICT, FAILED, KINDS, REJECTED, delta_events
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -30,6 +30,8 @@ class DeltaNotifier(BaseNotifier):
     ``rejected``
         between the stages and the commit, a ``DeltaAuditOperator`` or any other task failed, or an ``ApprovalOperator`` was
         answered with *Reject* or not in time.
+    ``failed``
+        for any other reason the start task, a stage, a task before the stages or the commit failed, and no retry is left.
     ``abandoned``
         VACUUM (``DeltaVacuumOperator``, ``DeltaMaintenanceOperator``) gave up transactions that nobody committed or aborted.
 
@@ -47,7 +49,7 @@ class DeltaNotifier(BaseNotifier):
         self,
         notifiers: BaseNotifier | Callable[[Context], Any] | Sequence[BaseNotifier | Callable[[Context], Any]],
         *,
-        events: Sequence[str] = (CONFLICT, REJECTED, ABANDONED),
+        events: Sequence[str] = (CONFLICT, REJECTED, FAILED, ABANDONED),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

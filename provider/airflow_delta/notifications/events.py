@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CONFLICT, REJECTED, ABANDONED = KINDS = ("conflict", "rejected", "abandoned")
+CONFLICT, REJECTED, FAILED, ABANDONED = KINDS = ("conflict", "rejected", "failed", "abandoned")
 
 CLEAR_START = "What to do: clear the start task with everything after it, which stages the rows again in a new transaction."
 _LOST = (
@@ -42,6 +42,8 @@ def delta_events(context: Context) -> Iterator[dict[str, Any]]:
         yield _conflict(context, conflict)
     elif _is_rejected(context, error):
         yield _rejected(context, error)
+    elif error is not None and _is_of_transaction(context):
+        yield _failed(context, error)
     if isinstance(context["task"], (DeltaVacuumOperator, DeltaMaintenanceOperator)):
         yield from _abandoned(context)
 
@@ -126,6 +128,34 @@ def _person(user: Any) -> str | None:
     return str(name) if name else None
 
 
+# -- any other failure --------------------------------------------------------------------------------------------------------
+
+
+def _is_of_transaction(context: Context) -> bool:
+    """Return whether the task is a start, a commit, or between them; a retry that is left has callbacks of its own."""
+    definition = _definition(context)
+    if definition is None or issubclass(_class_of(definition), DeltaCommitOperator):
+        return definition is not None
+    upstream = [definition, *definition.get_flat_relatives(upstream=True)]
+    return any(getattr(_class_of(task), "transaction_role", None) == "start" for task in upstream) and any(
+        issubclass(_class_of(task), DeltaCommitOperator) for task in definition.get_flat_relatives(upstream=False)
+    )
+
+
+def _failed(context: Context, error: BaseException | str) -> dict[str, Any]:
+    staged = _staged(context)
+    table, task_id = staged["table"] or "a Delta table", context["ti"].task_id
+    name = "" if isinstance(error, str) else type(error).__name__
+    # Of a long error, such as Spark's, the first line says it.
+    line = next(iter(str(error).strip().splitlines()), "")[:_MAX_REASON]
+    reason = ": ".join(filter(None, (name, line)))
+    if issubclass(_class_of(_definition(context)), DeltaCommitOperator):
+        title = f"The commit of {task_id} to {table} failed"  # a hook may have failed after it, or its outcome be unknown
+    else:
+        title, reason = f"{task_id} failed before the commit to {table}: nothing is published", f"{reason}\n{CLEAR_START}"
+    return _event(context, FAILED, title, reason, **staged, exception=name or None)
+
+
 # -- abandoned transactions ---------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +226,8 @@ def _staged(context: Context) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(("table", "transaction_id", "read_version", "num_records"))
     task = context["task"]
     try:
-        handle = getattr(task, "transaction", None) or _pull(context, "start")
+        handle = getattr(task, "transaction", None)
+        handle = handle if isinstance(handle, Mapping) else _pull(context, "start")  # what was not rendered says nothing
         if not isinstance(handle, Mapping):
             return {**found, "table": getattr(task, "table", None)}
         found |= {"table": handle.get("table"), "transaction_id": handle.get("transactionId")}
