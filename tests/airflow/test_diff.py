@@ -114,6 +114,16 @@ class TestOneTask:
         with pytest.raises(StagingException):
             operator.execute(context(operator))
 
+    def test_a_new_column(self, tmp_path):
+        uri = str(tmp_path / "table")
+        deltalake.write_deltalake(uri, pa.table({"day": ["x"]}))
+        handle = start(uri)
+        _, staged = stage(handle, merge_schema=True)
+        operator = DeltaDiffOperator(task_id="diff", transaction=handle, staged=[staged], sample=0)
+        found = operator.execute(context(operator))
+        assert found["schemaChanges"] == [{"kind": "new", "column": "id", "before": None, "after": "bigint"}]
+        assert found["body"] == "Compared with version 0: 3 rows added, 0 rows removed.\n\nNew columns: id (bigint)"
+
     def test_no_sample(self, tmp_path):
         handle = start(str(tmp_path / "table"))
         _, staged = stage(handle)
@@ -121,5 +131,6 @@ class TestOneTask:
         found = operator.execute(context(operator))
         assert (found["added"], found["changed"], found["sample"]["added"]) == (3, None, [])
         assert found["body"] == "Compared with a new table: 3 rows added, 0 rows removed."
+        assert found["schemaChanges"] == []
         committing = commit(handle, staged)
         committing.execute(context(committing))

@@ -14,6 +14,7 @@ from airflow_delta.cli.output import print_data, print_line, print_rows
 def delta_diff(args: Namespace) -> None:
     """Show the rows that a version added, removed and changed."""
     from airflow_delta.commands.diff.report import diff_to_dict, summary
+    from airflow_delta.commands.diff.schema_changes import schema_lines
     from airflow_delta.commands.diff.table_diff import published_diff
 
     found = published_diff(table_of(args), args.version, keys=args.keys, sample=args.rows, limit=args.max_compared)
@@ -21,6 +22,8 @@ def delta_diff(args: Namespace) -> None:
     if print_data(data, args.output):
         return
     print_line(f"Version {found.version}. {summary(found)}")
+    for line in schema_lines(found.schema_changes):
+        print_line(line)
     shown = [("+", row) for row in data["sample"]["added"]] + [("-", row) for row in data["sample"]["removed"]]
     for change in data["sample"]["changed"]:
         shown += [("before", change["before"]), ("after", change["after"])]

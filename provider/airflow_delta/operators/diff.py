@@ -24,9 +24,9 @@ class DeltaDiffOperator(DeltaOperator):
 
     Place it between stages and commit, as an audit; what is staged is checked as the commit checks it. Rows that a stage only
     copies to another file cancel out. Returns JSON: ``transactionId``, ``table``, ``readVersion``, ``alreadyCommitted``,
-    ``keys``, ``exact``, ``added``, ``removed``, ``changed`` (``None`` without ``keys``), ``sample``, and ``body``: all of it as
-    Markdown. If there are more rows to compare than ``limit``, ``exact`` is false and the counts are upper bounds, without a
-    sample.
+    ``keys``, ``exact``, ``added``, ``removed``, ``changed`` (``None`` without ``keys``), ``schemaChanges`` (``kind``: ``new``,
+    ``dropped``, ``renamed`` or ``type``; ``column``, ``before``, ``after``), ``sample``, and ``body``: all of it as Markdown. If
+    there are more rows to compare than ``limit``, ``exact`` is false and the counts are upper bounds, without a sample.
 
     :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
     :param staged: outputs of the stages: one, several, or mapped. Default inside a ``delta_transaction`` group: all its stages
@@ -84,7 +84,10 @@ class DeltaDiffOperator(DeltaOperator):
         none = {"added": 0, "removed": 0, "changed": 0 if self.keys else None}
         sample: dict[str, Any] = {"added": [], "removed": [], "changed": []}
         return self._result(
-            handle, {"keys": list(column_names(self.keys)), "exact": True, **none, "sample": sample}, body, committed=True
+            handle,
+            {"keys": list(column_names(self.keys)), "exact": True, **none, "schemaChanges": [], "sample": sample},
+            body,
+            committed=True,
         )
 
     def _diff(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> dict[str, Any]:

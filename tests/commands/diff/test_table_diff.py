@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 
 from airflow_delta.commands.audit.audit import AuditedTable
 from airflow_delta.commands.diff.bounds import Bounds
 from airflow_delta.commands.diff.report import diff_to_dict, diff_to_text, summary
+from airflow_delta.commands.diff.schema_changes import schema_changes
 from airflow_delta.commands.diff.table_diff import TableDiff, published_diff, staged_diff
 from airflow_delta.commands.merge.plan_merge import plan_merge
 from airflow_delta.commands.optimize.plan_optimize import plan_optimize
 from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.staging.merge import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
 from commands.flow import Table
 from support import readers
@@ -242,9 +248,52 @@ def test_the_text_shows_counts_and_rows_and_no_markup_of_the_data():
     }  # fmt: skip
 
 
-def test_values_of_all_kinds_are_json():
-    import json
+def metadata(*fields: tuple[str, Any, dict[str, str]]) -> Metadata:
+    columns = [{"name": name, "type": kind, "nullable": True, "metadata": more} for name, kind, more in fields]
+    return Metadata(id="", schema_string=json.dumps({"type": "struct", "fields": columns}))
 
+
+def test_the_text_says_what_changes_in_the_schema():
+    mapped = {"delta.columnMapping.physicalName": "c1"}
+    address = {"type": "struct", "fields": [{"name": "zip", "type": "string", "nullable": True, "metadata": {}}]}
+    before = metadata(("id", "integer", {}), ("gone", "date", {}), ("old_name", "string", mapped), ("a", address, {}))
+    address = {**address, "fields": [*address["fields"], {**address["fields"][0], "name": "city"}]}
+    after = metadata(("id", "long", {}), ("new_name", "string", mapped), ("a", address, {}), ("coupon", "string", {}))
+    changes = schema_changes(before, after)
+    diff = TableDiff(table="t", version=None, read_version=4, keys=(), exact=True, added=100, removed=0, schema_changes=changes)
+    assert diff_to_text(diff).splitlines() == [
+        "Compared with version 4: 100 rows added, 0 rows removed.",
+        "",
+        "New columns: a.city (string), coupon (string)",
+        "",
+        "Dropped columns: gone (date)",
+        "",
+        "Renamed columns: old\\_name to new\\_name",
+        "",
+        "Changed types: id (int to bigint)",
+    ]
+    assert diff_to_dict(diff)["schemaChanges"][:2] == [
+        {"kind": "renamed", "column": "old_name", "before": "old_name", "after": "new_name"},
+        {"kind": "type", "column": "id", "before": "int", "after": "bigint"},
+    ]
+    assert schema_changes(before, before) == schema_changes(None, after) == []
+
+
+def test_the_schema_of_published_versions(tmp_path):
+    """Also of a version whose commit has no rows, and where the one before it has left the log."""
+    path = tmp_path / "table"
+    deltalake.write_deltalake(path, pa.table({"id": [1]}))
+    deltalake.write_deltalake(path, pa.table({"id": [2], "coupon": ["x"]}), mode="append", schema_mode="merge")
+    deltalake.DeltaTable(path).alter.add_columns(deltalake.Field("note", deltalake.schema.PrimitiveType("string")))
+    found = [list(map(str, published_diff(DeltaLog.for_table(str(path)), version).schema_changes)) for version in range(3)]
+    assert found == [[], ["coupon (string)"], ["note (string)"]]
+    deltalake.DeltaTable(path).create_checkpoint()
+    commit_path(path, 0).unlink()
+    commit_path(path, 1).unlink()
+    assert published_diff(DeltaLog.for_table(str(path)), 2).schema_changes == []
+
+
+def test_values_of_all_kinds_are_json():
     row = {"f": float("nan"), "b": b"x", "t": datetime(2026, 1, 1), "s": {"l": [Decimal(1)]}, "m": [("k", 1)], "x": None}
     diff = TableDiff(table="t", version=1, read_version=0, keys=(), exact=True, added=1, removed=0, added_rows=[row])
     assert json.loads(json.dumps(diff_to_dict(diff), allow_nan=False))["sample"]["added"] == [

@@ -6,6 +6,8 @@ import base64
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.commands.diff.schema_changes import schema_lines
+
 if TYPE_CHECKING:
     from airflow_delta.commands.diff.table_diff import TableDiff
 
@@ -24,6 +26,7 @@ def diff_to_dict(diff: TableDiff) -> dict[str, Any]:
         "added": diff.added,
         "removed": diff.removed,
         "changed": diff.changed,
+        "schemaChanges": [change.to_dict() for change in diff.schema_changes],
         "sample": {
             "added": [_plain(row) for row in diff.added_rows],
             "removed": [_plain(row) for row in diff.removed_rows],
@@ -33,8 +36,10 @@ def diff_to_dict(diff: TableDiff) -> dict[str, Any]:
 
 
 def diff_to_text(diff: TableDiff) -> str:
-    """Return Markdown: the counts, and the sample as tables."""
+    """Return Markdown: the counts, what changes in the schema, and the sample as tables."""
     lines = [summary(diff)]
+    for line in schema_lines(diff.schema_changes):
+        lines += ["", _escaped(line)]
     if diff.changed_rows:
         lines += ["", "Changed rows, each before and after:", "", *_changes(diff)]
     for title, rows in (("Added rows", diff.added_rows), ("Removed rows", diff.removed_rows)):
@@ -90,7 +95,10 @@ def _cell(value: Any) -> str:
     if value is None:
         return "null"
     text = " ".join(str(_plain(value)).split())
-    text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+    return _escaped(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…")
+
+
+def _escaped(text: str) -> str:
     for character in "\\`*_{}[]<>#|!~":
         text = text.replace(character, f"\\{character}")
     return text

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.audit.audit import AuditedTable
 from airflow_delta.commands.changes.find_changes import ChangedFiles, add_rewritten, files_of_commit
 from airflow_delta.commands.diff.compare import Difference, TooManyRowsError, compare
 from airflow_delta.commands.diff.merge_keys import merge_keys
+from airflow_delta.commands.diff.schema_changes import SchemaChange, schema_changes
 from airflow_delta.commands.diff.sides import AFTER, BEFORE, Side
 from airflow_delta.commands.read.read_table import snapshot_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
@@ -39,6 +40,7 @@ class TableDiff:
     :param added: number of rows; ``None`` if statistics do not tell.
     :param changed: number of rows whose keys stay; ``None`` if unknown, or without keys: their old state counts as removed, their
         new one as added.
+    :param schema_changes: how the columns change; nothing of a new table, or if the log no longer tells.
     """
 
     table: str
@@ -52,6 +54,7 @@ class TableDiff:
     added_rows: list[dict[str, Any]] = field(default_factory=list)
     removed_rows: list[dict[str, Any]] = field(default_factory=list)
     changed_rows: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    schema_changes: list[SchemaChange] = field(default_factory=list)
 
 
 def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = SAMPLE, limit: int = ROWS_COMPARED) -> TableDiff:
@@ -76,7 +79,8 @@ def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = 
             partition_columns=list(target.partition_columns),
             configuration=dict(target.configuration),
         )
-    return _diff(log, files, (before, after), (version, None), keys, sample, limit)
+    found = _diff(log, files, (before, after), (version, None), keys, sample, limit)
+    return replace(found, schema_changes=schema_changes(before, after))
 
 
 def published_diff(
@@ -94,7 +98,8 @@ def published_diff(
 
     :param version: version of the commit; default: the latest.
     :param keys: ``None``: those that the condition of a MERGE names.
-    :param bounds: beyond them no rows are compared; the sample is then of the smallest files, or empty.
+    :param bounds: beyond them no rows are compared; the sample is then of the smallest files, or empty. With bounds, schemas are
+        not compared.
     :raises DeltaTableNotFoundException: if there is no table.
     :raises VersionNotFoundException: if the log no longer holds the commit, or metadata from before it that it changed.
     :raises DeltaFileNotFoundException: if VACUUM has deleted a file that the commit removed.
@@ -115,7 +120,18 @@ def published_diff(
         before = log.snapshot_at(snapshot.version - 1).metadata if commit.metadata else after
     if keys is None:
         keys = merge_keys(commit, parse_schema(after.schema_string).names)
-    return _diff(log, files, (before, after), (snapshot.version - 1, snapshot.version), keys, sample, limit, bounds)
+    found = _diff(log, files, (before, after), (snapshot.version - 1, snapshot.version), keys, sample, limit, bounds)
+    if not commit.metadata or bounds is not None:
+        return found
+    return replace(found, schema_changes=schema_changes(before or _metadata_before(log, snapshot.version), after))
+
+
+def _metadata_before(log: DeltaLog, version: int) -> Metadata | None:
+    """Return the metadata of the version before one; ``None`` if there is none, or the log no longer has it."""
+    try:
+        return log.snapshot_at(version - 1).metadata if version else None
+    except VersionNotFoundException:
+        return None
 
 
 def _commit(log: DeltaLog, version: int) -> Commit:

@@ -1,0 +1,74 @@
+"""What a commit does to the columns of its table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.log.schema.types import PHYSICAL_NAME
+from airflow_delta.staging.drift import MISSING, NEW, SPELLING, TYPE, differences
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import Metadata
+
+DROPPED, RENAMED = "dropped", "renamed"
+_KINDS = {NEW: NEW, MISSING: DROPPED, TYPE: TYPE, SPELLING: RENAMED}
+_TITLES = {NEW: "New columns", DROPPED: "Dropped columns", RENAMED: "Renamed columns", TYPE: "Changed types"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange:
+    """A column, or a field in one, that comes, goes or changes.
+
+    :param kind: ``new``, ``dropped``, ``renamed`` or ``type``.
+    :param column: its path before the commit; of a new one, after it.
+    :param before: type, or name; ``None`` if it is new.
+    :param after: type, or name; ``None`` if it is dropped.
+    """
+
+    kind: str
+    column: str
+    before: str | None
+    after: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.kind in (NEW, DROPPED):
+            return f"{self.column} ({self.after or self.before})"
+        return f"{self.column} to {self.after}" if self.kind == RENAMED else f"{self.column} ({self.before} to {self.after})"
+
+
+def schema_changes(before: Metadata | None, after: Metadata | None) -> list[SchemaChange]:
+    """Return how the columns differ; nothing if there was no table, or if that is unknown."""
+    if before is None or after is None or before.schema_string == after.schema_string:
+        return []
+    old, new = json.loads(before.schema_string), json.loads(after.schema_string)
+    names = {physical: field["name"] for field in new["fields"] if (physical := _physical(field)) is not None}
+    found = []
+    for field in old["fields"]:
+        physical = _physical(field)
+        name = field["name"] if physical is None else names.get(physical, field["name"])
+        if name.lower() != field["name"].lower():  # of a table with column mapping
+            found.append(SchemaChange(kind=RENAMED, column=field["name"], before=field["name"], after=name))
+            field["name"] = name
+    differing = list(differences(new, old))
+    found += [SchemaChange(kind=_KINDS[d.kind], column=d.column, before=d.expected, after=d.given) for d in differing]
+    return found
+
+
+def schema_lines(changes: list[SchemaChange]) -> list[str]:
+    """Return a line for each kind of change."""
+    lines = []
+    for kind, title in _TITLES.items():
+        if some := [str(change) for change in changes if change.kind == kind]:
+            lines.append(f"{title}: {', '.join(some)}")
+    return lines
+
+
+def _physical(field: dict[str, Any]) -> str | None:
+    name = field.get("metadata", {}).get(PHYSICAL_NAME)
+    return None if name is None else str(name)
