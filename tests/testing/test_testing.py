@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.testing import POINTS, killed_at
-from airflow_delta.testing.runs import DagRunError
+from airflow_delta.testing.runs import DagRunError, DagRunner
 from support import readers
 
 pytestmark = pytest.mark.airflow
@@ -129,6 +129,25 @@ def test_without_pytest_it_says_what_to_install():
     code = "import sys; sys.modules['pytest'] = None; import airflow_delta.testing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)})
     assert "pip install 'airflow-provider-delta[testing]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "moment"),
+    [
+        (None, "2026-01-01T00:00:00+00:00"),
+        ("2026-01-02", "2026-01-02T00:00:00+00:00"),
+        ("2026-01-02T03:00:00+02:00", "2026-01-02T03:00:00+02:00"),
+        (datetime(2026, 1, 2), "2026-01-02T00:00:00+00:00"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00+00:00"),
+    ],
+)
+def test_logical_dates(tmp_path, monkeypatch, given, moment):
+    runner, ordered = DagRunner(tmp_path, lambda: tmp_path), []
+    monkeypatch.setattr(runner, "_run", lambda order, _kill: ordered.append(order["logical_date"]))
+    runner(DAGS, "appended", logical_date=given)
+    assert ordered == [moment]
+    with pytest.raises(ValueError, match="tomorrow"):
+        runner(DAGS, "appended", logical_date="tomorrow")
 
 
 def test_the_tests_process_gets_no_airflow():

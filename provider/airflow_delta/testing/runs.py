@@ -88,7 +88,7 @@ class DagRunner:
         dag_file: str | os.PathLike[str],
         dag_id: str | None = None,
         *,
-        logical_date: datetime | None = None,
+        logical_date: datetime | str | None = None,
         conf: Mapping[str, Any] | None = None,
         kill: Kill | None = None,
         answers: Mapping[str, str] | None = None,
@@ -98,17 +98,19 @@ class DagRunner:
 
         :param dag_file: path of the Dag file.
         :param dag_id: which Dag of the file; may be left out if there is one.
-        :param logical_date: logical date of the run; default: 2026-01-01 in UTC.
+        :param logical_date: logical date of the run, also as ISO 8601 text such as ``2026-01-02``; UTC without a zone. Default:
+            2026-01-01.
         :param conf: ``params`` of the run.
         :param kill: where to kill a task: :func:`~airflow_delta.testing.killed_at`.
         :param answers: what to choose in human-in-the-loop tasks, by task id: ``{"orders.approve": "Reject"}``.
         :param timeout: seconds for the run.
         :raises DagRunError: if the run could not be made, or waits for an answer that is not given.
+        :raises ValueError: if the logical date is text, but no date.
         """
         order = {
             "dag_file": str(Path(dag_file).resolve()),
             "dag_id": dag_id,
-            "logical_date": (logical_date or datetime(2026, 1, 1, tzinfo=UTC)).isoformat(),
+            "logical_date": _moment(logical_date or "2026-01-01").isoformat(),
             "conf": dict(conf or {}),
             "answers": dict(answers or {}),
             "timeout": timeout,
@@ -155,6 +157,11 @@ class DagRunner:
         if code == -signal.SIGKILL and order["kill"] is not None:
             return None, log
         raise DagRunError(f"The run of {order['dag_file']} ended without a result (exit code {code}).\n{log[-_LOG_SHOWN:]}")
+
+
+def _moment(value: datetime | str) -> datetime:
+    given = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 def run_worker(order: Mapping[str, Any], home: Path) -> tuple[int, str]:
