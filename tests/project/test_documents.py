@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -157,6 +158,17 @@ def test_links_lead_somewhere(path):
         if not found.exists() or (fragment and found.suffix == ".md" and fragment not in fragments(found)):
             lost.append(target)
     assert lost == []
+
+
+def test_a_page_that_is_generated_says_how_to_read_it_as_a_file():
+    """On a page of the repository its blocks are empty; the command prints what they would hold."""
+    for path in sorted((ROOT / "docs" / "reference").glob("*.md")):
+        text = path.read_text()
+        if "```{modules}" in text or "```{exports}" in text:
+            named = re.findall(r"^`python -m pydoc ([a-z_.]+)`\.$", text, re.MULTILINE)
+            assert "`make docs` fills" in text, path
+            assert len(named) == 1, path
+            assert importlib.util.find_spec(named[0]) is not None, path
 
 
 def test_every_page_is_in_the_contents():
