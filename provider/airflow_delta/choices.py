@@ -1,14 +1,17 @@
-"""Parameters that take one of a few words: checked while the Dag is parsed, where they are literals."""
+"""Parameters that are checked while the Dag is parsed, where they are literals: words, and what contradicts itself."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 Choices = Mapping[str, Sequence[str]]
+
+Given = Callable[[str], Any]
+"""Returns a parameter of a task by its name; ``None`` if it is not given."""
 
 
 def is_literal(value: Any) -> bool:
@@ -24,6 +27,26 @@ def check_choices(task: Any, choices: Choices) -> None:
     for name, allowed in choices.items():
         if (problem := choice_problem(name, getattr(task, name, None), allowed)) is not None:
             raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {problem}")
+
+
+def literal_problems(operator_class: Any, given: Given) -> Iterator[str]:
+    """Yield what the parts of an operator, and the operator itself, find wrong with its literal parameters."""
+    for owner in (*getattr(operator_class, "parts", ()), operator_class):
+        yield from getattr(owner, "literal_problems", _nothing)(given)
+
+
+def _nothing(given: Given) -> Iterator[str]:  # noqa: ARG001 - as it is called
+    return iter(())
+
+
+def check_literals(task: Any, problems: Callable[[Given], Iterable[str]]) -> None:
+    """Refuse literal parameters of a task.
+
+    :param problems: yields what is wrong with them.
+    :raises DeltaIllegalArgumentException: if something is.
+    """
+    for problem in problems(lambda name: getattr(task, name, None)):
+        raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {problem}")
 
 
 def choice_problem(name: str, value: Any, allowed: Sequence[str]) -> str | None:

@@ -5,15 +5,19 @@ Airflow asks the cheap part of it of every Dag that it parses; what needs a pars
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_delta.choices import choice_problem, choices_of, is_literal
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.choices import Given, choice_problem, choices_of, is_literal, literal_problems
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 
-_CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition")
+_CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition", "partitions")
 """Parameters that are conditions in Spark SQL."""
+
+_TABLES = ("table", "tables")
+"""Parameters that name tables, one or several."""
 
 _UNKNOWN = object()
 
@@ -102,6 +106,12 @@ def task_problems(task: Any) -> Iterator[str]:
         for value in _values(task, name):
             if (problem := choice_problem(name, value, allowed)) is not None:
                 yield problem
+    for name in _TABLES:
+        for value in _values(task, name):
+            for table in value if isinstance(value, list | tuple) else (value,):
+                if is_literal(table) and "://" in table and (problem := _scheme_problem(table)) is not None:
+                    yield f"{name}: {problem}"
+    yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(_class_of(task), given))
     if getattr(_class_of(task), "transaction_role", None) == "stage" and _given(task, "transaction") is None:
         if not hasattr(_class_of(task), "staged_mode"):
             yield (
@@ -115,11 +125,20 @@ def task_problems(task: Any) -> Iterator[str]:
             )
 
 
+def _scheme_problem(table: str) -> str | None:
+    from airflow_delta.log.storage.factory import scheme_problem
+
+    return scheme_problem(table)
+
+
 def _text_problems(task: Any) -> Iterator[str]:
     for name in _CONDITIONS:
         for value in _values(task, name):
             if is_literal(value) and (problem := predicate_problem(value)) is not None:
                 yield f"{name}={value!r} {problem}."
+    for value in _values(task, "expected_schema"):
+        if (problem := _schema_problem(value)) is not None:
+            yield f"expected_schema: {problem}"
     for value in _values(task, "set"):
         yield from _expression_problems("set", value)
     for value in _values(task, "clauses"):
@@ -135,6 +154,19 @@ def _expression_problems(name: str, values: Any) -> Iterator[str]:
     for column, text in values.items() if isinstance(values, Mapping) else ():
         if is_literal(text) and (problem := syntax_of(text)) is not None:
             yield f"{name}, column {column!r}: {text!r} {problem}."
+
+
+def _schema_problem(columns: Any) -> str | None:
+    """Return what is wrong with a literal schema: columns as in SQL, or Spark's JSON form, as text or not."""
+    from airflow_delta.commands.definition.columns_sql import schema_of_columns
+
+    try:
+        text = json.dumps(columns) if isinstance(columns, Mapping) else columns
+        if is_literal(text):
+            schema_of_columns(text)
+    except (DeltaAnalysisException, TypeError, ValueError) as error:
+        return getattr(error, "message", str(error))
+    return None
 
 
 def predicate_problem(text: str) -> str | None:
@@ -180,7 +212,7 @@ def _class_of(task: Any) -> Any:
 
 def _is_ours(task: Any) -> bool:
     cls = _class_of(task)
-    return isinstance(cls, type) and (hasattr(cls, "transaction_role") or bool(choices_of(cls)) or hasattr(cls, "parts"))
+    return isinstance(cls, type) and any(base.__module__.startswith("airflow_delta.") for base in cls.__mro__)
 
 
 def _given(task: Any, name: str) -> Any:
@@ -207,3 +239,18 @@ def _values(task: Any, name: str) -> Iterator[Any]:
         yield from each if isinstance(each, list | tuple) else ()
     elif isinstance(mapped, list | tuple):
         yield from (kwargs.get(name) for kwargs in mapped if isinstance(kwargs, Mapping))
+
+
+def _givens(task: Any) -> Iterator[Given]:
+    """Yield what a task is given; of a mapped one what each value that the Dag file names gives it, beside what is unknown."""
+    if not task.is_mapped:
+        yield lambda name: getattr(task, name, None)
+        return
+    common, mapped = task.partial_kwargs, getattr(task.expand_input, "value", None)
+    if isinstance(mapped, Mapping):
+        unknown = {**common, **dict.fromkeys(mapped, _UNKNOWN)}
+        yield unknown.get
+        for name, values in mapped.items():
+            yield from ({**unknown, name: value}.get for value in (values if isinstance(values, list | tuple) else ()))
+    elif isinstance(mapped, list | tuple):
+        yield from ({**common, **kwargs}.get for kwargs in mapped if isinstance(kwargs, Mapping))

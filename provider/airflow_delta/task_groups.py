@@ -68,6 +68,14 @@ class DeltaTransactionGroup(TaskGroup):
 
     def _close(self) -> None:
         stages: list[Any] = [task for task in self.iter_tasks() if self._takes_part(task, "stage")]
+        groups = self.get_task_group_dict().values()
+        inner = [group for group in groups if isinstance(group, DeltaTransactionGroup) and group is not self]
+        if not stages and inner:
+            raise DeltaIllegalArgumentException(
+                f"The transaction {self.group_id!r} has no stages of its own: those inside belong to {inner[0].group_id!r}. "
+                "Transactions do not nest: each delta_transaction commits its own stages, as one version of one table. Put the "
+                "stages into one block, or write the blocks side by side."
+            )
         if not stages:
             raise DeltaIllegalArgumentException(
                 f"The transaction {self.group_id!r} has no stages. Inside the with block, define and call a @task.delta_stage "

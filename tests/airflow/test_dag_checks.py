@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.choices import choices_of
+from airflow_delta.cli.check_dags import message_of
 from airflow_delta.dag_checks import check_dag, dag_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +30,7 @@ from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
+from airflow_delta.sensors.delta import DeltaTableVersionSensor
 from airflow_delta.staging.merge import when_matched_update
 
 with DAG("checked", schedule=None, start_date=datetime(2026, 1, 1)):
@@ -43,6 +47,10 @@ def bag_of(folder: Path, body: str):
     return DagBag(dag_folder=str(path))
 
 
+def audit(arguments: str) -> str:
+    return f"{stage()}\nDeltaAuditOperator(task_id='a', transaction={{}}, {arguments})"
+
+
 def stage(arguments: str = "", around: str = "") -> str:
     return f"""
 with delta_transaction("txn", table="/lake/t"{around}):
@@ -51,6 +59,10 @@ with delta_transaction("txn", table="/lake/t"{around}):
         return spark.range(1)
     rows()
 """
+
+
+def arrow(arguments: str) -> str:
+    return stage(f'engine="arrow", {arguments}').replace("(spark)", "(table)").replace("spark.range(1)", "table.table()")
 
 
 REFUSED = [
@@ -89,6 +101,41 @@ REFUSED = [
         'DeltaStageFilesOperator.partial(task_id="f").expand(mode=["append", "append"])',
         ["'f': it stages rows, but belongs to no transaction"],
     ),
+    (
+        audit('value_range={"amount": {"minimum": 0}}'),
+        ["'a': value_range.amount must be a mapping with min, max or both, got {'minimum': 0}"],
+    ),
+    (audit('value_range={"amount": (0, 9)}'), ["value_range.amount must be a mapping with min, max or both, got (0, 9)"]),
+    (audit('value_range="0 to 9"'), ["value_range must be a mapping by column, got '0 to 9'"]),
+    (audit('rows_change={"min": 1}'), ["rows_change must be a mapping with min_ratio, max_ratio or both"]),
+    (
+        stage() + 'DeltaAuditOperator.partial(task_id="m", transaction={}).expand(value_range=[{"a": {"min": 0}}, {"a": 1}])',
+        ["'m': value_range.a must be a mapping with min, max or both, got 1"],
+    ),
+    (
+        stage("replace_where=\"day = 'd1'\""),
+        ["'txn.rows': replace_where needs mode='overwrite' and a predicate, got mode='append' and \"day = 'd1'\""],
+    ),
+    (
+        stage('mode="dynamic", replace_where="day = 1"'),
+        ["replace_where needs mode='overwrite' and a predicate, got mode='dynamic'"],
+    ),
+    (
+        stage()
+        + 'DeltaStageFilesOperator.partial(task_id="f", transaction={}, mode="append").expand(replace_where=["p = 1", "p = 2"])',
+        ["'f': replace_where needs mode='overwrite' and a predicate, got mode='append' and 'p = 1'"],
+    ),
+    (
+        arrow('mode="overwrite", replace_on="t.id = s.id"'),
+        ["'txn.rows': replace_on cannot go with engine=\"arrow\"", 'Use engine="spark"'],
+    ),
+    (arrow('mode="overwrite", replace_using=["id"]'), ['replace_using cannot go with engine="arrow"']),
+    (arrow('write_options={"compression": "brotli"}'), ["it has the write option compression='brotli'"]),
+    (
+        stage(around="").replace("/lake/t", "s4://lake/t"),
+        ["'txn.start': table: Storage scheme 's4://' of table s4://lake/t is not supported. Supported: local paths"],
+    ),
+    ('DeltaMaintenanceOperator(task_id="m", tables=["/lake/t", "s4://lake/t"])', ["'m': tables: Storage scheme 's4://'"]),
 ]
 
 
@@ -107,6 +154,15 @@ ACCEPTED = [
     'DeltaDeleteOperator(task_id="d", transaction=start.output)',
     'DeltaDeleteOperator.partial(task_id="d").expand_kwargs([{"table": "/lake/t"}])',
     'DeltaDeleteOperator.partial(task_id="d").expand(table=["/lake/t"])',
+    stage('mode="{{ params.mode }}", replace_where="day = \'d1\'"'),
+    stage('replace_where="{{ params.where }}"'),
+    arrow('mode="overwrite", replace_where="day = 1", write_options={"compression": "{{ params.codec }}"}'),
+    stage(around="").replace("/lake/t", "{{ params.scheme }}://lake/t"),
+    stage('schema_policy="strict", expected_schema="id BIGINT, {{ params.columns }}"'),
+    stage('schema_policy="strict", expected_schema="id BIGINT, tags ARRAY<STRING>"'),
+    audit('value_range={"amount": {"min": "{{ params.least }}"}, "day": "{{ params.days }}"}, rows_change="{{ params.change }}"'),
+    audit('value_range="{{ params.ranges }}", partitions="{{ params.days }}"'),
+    'DeltaTableVersionSensor(task_id="s", table="s3://lake/t", partitions="day >= \'{{ ds }}\'")',
 ]
 
 
@@ -137,6 +193,16 @@ PREDICATES = [
         'DeltaMergeOperator(task_id="m", table="/lake/t", source="SELECT 1 AS id", '
         'condition="true", clauses=[when_matched_update({"id": "1 +"})])',
         "set of a clause, column 'id'",
+    ),
+    (audit('partitions="day == = 1"'), "partitions='day == = 1' is not valid Spark SQL: "),
+    ('DeltaTableVersionSensor(task_id="s", table="/lake/t", partitions="day == = 1")', "partitions='day == = 1' is not valid"),
+    (
+        stage('schema_policy="strict", expected_schema="id BIGINTT, x"'),
+        "expected_schema: The list of columns has 'bigintt' where a type is expected, at position 3",
+    ),
+    (
+        stage('schema_policy="strict", expected_schema={"type": "struct", "fields": [{"name": "id"}]}'),
+        "expected_schema: ",
     ),
     (
         'DeltaDeleteOperator.partial(task_id="d", table="/lake/t").expand(predicate=["id = 1", "id ="])',
@@ -230,6 +296,34 @@ def check_dags(*arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "provider"), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", "airflow", "delta", "check-dags", *arguments]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=180, check=False)
+
+
+def test_literals_are_refused_where_the_task_is_made():
+    with pytest.raises(DeltaIllegalArgumentException, match=r"'a': value_range\.amount must be a mapping with min, max or both"):
+        DeltaAuditOperator(task_id="a", value_range={"amount": {"minimum": 0}})
+    with pytest.raises(DeltaIllegalArgumentException, match="'f': replace_where needs mode='overwrite'"):
+        DeltaStageFilesOperator(task_id="f", replace_where="day = 1")
+
+
+def test_a_file_that_cannot_be_read_says_what_is_wrong_with_it(tmp_path):
+    bag = bag_of(tmp_path, arrow('replacewhere="x = 1"'))
+    (error,) = bag.import_errors.values()
+    said = message_of(error)
+    assert said.startswith("TypeError: Invalid arguments were passed to ")
+    assert said.endswith("**kwargs: {'replacewhere': 'x = 1'}")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("", "cannot be read"),
+        ("SyntaxError: it", "SyntaxError: it"),
+        ('Traceback:\n  File "x.py", line 1\n    x\nValueError: one\n\ntwo\n', "ValueError: one two"),
+        ('Traceback:\n  File "x.py", line 1\n    x', "x"),
+    ],
+)
+def test_the_message_of_an_import_error(error, said):
+    assert message_of(error) == said
 
 
 class TestCommand:

@@ -199,6 +199,18 @@ def test_a_conflict_among_several_errors_and_unreadable_reports(tmp_path):
     assert event["transaction_id"] == handle["transactionId"]
 
 
+@pytest.mark.parametrize(("version", "said"), [(3, "version 3 of the table was read"), (-1, "the table did not exist")])
+def test_the_table_that_a_transaction_began_on(version, said):
+    from airflow_delta.operators.transaction import DeltaCommitOperator
+
+    handle = {"transactionId": "t", "table": "/lake/t", "readVersion": version}
+    report = {"transactionId": "t", "numRecords": 5}
+    operator = DeltaCommitOperator(task_id="c", transaction=handle, staged=[report])
+    (event,) = delta_events(with_error(operator, ConcurrentAppendException("lost", table="/lake/t", winning_version=4)))
+    assert f"Staged rows: 5; {said}\n" in event["message"]
+    assert event["read_version"] == version
+
+
 def test_credentials_do_not_leave(tmp_path):
     from airflow_delta.operators.transaction import DeltaCommitOperator
 

@@ -8,13 +8,15 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_delta.operators import committing, tested
+from airflow_delta.operators import committing, tested, transaction, unpublished
+from airflow_delta.staging.contract import TransactionHandle
 
 pytestmark = pytest.mark.airflow
 
 LOST = "3 rows in 1 files of txn.stage are lost"
 HANDS = [
-    # what happens in the last task before the commit, states of commit, abort and run, what abort says
+    # what happens in the last task before the commit, states of commit, abort and run, what abort says: a commit that the Dag
+    # itself has skipped, as a rejected approval does, asks for nobody
     (
         "run",
         "skipped",
@@ -29,15 +31,28 @@ HANDS = [
 
 
 @pytest.mark.parametrize(("hand", "commit", "abort", "state", "told"), HANDS)
-def test_a_transaction_that_is_not_published(run_dag, tables, capfd, hand, commit, abort, state, told):
+def test_a_transaction_that_is_not_published(run_dag, tables, capfd, monkeypatch, hand, commit, abort, state, told):
+    found = []
+    monkeypatch.setattr(transaction, "unpublished", lambda *given: found.append(unpublished.unpublished(*given)) or found[-1])
     day = datetime(2026, 1, 1 + [row[0] for row in HANDS].index(hand), tzinfo=UTC)
     run = run_dag("states_by_hand", day, hand=hand)
     assert (run.state_of("txn.commit"), run.state_of("txn.abort"), run.state) == (commit, abort, state)
     assert run.xcom("txn.abort")["outcome"] == "deleted"
     assert not deltalake.DeltaTable.is_deltatable(f"{tables}/states_by_hand")
-    said = capfd.readouterr()
-    assert ("nothing of it is published" in said.out + said.err) is (told is not None)
-    assert told is None or told in said.out + said.err
+    assert told == (None if found == [None] else f"{found[0].why}; {found[0].rows}")
+    said = capfd.readouterr()  # warnings and errors
+    asks = told is not None and hand != "skip"
+    assert ("nothing of it is published" in said.out + said.err) is asks
+    assert not asks or told in said.out + said.err
+
+
+@pytest.mark.parametrize(("version", "said"), [(3, "(read version 3)"), (-1, "(a new table)")])
+def test_the_error_of_an_abort_names_the_table_as_it_was(version, said):
+    handle = TransactionHandle(
+        transaction_id="t", table="/lake/t", read_version=version, staging_path="/lake/t/s", app_id="a", txn_version=0
+    )
+    error = unpublished.Unpublished("its commit was skipped", True, "3 rows").error(handle)
+    assert f"Transaction t on table /lake/t {said} was aborted" in error.message
 
 
 def test_a_transaction_that_is_published(run_dag, tables):

@@ -8,7 +8,7 @@ from enum import Enum
 
 import attrs
 import pytest
-from airflow.sdk import DAG, AssetAlias, ObjectStoragePath, XComArg, task, task_group
+from airflow.sdk import DAG, AssetAlias, ObjectStoragePath, TaskGroup, XComArg, task, task_group
 
 from airflow_delta import delta_transaction
 from airflow_delta.decorators.delta_stage import delta_stage_task
@@ -106,6 +106,13 @@ def test_a_stage_of_another_transaction_stays_with_it(dag):
 def test_a_group_without_a_stage_is_refused(dag):
     with pytest.raises(DeltaIllegalArgumentException, match="'t' has no stages"), delta_transaction("t", table="/lake/t"):
         pass
+
+
+def test_a_group_with_the_stages_of_another_only_is_refused(dag):
+    said = r"'outer' has no stages of its own: those inside belong to 'outer\.part\.inner'\. Transactions do not nest"
+    with pytest.raises(DeltaIllegalArgumentException, match=said), delta_transaction("outer", table="/lake/t"):  # noqa: SIM117
+        with TaskGroup("part"), delta_transaction("inner", table="/lake/t"):
+            DeltaStageFilesOperator(task_id="stage")
 
 
 def test_an_error_inside_the_block_is_not_hidden(dag):

@@ -62,6 +62,22 @@ def test_every_difference_is_named(data, found):
     assert isinstance(raised.value, SchemaMismatchException), "as final as any other"
 
 
+@pytest.mark.parametrize(
+    ("data", "version", "adds_columns", "advised"),
+    [
+        ("id BIGINT, note STRING", 3, False, True),
+        ("id BIGINT, note STRING", 3, True, False),  # merge_schema is set
+        ("id BIGINT, note STRING", -1, False, False),  # the rows make the table
+        ("id INT", 3, False, False),
+    ],
+)
+def test_a_new_column_needs_merge_schema_too(data, version, adds_columns, advised):
+    with pytest.raises(SchemaDriftException) as raised:
+        check_schema(struct(data), struct("id BIGINT"), table="/t", version=version, adds_columns=adds_columns)
+    assert "change expected_schema" in raised.value.message
+    assert ("with merge_schema=True for a column that the table does not have" in raised.value.message) is advised
+
+
 def test_keys_and_values_of_maps():
     found = differences(struct("m MAP<INT, ARRAY<INT>>"), struct("m MAP<STRING, ARRAY<BIGINT>>"))
     assert [each.column for each in found] == ["m[key]", "m[value][element]"]

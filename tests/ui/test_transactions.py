@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from airflow_delta.plugins.transaction_rows import brief_of
 from ui.runs import Runs
 
 pytestmark = pytest.mark.airflow
@@ -96,6 +97,25 @@ def test_where_a_run_failed_and_why(runs, pages, fault, conf, by, error):
     assert told["repaired_by"] is None
     assert told["ended_by"]["task_url"].endswith(f"/runs/{run_id}/tasks/{by[0]}")
     assert pages.listed("nights")["last_failure"]["run_id"] == run_id
+
+
+TXN = "Transaction 7f3c9a52-0d0b-4b9e-9c1f-2f6f0f6b6a11"
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("[DELTA_ILLEGAL_ARGUMENT] replace_where needs mode='overwrite'", "replace_where needs mode='overwrite'"),
+        ("mode must be one of append, overwrite", "mode must be one of append, overwrite"),
+        (f"[DELTA_AUDIT_FAILED] {TXN} on table /lake/t (read version 3) failed its audit: x", "Failed its audit: x"),
+        (f"{TXN} on table /lake/t (a new table) was aborted.", "Was aborted."),
+        (f"{TXN} merge_schema is missing", "merge_schema is missing"),
+        (f"{TXN} mode='append' is not", "mode='append' is not"),
+        ("The source did not answer.", "The source did not answer."),
+    ],
+)
+def test_what_a_page_says_of_an_error(message, said):
+    assert brief_of(message, "/lake/t") == said
 
 
 def test_errors_are_escaped(runs, pages):

@@ -20,7 +20,7 @@ def delta_check_dags(args: Namespace) -> None:
     bag: Any = DagBag(dag_folder=args.dag_folder or conf.get("core", "dags_folder"))
     dags = sorted(bag.dags.values(), key=lambda dag: str(dag.dag_id))
     rows = [
-        {"file": str(path), "dag": None, "task": None, "problem": _last_line(error)}
+        {"file": str(path), "dag": None, "task": None, "problem": message_of(error)}
         for path, error in sorted(bag.import_errors.items())
     ]
     rows += [
@@ -37,6 +37,8 @@ def delta_check_dags(args: Namespace) -> None:
         raise SystemExit(1)
 
 
-def _last_line(error: str) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return printable(lines[-1].strip()) if lines else "cannot be read"
+def message_of(error: str) -> str:
+    """Return the message of the last error of a traceback, in one line: what follows the frames, which are indented."""
+    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    after = max((number for number, line in enumerate(lines) if line.startswith(" ")), default=-1) + 1
+    return printable(" ".join(line.strip() for line in lines[after:] or lines[-1:])) if lines else "cannot be read"

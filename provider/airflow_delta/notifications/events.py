@@ -193,7 +193,7 @@ def _event(context: Context, kind: str, title: str, reason: str, **facts: Any) -
     lines = [
         title,
         f"Dag {ti.dag_id}, run {ti.run_id}, task {ti.task_id}{f', map index {ti.map_index}' if mapped else ''}",
-        "" if rows is None else f"Staged rows: {rows}; version {facts.get('read_version')} of the table was read",
+        "" if rows is None else f"Staged rows: {rows}{_read(facts.get('read_version'))}",
         reason,
     ]
     known: dict[str, Any] = dict.fromkeys(_FACTS)
@@ -202,6 +202,12 @@ def _event(context: Context, kind: str, title: str, reason: str, **facts: Any) -
     known["message"] = masked("\n".join(line for line in lines if line)) + f"\nLog: {ti.log_url}"
     known |= {name: getattr(ti, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number", "log_url")}
     return known
+
+
+def _read(version: Any) -> str:
+    if not isinstance(version, int):
+        return ""
+    return f"; version {version} of the table was read" if version >= 0 else "; the table did not exist"
 
 
 _FACTS = (

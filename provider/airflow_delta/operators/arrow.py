@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
+from airflow_delta.choices import Given, check_literals, is_literal
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
@@ -18,6 +19,7 @@ from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
 from airflow_delta.operators.table_reads import TableReads, change_bounds
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
+from airflow_delta.staging.without_spark import COMPARES, REPLACEMENTS, writer_option_problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,6 +103,20 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
             )
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
+        check_literals(self, self.literal_problems)
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:
+        """Yield the options that need Spark whatever the table is."""
+        for name in REPLACEMENTS:
+            value = given(name)
+            if any(is_literal(each) and each.strip() for each in (value if isinstance(value, list | tuple) else (value,))):
+                yield f'{name} cannot go with engine="arrow": only Spark overwrites by {COMPARES}. Use engine="spark".'
+        options = given("write_options")
+        for name, value in options.items() if isinstance(options, Mapping) else ():
+            if is_literal(value) or isinstance(value, int):
+                problem = writer_option_problem(str(name), value)
+                yield from () if problem is None else (f"it has {problem}.",)
 
     def execute(self, context: Context) -> Any:
         """Return the staged write; raises as :func:`airflow_delta.commands.arrow.stage_rows.stage_rows` does."""

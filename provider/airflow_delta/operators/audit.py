@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.xcom import BaseXCom
 
-from airflow_delta.choices import Choices, check_choices
+from airflow_delta.choices import Choices, Given, check_choices, check_literals, is_literal
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.ended import check_not_aborted
@@ -16,7 +16,9 @@ from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, stage_identity
 from airflow_delta.operators.origin import open_transaction
 from airflow_delta.operators.spark_runner import SparkRunner
+from airflow_delta.read_versions import read_version_name, what_was_read
 from airflow_delta.retry_policies import AUDIT_ERRORS
+from airflow_delta.staging.audit import BOUNDS, RATIOS, limits_problem
 from airflow_delta.staging.choices import FAIL_OR_WARN
 
 if TYPE_CHECKING:
@@ -116,6 +118,20 @@ class DeltaAuditOperator(DeltaOperator):
         self.on_undecidable = on_undecidable
         check_choices(self, self.choices)
         self.delta_conn_id = delta_conn_id
+        check_literals(self, self.literal_problems)
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:
+        """Yield limits of the wrong shape; they may be templates and XComs, as a whole or in part."""
+        limits = {"rows_change": (given("rows_change") or None, RATIOS)}
+        ranges = given("value_range")
+        if isinstance(ranges, Mapping):
+            limits |= {f"value_range.{column}": (each, BOUNDS) for column, each in ranges.items()}
+        elif ranges and _is_plain(ranges):
+            yield f"value_range must be a mapping by column, got {ranges!r}."
+        for name, (value, keys) in limits.items():
+            if _is_plain(value) and (problem := limits_problem(name, value, keys)) is not None:
+                yield f"{problem}."
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report of the audit; it is pushed as XCom even if the audit fails.
@@ -138,9 +154,9 @@ class DeltaAuditOperator(DeltaOperator):
         if self.do_xcom_push:
             context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=value)
         raise DeltaAuditFailedException(
-            f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) failed its audit: "
-            f"{'; '.join(f'{check.name}: {check.message}' for check in report.failed)}. Nothing is published. Clear the start "
-            "task to stage again in a new transaction.",
+            f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}) failed its "
+            f"audit: {'; '.join(f'{check.name}: {check.message}' for check in report.failed)}. Nothing is published. Clear the "
+            "start task to stage again in a new transaction.",
             failed=tuple(check.name for check in report.failed),
             table=handle.table,
             version=handle.read_version,
@@ -183,12 +199,12 @@ class DeltaAuditOperator(DeltaOperator):
         check_not_aborted(self, context, log, handle)
         table = AuditedTable(log, handle, valid_reports(context, flatten_reports(self.staged)))
         self.log.info(
-            "Transaction %s: auditing %s rows of %s stages for %s; version %s was read.",
+            "Transaction %s: auditing %s rows of %s stages for %s; %s.",
             handle.transaction_id,
             table.rows_staged,
             len(table.writes),
             handle.table,
-            handle.read_version,
+            what_was_read(handle.read_version),
         )
         outcomes = statistics.run(table)
         if queries:
@@ -223,3 +239,8 @@ class DeltaAuditOperator(DeltaOperator):
         else:
             level, verdict = logging.ERROR, "FAILED"
         self.log.log(level, "Transaction %s: check %s %s: %s", handle.transaction_id, check.name, verdict, check.message)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a parameter is given, and its shape is known before the task runs."""
+    return is_literal(value) or isinstance(value, Mapping | list | tuple | int | float)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from airflow.sdk import BaseOperator, RetryPolicy
 
-from airflow_delta.choices import Choices, check_choices
+from airflow_delta.choices import Choices, Given, check_choices, check_literals
 from airflow_delta.operators.lineage import TaskLineage, lineage_on_complete, lineage_on_start
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class Part:
         part = cls(**{name: getattr(task, name) for name in cls.parameters()})
         part.task = task
         return part
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:  # noqa: ARG004 - for those with something to check
+        """Yield what is wrong with the parameters, as far as they are literals."""
+        return iter(())
 
     def on_kill(self) -> None:
         """End running work."""
@@ -94,18 +99,26 @@ class DeltaOperator(BaseOperator):
             for name in part.parameters():
                 setattr(self, name, getattr(part, name))
             check_choices(self, part.choices)
+            check_literals(self, part.literal_problems)
         self._held: tuple[Part, ...] = ()
         self._killed = False
 
     def resolve_template_files(self) -> None:
-        """Check this task, and the mapped ones of its Dag: Airflow calls this when it has read the whole Dag file."""
+        """Check this task, and those of its Dag that cannot do so: Airflow calls this when it has read the whole Dag file."""
         super().resolve_template_files()
         from airflow_delta.dag_checks import check_tasks
 
         dag = self.get_dag()
         tasks = [self] if dag is None else dag.tasks
         first = next(task for task in tasks if isinstance(task, DeltaOperator))
-        check_tasks([self, *(task for task in tasks if first is self and task.is_mapped)])
+        # Those of Airflow's classes, such as start tasks, do not ask for themselves either.
+        others = (task for task in tasks if first is self and (task.is_mapped or not isinstance(task, DeltaOperator)))
+        check_tasks([self, *others])
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:  # noqa: ARG004 - for those with something to check
+        """Yield what is wrong with the parameters, as far as they are literals."""
+        return iter(())
 
     def hold(self, part: type[PartT]) -> PartT:
         """Return a part with the rendered parameters; a kill of the task reaches it."""

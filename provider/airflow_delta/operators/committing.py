@@ -20,6 +20,7 @@ from airflow_delta.operators.identity import commit_tags
 from airflow_delta.operators.observing import watched_commit
 from airflow_delta.operators.outlets import withdraw_default_outlets
 from airflow_delta.operators.tested import warn_if_tested
+from airflow_delta.read_versions import read_version_name
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
 from airflow_delta.staging.choices import CHECKPOINT
 from airflow_delta.transaction.policy.conflict_detection import LEVELS
@@ -174,8 +175,8 @@ def _tell(logger: Logger | Any, result: CommitResult, seconds: float | None) -> 
         _tell_resolved(logger, result)
         return
     logger.info(
-        "Transaction %s: committed version %s of %s (%s): %s rows and %s bytes in %s files added, %s files removed; read "
-        "version %s, %s attempts, %s concurrent versions checked%s.",
+        "Transaction %s: committed version %s of %s (%s): %s rows and %s bytes in %s files added, %s files removed; "
+        "%s, %s attempts, %s concurrent versions checked%s.",
         result.transaction_id,
         result.version,
         result.table,
@@ -184,7 +185,7 @@ def _tell(logger: Logger | Any, result: CommitResult, seconds: float | None) -> 
         result.num_bytes,
         result.num_files,
         result.num_removed_files,
-        result.read_version,
+        read_version_name(result.read_version),
         result.attempts,
         result.versions_checked,
         "" if seconds is None else f", {seconds:.1f} s",

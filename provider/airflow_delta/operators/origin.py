@@ -21,6 +21,7 @@ from airflow.sdk.definitions.param import process_params
 from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.identity import default_key_prefix, parse_handle
+from airflow_delta.read_versions import read_version_name
 from airflow_delta.staging.paths import transaction_directory
 
 if TYPE_CHECKING:
@@ -90,9 +91,10 @@ def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, Transac
 
 def _refused(handle: TransactionHandle, operator: Any, why: str) -> HandleMismatchException:
     return HandleMismatchException(
-        f"The task {operator.task_id!r} got transaction {handle.transaction_id} on table {handle.table} (read version "
-        f"{handle.read_version}), which does not match the Dag file: {why}. Nothing was written or deleted. If the Dag changed "
-        "after the start task ran, or that ran in an earlier release, clear the start task. Otherwise its XCom was altered.",
+        f"The task {operator.task_id!r} got transaction {handle.transaction_id} on table {handle.table} "
+        f"({read_version_name(handle.read_version)}), which does not match the Dag file: {why}. Nothing was written or deleted. "
+        "If the Dag changed after the start task ran, or that ran in an earlier release, clear the start task. Otherwise its "
+        "XCom was altered.",
         table=handle.table,
         version=handle.read_version,
     )

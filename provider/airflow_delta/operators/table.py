@@ -17,6 +17,7 @@ from airflow_delta.operators.outlets import set_default_outlets
 from airflow_delta.operators.own_transaction import OwnTransaction
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.read_versions import version_of
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import new_attempt
@@ -106,10 +107,9 @@ class DeltaTableOperator(DeltaOperator):
 
         def stage(handle: TransactionHandle) -> list[StagedWrite]:
             self.log.info(
-                "Transaction %s: begins on version %s of %s; key %s.",
+                "Transaction %s: begins on %s; key %s.",
                 handle.transaction_id,
-                handle.read_version,
-                handle.table,
+                version_of(handle.table, handle.read_version),
                 handle.app_id,
             )
             TaskMetrics(context["ti"]).started(handle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,6 +39,7 @@ from airflow_delta.operators.restart import ON_CLEAR, ON_CONFLICT, Restart
 from airflow_delta.operators.run_age import possible_since
 from airflow_delta.operators.tested import warn_if_tested
 from airflow_delta.operators.unpublished import unpublished
+from airflow_delta.read_versions import version_of, what_was_read
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.choices import ISOLATION_LEVELS, RERUN_POLICIES
 from airflow_delta.staging.paths import new_attempt
@@ -156,10 +158,9 @@ class DeltaStartTransactionOperator(BaseOperator):
         )
         handle = replace(handle, given_table=self.table)
         self.log.info(
-            "Transaction %s: begins on version %s of %s; key %s, txnVersion %s, rerun_policy %s%s.",
+            "Transaction %s: begins on %s; key %s, txnVersion %s, rerun_policy %s%s.",
             handle.transaction_id,
-            handle.read_version,
-            handle.table,
+            version_of(handle.table, handle.read_version),
             handle.app_id,
             handle.txn_version,
             handle.rerun_policy,
@@ -257,13 +258,13 @@ class DeltaCommitOperator(DeltaOperator):
             staged = valid_reports(context, flatten_reports(self.staged))
             expected = expected_stages(self, context, staged)
         self.log.info(
-            "Transaction %s: committing %s staged writes (%s files, %s bytes) to %s; version %s was read.",
+            "Transaction %s: committing %s staged writes (%s files, %s bytes) to %s; %s.",
             handle.transaction_id,
             len(staged),
             sum(write.num_files for write in staged),
             sum(write.num_bytes for write in staged),
             handle.table,
-            handle.read_version,
+            what_was_read(handle.read_version),
         )
         self.lineage.note_reads(handle, staged)
         if restart is not None:
@@ -375,7 +376,8 @@ class DeltaAbortOperator(BaseOperator):
         TaskMetrics(context["ti"]).aborted(result)
         value = result.to_dict()
         if result.outcome != "committed" and (lost := unpublished(self, context, handle)) is not None:
-            self.log.warning("Transaction %s: nothing of it is published: %s; %s.", handle.transaction_id, lost.why, lost.rows)
+            level = logging.INFO if lost.is_meant else logging.WARNING
+            self.log.log(level, "Transaction %s: nothing of it is published: %s; %s.", handle.transaction_id, lost.why, lost.rows)
             if lost.is_hidden:
                 if self.do_xcom_push:
                     context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=value)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.exceptions import TransactionAbortedException
 from airflow_delta.operators.expected_stages import instances, valid_reports
 from airflow_delta.operators.identity import flatten_reports
+from airflow_delta.read_versions import read_version_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,18 +27,20 @@ class Unpublished:
     :param why: what became of the commit.
     :param is_hidden: a task has failed, or the commit counts as success, and the run's state does not show it.
     :param rows: the staged rows, as far as the stages have reported them.
+    :param is_meant: a task of the Dag has skipped the commit, as an approval does that is rejected: nobody has to look.
     """
 
     why: str
     is_hidden: bool
     rows: str
+    is_meant: bool = False
 
     def error(self, handle: TransactionHandle) -> TransactionAbortedException:
         """Return the error of an abort that lets the run fail."""
         return TransactionAbortedException(
-            f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) was aborted, and "
-            f"nothing of it is published: {self.why}; {self.rows}. This task fails so that the run does not end as success. "
-            "Clear the start task with everything downstream to publish the run.",
+            f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}) was "
+            f"aborted, and nothing of it is published: {self.why}; {self.rows}. This task fails so that the run does not end as "
+            "success. Clear the start task with everything downstream to publish the run.",
             table=handle.table,
             version=handle.read_version,
         )
@@ -63,7 +66,8 @@ def unpublished(abort: Any, context: Context, handle: TransactionHandle) -> Unpu
     if failed:
         why = f"its commit was {state or 'not run'} although {', '.join(failed)} failed, as when a run is marked as failed"
         return Unpublished(why, True, _rows(commit, context, handle))
-    return Unpublished(f"its commit was {state or 'not run'}", False, _rows(commit, context, handle))
+    is_meant = state == "skipped"
+    return Unpublished(f"its commit was {state or 'not run'}", False, _rows(commit, context, handle), is_meant)
 
 
 def _commit_before(abort: Any, context: Context) -> Any:

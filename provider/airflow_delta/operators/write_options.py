@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_delta.choices import Choices
+from airflow_delta.choices import Choices, Given, is_literal
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import Part
 from airflow_delta.operators.identity import column_names
 from airflow_delta.staging.choices import CREATE_FROM_ROWS, WRITE_MODES
 from airflow_delta.staging.drift import ENFORCE, SCHEMA_POLICIES, STRICT
+from airflow_delta.staging.write import replace_where_problem
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -81,6 +82,14 @@ class WriteOptions(Part):
                 f"schema_policy='strict' holds the rows to the table's schema, which {changes[0]} would change. Give "
                 f"expected_schema, or leave {changes[0]} out."
             )
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:
+        """Yield a ``replace_where`` with a mode that has none; an empty one is found where predicates are parsed."""
+        mode, where = given("mode") or "append", given("replace_where")
+        if given("create") is None and is_literal(where) and where.strip() and is_literal(mode) and mode in WRITE_MODES:
+            problem = replace_where_problem(mode, where)
+            yield from () if problem is None else (f"{problem}.",)
 
     def options(self) -> dict[str, Any]:
         """Return the options as the commands take them.

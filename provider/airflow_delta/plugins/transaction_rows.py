@@ -30,7 +30,8 @@ FAILED = frozenset({"failed", "rejected"})
 OPEN = frozenset({"running", "waiting", "open"})
 
 _EVENTS = 300
-_TOLD = re.compile(r"^(\[[A-Z_.]+\] )?(Transaction [0-9a-f-]{36} (\(read version -?\d+\) )?)?")
+_CLASS = re.compile(r"^\[[A-Z_.]+\] ")
+_TRANSACTION = re.compile(r"^Transaction [0-9a-f-]{36} (\((read version -?\d+|a new table)\) )?")
 
 
 def transactions_of(session: Session, viewer: Viewer, table: KnownTable, history: Mapping[str, Any]) -> list[Transaction]:
@@ -115,7 +116,7 @@ def transaction_row(viewer: Viewer, table: KnownTable, one: Transaction, root: s
         "ended_by": None if by is None else {**task_run(root, *by.key, by.number), "state": by.state, "operator": by.operator},
         "exception": _text(told.get("exception")),
         "message": message,
-        "brief": None if message is None else _brief(message, table.uri),
+        "brief": None if message is None else brief_of(message, table.uri),
         "conflict_version": _number(told.get("version"), None),
         "reason": ending.reason,
         "rejected_by": ending.rejected_by if answers else None,
@@ -125,10 +126,13 @@ def transaction_row(viewer: Viewer, table: KnownTable, one: Transaction, root: s
     }
 
 
-def _brief(message: str, uri: str) -> str:
+def brief_of(message: str, uri: str) -> str:
     """Return a message without what the page already says: the class of the error, the transaction, and the table."""
-    brief = _TOLD.sub("", message.replace(f" on table {uri}", ""))
-    return brief[:1].upper() + brief[1:]
+    told = _CLASS.sub("", message.replace(f" on table {uri}", ""))
+    brief = _TRANSACTION.sub("", told)
+    first = brief.partition(" ")[0].rstrip(".,:;")
+    begins_sentence = brief != told and not any(sign in first for sign in "_.=")  # not the name of a parameter or a column
+    return brief[:1].upper() + brief[1:] if begins_sentence else brief
 
 
 def _text(value: Any) -> str | None:

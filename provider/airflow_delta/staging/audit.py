@@ -5,6 +5,7 @@ Standard library only: SQL checks travel to a Spark job, and their answers back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,18 @@ FAIL, WARN = "fail", "warn"
 STAGED, RESULT, BEFORE = "staged", "result", "before"
 VIEWS = (STAGED, RESULT, BEFORE)
 """Views for SQL checks: the rows staged, the table after the commit, the table as read."""
+
+
+RATIOS = ("min_ratio", "max_ratio")
+BOUNDS = ("min", "max")
+"""Keys of the limits of ``rows_change``, and of a column in ``value_range``."""
+
+
+def limits_problem(name: str, given: Any, keys: tuple[str, str]) -> str | None:
+    """Return what is wrong with the shape of limits, a mapping with one of two keys or both; ``None`` if nothing is."""
+    if isinstance(given, Mapping) and not set(given) - set(keys) and any(given.get(key) is not None for key in keys):
+        return None
+    return f"{name} must be a mapping with {keys[0]}, {keys[1]} or both, got {given!r}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

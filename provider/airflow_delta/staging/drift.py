@@ -55,26 +55,43 @@ def check_contract(data: Json, request: StageRequest) -> None:
     :param data: schema of the new rows.
     :raises SchemaDriftException: with every difference.
     """
-    expected = WriteArguments.of(request).expected_schema
-    if expected is not None:
-        version = request.read_version
-        check_schema(data, parse_struct(expected), table=request.table, version=version, rules=request.rules)
+    arguments = WriteArguments.of(request)
+    if arguments.expected_schema is not None:
+        check_schema(
+            data,
+            parse_struct(arguments.expected_schema),
+            table=request.table,
+            version=request.read_version,
+            rules=request.rules,
+            adds_columns=request.merge_schema or request.overwrite_schema or arguments.create is not None,
+        )
 
 
-def check_schema(data: Json, expected: Json, *, table: str, version: int, rules: TableRules | None = None) -> None:
+def check_schema(
+    data: Json,
+    expected: Json,
+    *,
+    table: str,
+    version: int,
+    rules: TableRules | None = None,
+    adds_columns: bool = False,
+) -> None:
     """Refuse a schema that is not the expected one.
 
     :param data: schema of the new rows.
     :param rules: of the table: what it computes (generated, default and identity columns) may be missing.
+    :param adds_columns: the write may add columns to the table.
     :raises SchemaDriftException: with every difference.
     """
     found = list(differences(data, expected, computed=computed_columns(TableRules() if rules is None else rules)))
     if found:
         where = f"table {table}" + (f" version {version}" if version >= 0 else "")
+        is_new = version >= 0 and not adds_columns and any(difference.kind == NEW for difference in found)
+        more = ", with merge_schema=True for a column that the table does not have" if is_new else ""
         raise SchemaDriftException(
             f"The schema of the rows for {where} is not the expected one (schema_policy='strict'): "
             f"{'; '.join(map(str, found))}. Nothing was written. Correct the source; or accept the change: alter the table, or "
-            "change expected_schema.",
+            f"change expected_schema{more}.",
             table=table,
             version=version if version >= 0 else None,
             differences=[difference.to_dict() for difference in found],

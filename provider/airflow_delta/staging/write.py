@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_delta.staging.arguments import Arguments
 from airflow_delta.staging.contract import Payload
 from airflow_delta.staging.merge import ComparedColumns
+
+
+def replace_where_problem(mode: Any, replace_where: str) -> str | None:
+    """Return why a mode and a ``replace_where`` do not go together; ``None`` if they do."""
+    if mode == "overwrite" and replace_where.strip():
+        return None
+    return f"replace_where needs mode='overwrite' and a predicate, got mode={mode!r} and {replace_where!r}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

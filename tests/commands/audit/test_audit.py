@@ -503,6 +503,25 @@ def test_columns_and_values_that_the_table_does_not_have(values, asked):
         statistics_checks(**asked).run(values)
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"value_range": {"idd": {"min": 1}}},
+            "value_range names the column 'idd', which the table does not have. Did you mean 'id'?",
+        ),
+        ({"max_null_fraction": {"idd": 1}}, "max_null_fraction names the column 'idd', which the table does not have."),
+        ({"freshness": {"column": "att", "max_age": 1}}, "freshness names the column 'att', which the table does not have."),
+    ],
+)
+def test_a_misspelt_column_is_told_with_its_parameter(values, asked, said):
+    with pytest.raises(DeltaAnalysisException) as raised:
+        statistics_checks(**asked).run(values)
+    assert said in str(raised.value)
+    assert "The columns are id," in str(raised.value)
+    assert "IS NULL" not in str(raised.value)
+
+
 def test_columns_have_their_logical_names(table):
     """Files and log know others: statistics are found by them, and the report does not name them."""
     handle = table.begin(

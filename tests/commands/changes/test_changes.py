@@ -103,7 +103,10 @@ def test_what_each_commit_is_read_from(tmp_path: Path):
 
 
 def test_ranges_that_cannot_be_read(tmp_path: Path):
-    with pytest.raises(DeltaTableNotFoundException):
+    missing = (
+        r"There is no Delta table at .*/none, so there are no changes to read\. Check the location, the connection, and that "
+    )
+    with pytest.raises(DeltaTableNotFoundException, match=missing):
         plan_changes(DeltaLog.for_table(str(tmp_path / "none")), starting_version=0)
     log = log_of(
         tmp_path / "t",

@@ -19,6 +19,7 @@ from airflow_delta.staging.computed import absent_identities
 from airflow_delta.staging.drift import check_contract
 from airflow_delta.staging.report import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
 from airflow_delta.staging.target import partition_names, target_schema
+from airflow_delta.staging.without_spark import COMPARES, COMPRESSION, writer_option_problem
 from airflow_delta.staging.write import WriteArguments
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_delta.log import DeltaLog
     from airflow_delta.staging.contract import Json
-
-COMPRESSION = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "lz4_raw": "lz4"}
-"""Codecs of Spark's Parquet writer, by their names in Arrow."""
 
 
 def stage_rows(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
@@ -99,7 +97,7 @@ def check_possible(request: StageRequest) -> None:
     if request.rewrite is None:
         return
     if WriteArguments.of(request).replace_on is not None:
-        raise needs_spark(request, "is overwritten by replace_on or replace_using, which compare its rows with the new ones")
+        raise needs_spark(request, f"is overwritten by {COMPARES}")
     if request.rewrite.files:
         raise needs_spark(
             request,
@@ -111,17 +109,14 @@ def check_possible(request: StageRequest) -> None:
 def _writer_options(request: StageRequest) -> tuple[str, int | None]:
     compression, most_rows = "snappy", None
     for name, value in request.options.items():
-        folded = name.lower()
-        if folded == "compression" and str(value).lower() in COMPRESSION:
-            compression = COMPRESSION[str(value).lower()]
-        elif folded == "maxrecordsperfile" and str(value).isdecimal():
-            most_rows = int(value) or None
-        else:
+        if (problem := writer_option_problem(name, value)) is not None:
             raise DeltaIllegalArgumentException(
-                f"The stage {request.task_id!r} has the write option {name}={value!r}. Without Spark there are compression "
-                f"({', '.join(COMPRESSION)}) and maxRecordsPerFile (table {request.table}).",
-                table=request.table,
+                f"The stage {request.task_id!r} has {problem} (table {request.table}).", table=request.table
             )
+        if name.lower() == "compression":
+            compression = COMPRESSION[str(value).lower()]
+        else:
+            most_rows = int(value) or None
     return compression, most_rows
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.files.row_counts import live_records
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, PredicateException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.partition_values import parse_partition_value, parse_timestamp, possible_instants
@@ -69,12 +69,13 @@ class ColumnStatistics:
         return f"the bounds of column {column} of {self.path} are wider than its values (from {self.low} to {self.high})"
 
 
-def named_column(table: AuditedTable, name: str) -> Column:
+def named_column(table: AuditedTable, name: str, *, what: str) -> Column:
     """Return the column that a dotted path names; back-quote names with dots or commas.
 
+    :param what: parameter that names it, for messages.
     :raises DeltaAnalysisException: if the table will not have the column.
     """
-    from airflow_delta.log.expressions.ast import IsNull
+    from airflow_delta.log.expressions.resolve import Columns, UnsupportedError
     from airflow_delta.log.features.indexed_columns import parse_column_list
 
     try:
@@ -84,11 +85,17 @@ def named_column(table: AuditedTable, name: str) -> Column:
             f"{name!r} does not name a column of table {table.handle.table}; put back-quotes around names with dots or commas",
             table=table.handle.table,
         ) from None
-    quoted = ".".join("`" + part.replace("`", "``") + "`" for part in path)
-    expression = table.view.predicate(f"{quoted} IS NULL").expression
-    if not isinstance(expression, IsNull):
-        raise DeltaIllegalArgumentException(f"{name!r} is not a column that has statistics", table=table.handle.table)
-    return expression.column
+    target = table.target
+    schema = table.view.schema if target.schema_string is not None else table.view.snapshot.schema
+    try:
+        return Columns(name, schema, target.partition_columns, what=what).resolve(path)
+    except UnsupportedError:
+        raise DeltaIllegalArgumentException(f"{name!r} is not a column that has statistics", table=table.handle.table) from None
+    except PredicateException as error:
+        version = "" if target.read_version < 0 else f" version {target.read_version}"
+        raise DeltaAnalysisException(
+            f"{error.message.rstrip('.')} (table {target.table}{version}).", table=target.table, version=target.read_version
+        ) from None
 
 
 def comparable_value(column: Column, value: Any, *, what: str) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.audit.audit import AuditedTable, by_name, check_severity
 from airflow_delta.commands.audit.bounds import ColumnStatistics, column_statistics, comparable_value, named_column, plain
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.staging.audit import FAIL, AuditCheck
+from airflow_delta.staging.audit import BOUNDS, FAIL, RATIOS, AuditCheck, limits_problem
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile, RemoveFile
@@ -100,7 +100,7 @@ def statistics_checks(
         if limit is not None and limit != "":
             checks[name] = _rows_check(_whole(name, limit), least=least)
     if rows_change:
-        checks["rows_change"] = _change_check(*_limits("rows_change", rows_change, "min_ratio", "max_ratio", number))
+        checks["rows_change"] = _change_check(*_limits("rows_change", rows_change, RATIOS, number))
     for column, given in by_name("max_null_fraction", max_null_fraction).items():
         name = f"max_null_fraction.{column}"
         fraction = number(name, given)
@@ -109,7 +109,7 @@ def statistics_checks(
         checks[name] = _nulls_check(column, fraction)
     for column, limits in by_name("value_range", value_range).items():
         checks[f"value_range.{column}"] = _range_check(
-            column, *_limits(f"value_range.{column}", limits, "min", "max", lambda _, value: value)
+            column, *_limits(f"value_range.{column}", limits, BOUNDS, lambda _, value: value)
         )
     if freshness:
         checks["freshness"] = _freshness_check(freshness)
@@ -139,10 +139,10 @@ def _whole(name: str, value: Any) -> int:
     return int(result)
 
 
-def _limits(name: str, given: Any, low: str, high: str, parse: Callable[[str, Any], Any]) -> tuple[Any, Any]:
-    if not isinstance(given, Mapping) or set(given) - {low, high} or all(given.get(key) is None for key in (low, high)):
-        raise DeltaIllegalArgumentException(f"{name} must be a mapping with {low}, {high} or both, got {given!r}")
-    return tuple(None if given.get(key) is None else parse(f"{name}.{key}", given[key]) for key in (low, high))  # type: ignore[return-value]
+def _limits(name: str, given: Any, keys: tuple[str, str], parse: Callable[[str, Any], Any]) -> tuple[Any, Any]:
+    if (problem := limits_problem(name, given, keys)) is not None:
+        raise DeltaIllegalArgumentException(problem)
+    return tuple(None if given.get(key) is None else parse(f"{name}.{key}", given[key]) for key in keys)  # type: ignore[return-value]
 
 
 # -- rows ---------------------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def _statistics(table: AuditedTable, column: Column) -> Iterator[ColumnStatistic
 def _nulls_check(name: str, limit: decimal.Decimal) -> Check:
     def check(table: AuditedTable) -> Finding:
         rows = nulls = 0
-        for found in _statistics(table, named_column(table, name)):
+        for found in _statistics(table, named_column(table, name, what="max_null_fraction")):
             if found.rows is None or found.nulls is None:
                 return Finding(None, None, f"{found.path} has no null count of column {name}. {_NO_STATISTICS}")
             rows, nulls = rows + found.rows, nulls + found.nulls
@@ -204,7 +204,7 @@ _NO_STATISTICS = (
 
 def _range_check(name: str, low: Any, high: Any) -> Check:
     def check(table: AuditedTable) -> Finding:
-        column = named_column(table, name)
+        column = named_column(table, name, what="value_range")
         minimum, maximum = (comparable_value(column, limit, what="value_range") for limit in (low, high))
         passed: bool | None = True
         lows: list[Any] = []
@@ -243,7 +243,7 @@ def _freshness_check(given: Mapping[str, Any]) -> Check:
     seconds = age.total_seconds() if isinstance(age, dt.timedelta) else float(number("freshness.max_age", age))
 
     def check(table: AuditedTable) -> Finding:
-        column = named_column(table, str(name))
+        column = named_column(table, str(name), what="freshness")
         if column.data_type.name not in ("timestamp", "timestamp_ntz", "date"):
             raise DeltaIllegalArgumentException(
                 f"freshness needs a column of timestamps or dates, {name} of table {table.handle.table} is {column.data_type}",

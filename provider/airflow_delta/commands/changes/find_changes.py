@@ -99,7 +99,11 @@ def find_changes(
     """
     snapshot = log.update() if snapshot is None else snapshot
     if snapshot.version < 0:
-        raise DeltaTableNotFoundException(f"{log.uri} is not a Delta table, so it has no changes to read.", table=log.uri)
+        raise DeltaTableNotFoundException(
+            f"There is no Delta table at {log.uri}, so there are no changes to read. Check the location, the connection, and "
+            "that an earlier task has created it.",
+            table=log.uri,
+        )
     start, end = change_range(log, snapshot, starting_version, starting_timestamp, ending_version, ending_timestamp)
     if end < start:  # both times between the same two commits
         return Changes(snapshot, start, end, [])

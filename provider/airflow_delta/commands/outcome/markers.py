@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.outcome.find_commit import commit_of_transaction
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaError, StagingException, TransactionAbortedException
 from airflow_delta.log.storage.create import creates
+from airflow_delta.read_versions import read_version_name
 from airflow_delta.staging.paths import ABORT_MARKER, COMMIT_MARKER_PREFIX, COMMITTED_MARKER, transaction_directory
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ def _claim(log: DeltaLog, handle: TransactionHandle, content: dict[str, Any]) ->
 def aborted_error(handle: TransactionHandle) -> TransactionAbortedException:
     """Return the error of a task that works for an aborted transaction."""
     return TransactionAbortedException(
-        f"Transaction {handle.transaction_id} on table {handle.table} (read version {handle.read_version}) was "
+        f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}) was "
         "aborted, or abandoned for so long that VACUUM gave it up; its staged files may be gone. Clear the start task with "
         "everything downstream to begin a new one.",
         table=handle.table,

@@ -80,7 +80,11 @@ def snapshot_of(log: DeltaLog, version: int | None = None, timestamp: datetime |
         raise DeltaIllegalArgumentException(f"version must be a whole number, 0 or more, got {version!r}.", table=log.uri)
     snapshot = log.update()
     if snapshot.version < 0:
-        raise DeltaTableNotFoundException(f"{log.uri} is not a Delta table, so there is nothing to read.", table=log.uri)
+        raise DeltaTableNotFoundException(
+            f"There is no Delta table at {log.uri}, so there is nothing to read. Check the location, the connection, and that an "
+            "earlier task has created it.",
+            table=log.uri,
+        )
     if timestamp is not None:
         return log.snapshot_at_timestamp(timestamp)
     return snapshot if version is None else log.snapshot_at(version)

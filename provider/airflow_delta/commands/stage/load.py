@@ -21,6 +21,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path
+from airflow_delta.read_versions import read_version_name
 from airflow_delta.staging.contract import KeyRead, ManifestRef, StagedWrite, TransactionHandle
 from airflow_delta.staging.manifest import check_manifest
 from airflow_delta.staging.paths import KEYS_NAME, MANIFEST_NAME, attempt_directory, transaction_directory
@@ -67,8 +68,8 @@ def parse_staged(handle: TransactionHandle, staged: Sequence[StagedWrite | Mappi
         if write.transaction_id != handle.transaction_id:
             raise ForeignTransactionException(
                 f"Stage {write.stage} staged for transaction {write.transaction_id}, this is transaction "
-                f"{handle.transaction_id} on table {handle.table} (read version {handle.read_version}): start ran again after "
-                "the stage. Clear the start task with everything downstream.",
+                f"{handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}): start ran again "
+                "after the stage. Clear the start task with everything downstream.",
                 table=handle.table,
                 version=handle.read_version,
             )

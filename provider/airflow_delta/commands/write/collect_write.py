@@ -200,7 +200,14 @@ def collect_files(
     expected = expected_schema_of(handle, schema_policy, expected_schema, changes=merge_schema or overwrite_schema)
     if expected is not None:
         data = parse_struct(schema_string)
-        check_schema(data, parse_struct(expected), table=log.uri, version=stage.handle.read_version, rules=rules)
+        check_schema(
+            data,
+            parse_struct(expected),
+            table=log.uri,
+            version=stage.handle.read_version,
+            rules=rules,
+            adds_columns=merge_schema or overwrite_schema,
+        )
     if known is not None:
         _check_schema(stage, schema_string, merge=merge_schema, widen=rules.type_widening)
         _refuse_casts(stage, schema_string, widen=merge_schema and rules.type_widening)

@@ -15,7 +15,7 @@ from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.staging.choices import WRITE_MODES
 from airflow_delta.staging.contract import Json, TransactionHandle
 from airflow_delta.staging.merge import ComparedColumns
-from airflow_delta.staging.write import CreateArguments
+from airflow_delta.staging.write import CreateArguments, replace_where_problem
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.view import TransactionView
@@ -234,8 +234,8 @@ def check_write_options(
 
     if mode not in WRITE_MODES:
         raise refuse(f"mode must be one of {', '.join(WRITE_MODES)}, got {mode!r}")
-    if replace_where is not None and (mode != "overwrite" or not replace_where.strip()):
-        raise refuse(f"replace_where needs mode='overwrite' and a predicate, got mode={mode!r} and {replace_where!r}")
+    if replace_where is not None and (problem := replace_where_problem(mode, replace_where)) is not None:
+        raise refuse(problem)
     if overwrite_schema and (mode != "overwrite" or replace_where is not None):
         raise refuse("overwrite_schema needs mode='overwrite' without replace_where: rows that stay have the old schema")
     append_only = handle.read_version >= 0 and handle.configuration.get("delta.appendOnly", "false").lower() == "true"

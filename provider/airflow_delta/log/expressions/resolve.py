@@ -25,10 +25,11 @@ class Columns:
     """The columns that a predicate may name.
 
     :param text: the predicate, for messages.
+    :param what: what names the columns, for messages, if it is no predicate.
     """
 
-    def __init__(self, text: str, schema: StructType, partition_columns: Sequence[str]) -> None:
-        self._text = text
+    def __init__(self, text: str, schema: StructType, partition_columns: Sequence[str], *, what: str | None = None) -> None:
+        self._what = f"The predicate {text!r}" if what is None else what
         self._schema = schema
         self._partitions = frozenset(name.lower() for name in partition_columns)
 
@@ -49,9 +50,7 @@ class Columns:
                 where = f"{'.'.join(names[:depth])} ({struct})" if depth else "the table"
                 what = "fields" if depth else "columns"
                 known = f". {known_names(name, struct.names, what)}" if isinstance(struct, StructType) else ""
-                raise PredicateException(
-                    f"The predicate {self._text!r} names the column {name!r}, which {where} does not have{known}"
-                )
+                raise PredicateException(f"{self._what} names the column {name!r}, which {where} does not have{known}")
             path.append(found)
             struct = found.data_type
         if not inside and _COLLATIONS in path[-1].metadata:

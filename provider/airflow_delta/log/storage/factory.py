@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.base import LogStore, check_no_user_info
+from airflow_delta.log.storage.options import STORES
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
@@ -29,8 +30,7 @@ def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None, 
             f"The table location {table_uri} begins with ~, another folder on each machine. Pass an absolute path.",
             table=table_uri,
         )
-    match = _SCHEME.match(table_uri)
-    scheme = match[1].lower() if match else ("file" if table_uri[:5].lower() == "file:" else "")
+    scheme = _scheme_of(table_uri)
     if scheme in ("", "file"):
         from airflow_delta.log.storage.local import LocalStore
 
@@ -39,15 +39,27 @@ def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None, 
         from airflow_delta.log.storage.hdfs import HdfsStore
 
         return HdfsStore(table_uri, options, connection)
-    from airflow_delta.log.storage.object import SCHEMES, ObjectStore
+    if (problem := scheme_problem(table_uri)) is not None:
+        raise DeltaIllegalArgumentException(problem, table=table_uri)
+    from airflow_delta.log.storage.object import ObjectStore
 
-    if scheme not in SCHEMES:
-        raise DeltaIllegalArgumentException(
-            f"Storage scheme '{scheme}://' of table {table_uri} is not supported. "
-            f"Supported: local paths, file://, {', '.join(f'{known}://' for known in (*SCHEMES, 'hdfs'))}.",
-            table=table_uri,
-        )
     return ObjectStore(table_uri, options, connection)
+
+
+def scheme_problem(table_uri: str) -> str | None:
+    """Return why there is no store for the scheme of a URI; ``None`` if there is one."""
+    scheme = _scheme_of(table_uri)
+    if scheme in ("", "file", "hdfs", *STORES):
+        return None
+    return (
+        f"Storage scheme '{scheme}://' of table {table_uri} is not supported. "
+        f"Supported: local paths, file://, {', '.join(f'{known}://' for known in (*STORES, 'hdfs'))}."
+    )
+
+
+def _scheme_of(table_uri: str) -> str:
+    match = _SCHEME.match(table_uri)
+    return match[1].lower() if match else ("file" if table_uri[:5].lower() == "file:" else "")
 
 
 def sibling(store: LogStore, uri: str) -> LogStore:

@@ -29,8 +29,6 @@ from airflow_delta.masking import masked, secret_values
 
 logger = logging.getLogger(__name__)
 
-SCHEMES = tuple(STORES)
-
 _THREADS = 16
 _DELETE_BATCH = 1_000
 _PAGE = 1_000
