@@ -119,7 +119,7 @@ licences: $(STAMP)
 	@$(BIN)/python tests/project/licences.py
 
 test-all:
-	@$(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-clusters test-live test-ui test-lowest docs test-delta-spark
+	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-clusters test-live test-ui test-lowest docs test-delta-spark
 
 test-ui: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 
 from live.runs import Live, Run
 
+LONG = os.environ.get("LIVE") == "long"
+RUNS = 20 if LONG else 8
+STAGES = 200 if LONG else 40
 FIRST = datetime(2013, 1, 1, tzinfo=UTC)
 COMMIT = "txn.commit"
 
@@ -19,51 +23,52 @@ def commits_wait(live: Live, runs: list[Run]) -> None:
     live.until(all_wait, "all commits wait", explain=lambda: "\n".join(run.explain() for run in runs))
 
 
-def test_two_hundred_mapped_stages(live: Live) -> None:
+def test_many_mapped_stages(live: Live) -> None:
     """All of them are one version."""
     table = live.table("fan-in")
-    run = live.trigger("fan_in", table=str(table), stages=200).wait()
+    run = live.trigger("fan_in", table=str(table), stages=STAGES).wait()
     assert table.version == 0
-    assert table.stages() == {run.run_id: [(index, run.tries_of("txn.stage", index)) for index in range(200)]}
-    assert len(table.months()) == 200
+    assert table.stages() == {run.run_id: [(index, run.tries_of("txn.stage", index)) for index in range(STAGES)]}
+    assert len(table.months()) == STAGES
     result = run.xcom(COMMIT)
-    assert (result["numFiles"], result["numRecords"], result["attempts"]) == (200, 600, 1)
+    assert (result["numFiles"], result["numRecords"], result["attempts"]) == (STAGES, 3 * STAGES, 1)
 
 
-def test_twenty_months_at_once(live: Live) -> None:
-    """A backfill of twenty months that all read the same version: every one lands, none has to be tried again by Airflow."""
+def test_months_at_once(live: Live) -> None:
+    """A backfill of months that all read the same version: every one lands, none has to be tried again by Airflow."""
     table = live.table("months")
     table.write("2013-01")  # a month that is there is replaced
     table.write("2012-12")  # one that nobody asked for stays
-    backfill = live.backfill("months", FIRST, datetime(2014, 8, 1, tzinfo=UTC))
+    last = datetime(2013 + (RUNS - 1) // 12, (RUNS - 1) % 12 + 1, 1, tzinfo=UTC)
+    backfill = live.backfill("months", FIRST, last)
     runs = live.runs_of_backfill(backfill)
-    assert len(runs) == 20
+    assert len(runs) == RUNS
     commits_wait(live, runs)
     assert {run.xcom("txn.start")["readVersion"] for run in runs} == {1}
     live.airflow.set_pool("gate_months", 128)
     live.finish(runs)
-    assert table.version == 21
+    assert table.version == RUNS + 1
     expected = {f"{2013 + number // 12}-{number % 12 + 1:02}": {run.run_id} for number, run in enumerate(runs)}
     assert table.months() == {**expected, "2012-12": {"another-writer"}}
     assert all(len(stages) == 1 for run, stages in table.stages().items() if run != "another-writer")
     assert sorted(table.committed_by()[2:]) == sorted(run.run_id for run in runs)
     assert {run.tries_of(COMMIT) for run in runs} == {1}
-    assert sum(run.xcom(COMMIT)["attempts"] for run in runs) >= 20
+    assert sum(run.xcom(COMMIT)["attempts"] for run in runs) >= RUNS
 
 
-def test_twenty_runs_on_one_month(live: Live) -> None:
+def test_runs_on_one_month(live: Live) -> None:
     """A backfill whose runs all replace the same rows of the same version: one wins, every other one fails for good."""
     table = live.table("same_month")
     table.write("2013-01")
-    backfill = live.backfill("same_month", FIRST, datetime(2013, 1, 20, tzinfo=UTC))
+    backfill = live.backfill("same_month", FIRST, datetime(2013, 1, RUNS, tzinfo=UTC))
     runs = live.runs_of_backfill(backfill)
-    assert len(runs) == 20
+    assert len(runs) == RUNS
     commits_wait(live, runs)
     live.airflow.set_pool("gate_same_month", 128)
     live.until(lambda: all(run.state in ("success", "failed") for run in runs), "all runs ended")
     winners = [run for run in runs if run.state == "success"]
     losers = [run for run in runs if run.state == "failed"]
-    assert (len(winners), len(losers)) == (1, 19)
+    assert (len(winners), len(losers)) == (1, RUNS - 1)
     assert table.version == 1
     assert table.months() == {"2013-01": {winners[0].run_id}}
     assert len(table.stages()[winners[0].run_id]) == 1
