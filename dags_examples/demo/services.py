@@ -27,6 +27,7 @@ SERVICES = {
 }
 START_TIMEOUT = 300  # seconds for a step of the start, on a busy machine
 TASKS_AT_ONCE = 4
+JVM_OPTIONS = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS")  # which make JVMs start faster
 
 
 class DemoError(Exception):
@@ -165,8 +166,9 @@ class Airflow:
 
 
 def environment(home: Path, port: int) -> dict[str, str]:
-    """Return the environment of Airflow's processes: nothing of the caller's Airflow or Spark, nothing outside ``home``."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "SPARK_", "PYSPARK_"))}
+    """Environment of all processes: of the caller's Airflow and Spark only options of JVMs, nothing outside ``home``."""
+    others = {key for key in os.environ if key.startswith(("AIRFLOW", "SPARK_", "PYSPARK_")) and key not in JVM_OPTIONS}
+    inherited = {key: value for key, value in os.environ.items() if key not in others}
     api = f"http://127.0.0.1:{port}"
     bundle = {"name": "demo", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {"path": str(HERE)}}
     scratch = home / "scratch"

@@ -42,6 +42,7 @@ SERVICES = {
 EXAMPLES = ("delta_approval.py", "delta_events.py")
 """Examples that run here as they are."""
 
+JVM_OPTIONS = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS")  # which make JVMs start faster
 START_TIMEOUT = 240  # seconds for a step of the start
 HEARTBEAT_TIMEOUT = 60  # seconds without a sign of life after which a task counts as dead; Airflow's default is 300
 
@@ -266,8 +267,9 @@ class Airflow:
 
 
 def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
-    """Return the environment of Airflow's processes: nothing of the caller's Airflow or Spark, nothing outside its home."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "SPARK_", "PYSPARK_"))}
+    """Environment of all processes: of the caller's Airflow and Spark only options of JVMs, nothing outside its home."""
+    others = {key for key in os.environ if key.startswith(("AIRFLOW", "SPARK_", "PYSPARK_")) and key not in JVM_OPTIONS}
+    inherited = {key: value for key, value in os.environ.items() if key not in others}
     home = airflow.home
     api = f"http://127.0.0.1:{port}"
     local = "airflow.dag_processing.bundles.local.LocalDagBundle"
