@@ -528,7 +528,7 @@ def endpoint() -> Iterator[str]:
 def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
     from airflow_delta.plugins import reading
 
-    monkeypatch.setattr(reading, "READ_TIMEOUT", 3.0)
+    monkeypatch.setattr(reading, "READ_TIMEOUT", 15.0)
     options = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_REGION": "x",
