@@ -70,7 +70,7 @@ def test_a_conflict_names_table_version_other_run_rows_and_the_way_out(run_dag, 
     assert subject(mail) == event["title"] == f"{event['exception']} on {uri}: the commit of txn.commit is refused"
     for part in (
         f"Dag notified_conflict, run {run.run_id}, task txn.commit",
-        "Staged rows: 3; version 0 of the table was read",
+        "Staged rows: 3; version 0 was read",
         "version 1 (WRITE), committed by Dag billing, run run_of_billing, task load",
         "What to do: start a new transaction",
         event["log_url"],
@@ -199,7 +199,7 @@ def test_a_conflict_among_several_errors_and_unreadable_reports(tmp_path):
     assert event["transaction_id"] == handle["transactionId"]
 
 
-@pytest.mark.parametrize(("version", "said"), [(3, "version 3 of the table was read"), (-1, "the table did not exist")])
+@pytest.mark.parametrize(("version", "said"), [(3, "version 3 was read"), (-1, "the table did not exist")])
 def test_the_table_that_a_transaction_began_on(version, said):
     from airflow_delta.operators.transaction import DeltaCommitOperator
 

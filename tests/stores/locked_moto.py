@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import boto3
 from moto.server import ThreadedMotoServer
 
 from stores.process import LOOPBACK, free_port
@@ -38,11 +39,23 @@ class LockedMotoServer(ThreadedMotoServer):
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """Run a server that speaks S3, on loopback, and yield its endpoint."""
+    """Run a server that speaks S3, on loopback, and yield its endpoint.
+
+    moto keeps one set of buckets for all servers of a process: those made meanwhile are removed at the end.
+    """
     port = free_port()
     server = LockedMotoServer(ip_address=LOOPBACK, port=port, verbose=False)
     server.start()
+    endpoint = f"http://{LOOPBACK}:{port}"
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    s3 = boto3.resource("s3", endpoint_url=endpoint, **keys)
+    kept = {bucket.name for bucket in s3.buckets.all()}
     try:
-        yield f"http://{LOOPBACK}:{port}"
+        yield endpoint
     finally:
+        for bucket in s3.buckets.all():
+            if bucket.name not in kept:
+                bucket.objects.all().delete()
+                bucket.delete()
+        s3.meta.client.close()
         server.stop()

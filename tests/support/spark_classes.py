@@ -2,7 +2,7 @@
 
     python tests/support/spark_classes.py ARCHIVE
 
-A Java that cannot make one leaves an empty file, which JVMs ignore, as they do with the archive of another Java.
+Where Java cannot make one, the file is empty: JVMs ignore it, as they do with the archive of another Java.
 """
 
 from __future__ import annotations

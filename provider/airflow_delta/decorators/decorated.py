@@ -10,21 +10,19 @@ from airflow.sdk.bases.decorator import DecoratedOperator
 from airflow_delta.operators.pyspark import without_injected
 
 
-class DecoratedTask(DecoratedOperator):
-    """Base, before the operator, of decorated operators: Airflow sees the function without the injected parameters.
+def decorated_init(
+    self: Any,
+    *,
+    python_callable: Callable[..., Any],
+    op_args: Collection[Any] | None = None,
+    op_kwargs: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> None:
+    """Be the constructor of a decorated operator: Airflow sees the function without the injected parameters.
 
-    A subclass lists the ``template_fields`` of its operator, each once: ``DecoratedOperator`` repeats some of them, and the
-    second time the result of an XCom or a template would itself be rendered as a template.
+    Its class lists the ``template_fields`` of its operator, each once: ``DecoratedOperator`` repeats some of them, and the second
+    time the result of an XCom or a template would itself be rendered as a template.
     """
-
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        own: dict[str, Any] = {"op_args": op_args, "op_kwargs": op_kwargs}
-        own["python_callable"] = without_injected(python_callable)
-        super().__init__(**own, kwargs_to_upstream=own, **kwargs)
+    own: dict[str, Any] = {"op_args": op_args, "op_kwargs": op_kwargs}
+    own["python_callable"] = without_injected(python_callable)
+    DecoratedOperator.__init__(self, **own, kwargs_to_upstream=own, **kwargs)

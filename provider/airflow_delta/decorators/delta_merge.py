@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
-from airflow.sdk.bases.decorator import task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from airflow_delta.decorators.decorated import DecoratedTask
+from airflow_delta.decorators.decorated import decorated_init
 from airflow_delta.operators.merge import DeltaMergePySparkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
 
 
-class _DeltaMergeDecoratedOperator(DecoratedTask, DeltaMergePySparkOperator):
+class _DeltaMergeDecoratedOperator(DecoratedOperator, DeltaMergePySparkOperator):
     custom_operator_name = "@task.delta_merge"
     template_fields = DeltaMergePySparkOperator.template_fields
+    __init__ = decorated_init
 
 
 # Task[..., Any], whatever the function's own parameters: some of them are filled in by the task, not by who calls it.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from airflow_delta.decorators.decorated import DecoratedTask
+from airflow_delta.decorators.decorated import decorated_init
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.arrow import DeltaStageArrowOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
 
 
-class _DeltaStageDecoratedOperator(DecoratedTask, DeltaStagePySparkOperator):
+class _DeltaStageDecoratedOperator(DecoratedOperator, DeltaStagePySparkOperator):
     custom_operator_name = "@task.delta_stage"
     template_fields = DeltaStagePySparkOperator.template_fields
+    __init__ = decorated_init
 
 
-class _DeltaArrowStageDecoratedOperator(DecoratedTask, DeltaStageArrowOperator):
+class _DeltaArrowStageDecoratedOperator(DecoratedOperator, DeltaStageArrowOperator):
     custom_operator_name = "@task.delta_stage"
     template_fields = DeltaStageArrowOperator.template_fields
+    __init__ = decorated_init
 
 
 _ENGINES: dict[str, type[DecoratedOperator]] = {

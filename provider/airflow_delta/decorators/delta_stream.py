@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
-from airflow.sdk.bases.decorator import task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from airflow_delta.decorators.decorated import DecoratedTask
+from airflow_delta.decorators.decorated import decorated_init
 from airflow_delta.operators.stream import DeltaStreamOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
 
 
-class _DeltaStreamDecoratedOperator(DecoratedTask, DeltaStreamOperator):
+class _DeltaStreamDecoratedOperator(DecoratedOperator, DeltaStreamOperator):
     custom_operator_name = "@task.delta_stream"
     template_fields = DeltaStreamOperator.template_fields
+    __init__ = decorated_init
 
 
 # Task[..., Any], whatever the function's own parameters: some of them are filled in by the task, not by who calls it.

@@ -13,6 +13,7 @@ from airflow_delta.operators.identity import flatten_reports
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
+from airflow_delta.read_versions import what_was_read
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -188,12 +189,12 @@ def _line(transaction: Mapping[str, Any]) -> str:
 
 def _event(context: Context, kind: str, title: str, reason: str, **facts: Any) -> dict[str, Any]:
     ti = context["ti"]
-    rows = facts.get("num_records")
+    rows, read = facts.get("num_records"), facts.get("read_version")
     mapped = ti.map_index is not None and int(ti.map_index) >= 0
     lines = [
         title,
         f"Dag {ti.dag_id}, run {ti.run_id}, task {ti.task_id}{f', map index {ti.map_index}' if mapped else ''}",
-        "" if rows is None else f"Staged rows: {rows}{_read(facts.get('read_version'))}",
+        "" if rows is None else f"Staged rows: {rows}{'' if read is None else f'; {what_was_read(read)}'}",
         reason,
     ]
     known: dict[str, Any] = dict.fromkeys(_FACTS)
@@ -202,12 +203,6 @@ def _event(context: Context, kind: str, title: str, reason: str, **facts: Any) -
     known["message"] = masked("\n".join(line for line in lines if line)) + f"\nLog: {ti.log_url}"
     known |= {name: getattr(ti, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number", "log_url")}
     return known
-
-
-def _read(version: Any) -> str:
-    if not isinstance(version, int):
-        return ""
-    return f"; version {version} of the table was read" if version >= 0 else "; the table did not exist"
 
 
 _FACTS = (

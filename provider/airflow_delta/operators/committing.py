@@ -146,7 +146,7 @@ class Committer(Part):
     def emit(self, context: Context, result: CommitResult) -> None:
         """Fill in the asset events of the outlets."""
         extra = event_extra(result)
-        if extra["dedupe_key"] is None:
+        if result.committed_nothing:
             withdraw_default_outlets(self.task)
         for outlet in self.task.outlets:
             if isinstance(outlet, Asset):

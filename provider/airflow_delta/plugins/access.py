@@ -6,7 +6,7 @@ The auth manager makes every decision, for the same cookie or token that Airflow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
@@ -22,6 +22,9 @@ from fastapi import Depends
 
 from airflow_delta.hooks.delta import DeltaHook
 
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+
 may_see_assets = Depends(requires_access_asset("GET"))
 """Every page and endpoint requires permission to read assets."""
 
@@ -35,7 +38,7 @@ class Viewer:
     def __init__(self, user: Any) -> None:
         self._user = user
         self._dags: dict[tuple[str, DagAccessEntity], bool] = {}
-        self._connections: dict[str, bool] = {}
+        self._connections: dict[tuple[ResourceMethod, str], bool] = {}
 
     @property
     def name(self) -> str:
@@ -49,12 +52,7 @@ class Viewer:
 
     def may_read_connection(self, conn_id: str) -> bool:
         """Return whether the user may read a connection."""
-        if conn_id not in self._connections:
-            details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
-            self._connections[conn_id] = bool(
-                get_auth_manager().is_authorized_connection(method="GET", details=details, user=self._user)
-            )
-        return self._connections[conn_id]
+        return self._may("GET", conn_id)
 
     def may_read_rows(self, conn_id: str | None) -> bool:
         """Return whether the user may read rows of a table: whether they may edit the connection that reaches it.
@@ -64,9 +62,14 @@ class Viewer:
 
         :param conn_id: ``None``: reached with the API server's credentials, as ``delta_default`` without any is.
         """
-        conn_id = conn_id or DeltaHook.default_conn_name
-        details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
-        return bool(get_auth_manager().is_authorized_connection(method="PUT", details=details, user=self._user))
+        return self._may("PUT", conn_id or DeltaHook.default_conn_name)
+
+    def _may(self, method: ResourceMethod, conn_id: str) -> bool:
+        if (method, conn_id) not in self._connections:
+            details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
+            allowed = get_auth_manager().is_authorized_connection(method=method, details=details, user=self._user)
+            self._connections[method, conn_id] = bool(allowed)
+        return self._connections[method, conn_id]
 
     def may_read_run(self, dag_id: str, entity: DagAccessEntity = DagAccessEntity.RUN) -> bool:
         """Return whether the user may read the runs (or another entity) of a Dag, even if Airflow no longer has it."""

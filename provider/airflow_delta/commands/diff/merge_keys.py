@@ -46,7 +46,7 @@ def _conditions(info: Mapping[str, Any]) -> list[str]:
 
 
 def _compared(condition: str) -> list[str]:
-    """Return the names that both sides of an equality have, in lower case; none if the text is no expression."""
+    """Return the names that both sides of an equality have, in lower case; none if the text is not an expression."""
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 

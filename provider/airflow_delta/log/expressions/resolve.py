@@ -25,7 +25,7 @@ class Columns:
     """The columns that a predicate may name.
 
     :param text: the predicate, for messages.
-    :param what: what names the columns, for messages, if it is no predicate.
+    :param what: what names the columns, for messages, if that is not a predicate.
     """
 
     def __init__(self, text: str, schema: StructType, partition_columns: Sequence[str], *, what: str | None = None) -> None:
