@@ -20,8 +20,13 @@ ENGINE = ("log", "transaction", "conformance", "fuzz")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep ``TEST_PART`` of the files: ``2/3`` is the second of three parts."""
-    keep_part(config, items, "TEST_PART", lambda item: item.path.relative_to(HERE).as_posix())
+    """Keep ``TEST_PART`` of the files, of slow tests and scenarios by themselves: ``2/3`` is the second of three parts."""
+
+    def name(item: pytest.Item) -> str:
+        path = item.path.relative_to(HERE)
+        return item.nodeid if path.parts[0] == "live" or item.get_closest_marker("slow") else path.as_posix()
+
+    keep_part(config, items, "TEST_PART", name)
 
 
 def _counts(item: pytest.Item) -> bool:

@@ -71,6 +71,7 @@ def test_a_passed_audit_publishes_and_a_rerun_has_nothing_to_audit(run_dag, tabl
     assert (report["passed"], report["alreadyCommitted"], report["checks"]) == (True, True, [])
 
 
+@pytest.mark.slow
 def test_mapped_stages_and_a_warning(run_dag, tables):
     run = run_dag("audited_mapped")
     assert run.state == "success"
@@ -81,6 +82,7 @@ def test_mapped_stages_and_a_warning(run_dag, tables):
     assert values(tables, "audited_mapped") == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_sql_in_the_session_of_the_task(run_dag, tables, spark):
     table = Table(Path(tables) / "audited_sql", spark)
@@ -101,6 +103,7 @@ def test_sql_in_the_session_of_the_task(run_dag, tables, spark):
 
 
 # The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_submitted_audit_leaves_no_request_behind(run_dag, tables):
     run = run_dag("audited_submitted")

@@ -209,6 +209,7 @@ def lake(tmp_path_factory) -> Lake:
     return lake
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 def test_history_in_every_output(lake):
     commits = lake.airflow("history", "orders", "--conn-id", "lake", "-o", "json").json
@@ -223,6 +224,7 @@ def test_history_in_every_output(lake):
     assert "orders run-1" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 def test_one_table_by_every_name(lake):
     found = [
@@ -240,6 +242,7 @@ def test_describe_for_people(lake):
     assert "id     | bigint | yes" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 def test_transactions_and_aborting_one(lake):
     table = lake.table("staged")
@@ -271,6 +274,7 @@ def test_transactions_and_aborting_one(lake):
     assert len(readers.rows(table.path)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 def test_vacuum_says_what_it_would_delete_and_deletes_only_when_told_to(lake):
     table = lake.table("vacuumed")
@@ -323,6 +327,7 @@ def test_errors_are_one_message_and_a_traceback_only_when_asked_for(lake):
     assert lake.airflow("history").code == 2  # of the parser
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 def test_a_connection_of_the_metadata_database_and_its_audit_log(lake, airflow_database):
     from airflow.models.log import Log

@@ -37,6 +37,7 @@ def run(run_dag):
 
 
 # The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_what_a_retry_cannot_change_fails_at_once(run_dag, tables):
     """Rows that do not fit, in the worker's session and in an application, and a query with a typo: one start of Spark each."""
@@ -96,6 +97,7 @@ KILLED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("day", "policy", "state", "versions"), [(day, *row) for day, row in enumerate(KILLED, 1)])
 def test_the_retry_of_an_operation_finds_its_own_commit_whatever_the_policy(
     run_dag, clear_and_run, tables, day, policy, state, versions
@@ -161,12 +163,14 @@ def test_a_member_that_did_not_report_stops_the_commit(run_dag, tables):
     assert staged_files(tables, "mapped_False") == []
 
 
+@pytest.mark.slow
 def test_a_skipped_member_that_the_author_allows(run_dag, tables):
     run = run_dag("skipped_member")
     assert run.state == "success"
     assert values(tables, "mapped_True") == [1, 3]
 
 
+@pytest.mark.slow
 def test_what_removed_and_skipped_instances_left_in_xcom_is_ignored(run_dag, clear_and_run, tables):
     """A mapped stage shrinks and another is skipped, while their reports of before are still there."""
     values_of = ("paths", "stage", "part.write_more", "part.stage", "choose", "write_extra", "extra")
@@ -199,6 +203,7 @@ def test_what_removed_and_skipped_instances_left_in_xcom_is_ignored(run_dag, cle
     assert table(tables, "changing").version() == 2
 
 
+@pytest.mark.slow
 def test_the_key_of_an_expanded_group_names_the_value_not_the_index(run_dag, clear_and_run, tables):
     deltalake.write_deltalake(f"{tables}/each_altered", pa.table({"id": pa.array([1], pa.int64())}))
     run = run_dag("each", numbers=[1, 2, 3, 3])  # equal values are two pieces of work
@@ -277,6 +282,7 @@ class TestExamples:
         assert sorted(day["counts"] for day in days) == [100, 100]
         assert table(tables, "events").version() == 1
 
+    @pytest.mark.slow
     def test_monthly_backfill(self, run_dag, tables):
         for month_after in (3, 2, 3):
             assert run_dag("delta_monthly_backfill", datetime(2013, month_after, 1, tzinfo=UTC)).state == "success"

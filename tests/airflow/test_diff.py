@@ -52,6 +52,7 @@ def body_of(run) -> str:
         return session.scalar(of_run.where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id))
 
 
+@pytest.mark.slow
 def test_an_approval_shows_what_the_commit_then_does(run_dag, tables):
     path = f"{tables}/previewed"
     deltalake.write_deltalake(path, pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))

@@ -123,6 +123,7 @@ def test_a_driver_writes_nothing_to_the_stderr_of_its_task():
     assert any(level == DEBUG and line.startswith("\tat ") for level, line in said["lines"])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_settings_that_were_given_win():
     done = run_program({"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "true", "spark.ui.port": "0"})
@@ -130,6 +131,7 @@ def test_settings_that_were_given_win():
     assert json.loads(done.stdout.splitlines()[-1])["ui"].startswith("http://")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_driver_that_does_not_start_says_why():
     done = run_program({"spark.driver.memory": "lots"})

@@ -147,6 +147,7 @@ def test_what_a_frame_needs_is_said_before_anything_is_read(hook, tmp_path, monk
             hook.get_df(str(tmp_path), df_type=df_type)
 
 
+@pytest.mark.slow
 def test_spark_needs_a_session(hook, tmp_path):
     import deltalake
 

@@ -139,6 +139,7 @@ JOB = """
 @pytest.mark.airflow
 @pytest.mark.spark
 class TestWithSpark:
+    @pytest.mark.slow
     def test_a_driver_ends_with_a_worker_that_was_killed(self):
         """SIGKILL, an eviction, a lost node: nobody calls on_kill."""
         worker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
@@ -154,6 +155,7 @@ class TestWithSpark:
             worker.kill()
             worker.communicate()
 
+    @pytest.mark.slow
     def test_a_job_of_a_session_ends_within_the_grace_time(self, tmp_path):
         """SIGTERM as Airflow sends it: the handler calls on_kill, and the task's own code goes on."""
         script = """

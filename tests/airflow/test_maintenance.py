@@ -155,6 +155,7 @@ class TestOneTask:
 
 @pytest.mark.airflow
 class TestDagRuns:
+    @pytest.mark.slow
     def test_commits_without_checkpoints_and_a_maintenance_that_writes_them(self, run_dag, tables):
         uri = f"{tables}/maintained"
         for day in range(1, 6):

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 
 # The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
+@pytest.mark.slow
 def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables, spark, monkeypatch, tmp_path):
     from airflow_delta.commands.write import plan_write as write
     from airflow_delta.operators import spark_properties

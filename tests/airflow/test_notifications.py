@@ -78,6 +78,7 @@ def test_a_conflict_names_table_version_other_run_rows_and_the_way_out(run_dag, 
         assert part in body(mail)
 
 
+@pytest.mark.slow
 def test_rejected_audits_and_checks(run_dag, tables, mails, events):
     assert run_dag("notified_checks", FIRST, refuses="audit").state == "failed"
     assert run_dag("notified_checks", SECOND, refuses="check").state == "failed"
@@ -106,6 +107,7 @@ def test_what_succeeds_and_what_is_not_part_of_it_is_not_told(run_dag, mails, ev
     assert mails == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["Reject", "Approve", None])
 def test_a_rejected_approval_names_who_rejected(run_dag, mails, events, choice):
     """``None``: nobody answers in time."""

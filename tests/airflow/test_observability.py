@@ -457,6 +457,7 @@ class TestProgress:
 class TestDagRuns:
     """Whole Dag runs: the same task runner, execution API and Stats as in production."""
 
+    @pytest.mark.slow
     def test_the_metrics_of_a_run(self, run_dag, statsd, tables):
         run = run_dag("observed_killed_commit")
         assert run.state == "success"

@@ -92,6 +92,7 @@ def test_alter(run, made):
     assert deltalake.DeltaTable(table.path).metadata().configuration["delta.constraints.id_known"] == "id IS NOT NULL"
 
 
+@pytest.mark.slow
 def test_changes(run, root, spark):
     archive = Table(root / "recorded_archive", spark)
     run("delta_changes")
@@ -120,6 +121,7 @@ def test_convert(run, root):
     assert Table(root / "parquet_events").versions() == 1
 
 
+@pytest.mark.slow
 def test_create(run, root):
     run("delta_create")
     orders = Table(root / "orders")
@@ -174,6 +176,7 @@ def test_restore(run, made):
     assert (values(table, "id"), table.versions()) == ([0, 1, 2], 3)
 
 
+@pytest.mark.slow
 def test_scd2(run, root):
     (root / "source").mkdir(exist_ok=True)
     days = {"2026-01-01": {1: "a", 2: "a"}, "2026-01-02": {1: "a", 2: "b"}, "2026-01-03": {2: "b", 3: "c"}}
@@ -198,6 +201,7 @@ def test_compute_statistics(run, made):
     assert table.versions() == 1, "nothing was missing"
 
 
+@pytest.mark.slow
 def test_streaming(run, root):
     run("delta_streaming")
     run("delta_streaming", NEXT_DAY)
@@ -206,6 +210,7 @@ def test_streaming(run, root):
     assert table.versions() == 2
 
 
+@pytest.mark.slow
 def test_update(run, made):
     table = made("users", USERS)
     run("delta_update")

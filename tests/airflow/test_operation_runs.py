@@ -43,6 +43,7 @@ def test_stages_that_touch_the_same_rows_are_refused(run_dag, tables, spark):
     assert deltalake.DeltaTable(table.path).version() == 0
 
 
+@pytest.mark.slow
 def test_mapped_operations_are_one_version(run_dag, tables, spark):
     table = Table(Path(tables) / "mapped_operations", spark)
     table.write("SELECT id, id AS v, CAST(id % 4 AS INT) AS part FROM range(8)", begin={"partition_by": ["part"]})
@@ -56,6 +57,7 @@ def test_mapped_operations_are_one_version(run_dag, tables, spark):
 
 
 # The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
+@pytest.mark.slow
 def test_a_task_that_is_a_transaction_of_its_own(run_dag, tables, spark):
     table = made(tables, "delete_alone", spark)
     run = run_dag("delete_alone")

@@ -41,6 +41,7 @@ def test_a_template_has_no_name_yet():
         table_pool("{{ params.table }}")
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 def test_the_command_makes_the_pool_that_a_task_names(airflow_database):
     from airflow.models.pool import Pool

@@ -30,6 +30,7 @@ HANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hand", "commit", "abort", "state", "told"), HANDS)
 def test_a_transaction_that_is_not_published(run_dag, tables, capfd, monkeypatch, hand, commit, abort, state, told):
     found = []

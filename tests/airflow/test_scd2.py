@@ -214,6 +214,7 @@ def some_rows(rng: random.Random, *, deletes: bool) -> list[Row]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_order_of_arrival_does_not_matter(tmp_path, spark, seed):
     rng = random.Random(seed)
@@ -226,6 +227,7 @@ def test_the_order_of_arrival_does_not_matter(tmp_path, spark, seed):
     assert {key: [v[:3] + v[4:] for v in each] for key, each in dimension.versions().items()} == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confirmed", ["seen", None])
 def test_source_after_source_is_what_the_model_says(tmp_path, spark, confirmed):
     rng = random.Random(3)
@@ -250,6 +252,7 @@ def without_seen(rows: list[Row]) -> Any:
     return lambda spark: spark.createDataFrame(data, kinds)
 
 
+@pytest.mark.slow
 def test_a_full_snapshot_ends_what_it_does_not_have(dimension):
     snapshot = {"full_snapshot": True, "deleted": None}
     dimension.merge([Row(1, 1, "a"), Row(1, 2, "b")], **snapshot)
@@ -303,6 +306,7 @@ RACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "options", "conflicts"), RACES)
 def test_runs_conflict_where_keys_do(tmp_path, two_keys, first, second, options, conflicts):
     dimension = two_keys.copied(tmp_path / "t")
@@ -349,6 +353,7 @@ def test_a_missing_table(tmp_path):
         operator.execute(context(operator))
 
 
+@pytest.mark.slow
 def test_versions_that_overlap_are_not_continued(dimension):
     """As a plain append leaves them."""
     for at in (1, 3):
@@ -366,6 +371,7 @@ def test_it_is_not_submitted():
         )
 
 
+@pytest.mark.slow
 def test_dates_names_with_dots_and_computed_columns(tmp_path, spark):
     from airflow_delta.commands.definition.columns_sql import schema_of_columns
 
@@ -398,6 +404,7 @@ def test_dates_names_with_dots_and_computed_columns(tmp_path, spark):
     assert rows[1]["surrogate"] == min(row["surrogate"] for row in rows), "a version keeps its number"
 
 
+@pytest.mark.slow
 def test_the_dag_of_the_page(run_dag, tables, spark):
     """Three days, the last with a change that comes late."""
     days = {

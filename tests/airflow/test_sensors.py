@@ -62,6 +62,7 @@ class TestDagRuns:
         day = DAY + timedelta(days=zlib.crc32(request.node.name.encode()) % 3000)
         return lambda **conf: run_dag(f"sensor_{mode}", day, table=str(path), **conf)
 
+    @pytest.mark.slow
     def test_the_next_commit(self, run, path):
         """What was there when the sensor first looked does not count, nor does a commit without data change."""
         by_hand.table_with_commits(path, 2)
@@ -84,6 +85,7 @@ class TestDagRuns:
         }
         assert found.xcom("read") == [4, 4]
 
+    @pytest.mark.slow
     def test_the_first_commit_that_matches(self, run, path):
         by_hand.create_table(path, partition_columns=["part"])
         for version, (operation, part) in enumerate([("WRITE", "x"), ("MERGE", "x"), ("MERGE", "y"), ("MERGE", "y")], start=1):
@@ -99,6 +101,7 @@ class TestDagRuns:
             found = run(version=3)
         assert (found.state, found.xcom("wait")["version"]) == ("success", 3)
 
+    @pytest.mark.slow
     def test_a_table_that_is_not_there_yet(self, run, path):
         with WhileItWaits(path, lambda: by_hand.create_table(path, by_hand.add("0.parquet"))):
             found = run()

@@ -166,6 +166,7 @@ except MissingSparkConnectorException as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_of_the_task_has_no_secret_in_its_arguments(monkeypatch, tmp_path):
     spark = {"conn_type": "spark", "host": "local[1]", "extra": {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}}

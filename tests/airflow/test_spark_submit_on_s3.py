@@ -161,6 +161,7 @@ def test_the_authors_properties_file_and_conf_win(lake, submit):
     assert lake.own.read_text().endswith("spark.own 1")
 
 
+@pytest.mark.slow
 @SUBMIT
 @pytest.mark.parametrize("place", ["task", "connection"])
 def test_spark_may_have_credentials_of_its_own(lake, submit, place):
@@ -183,6 +184,7 @@ def test_a_missing_connector_is_named(lake, submit):
     assert not Path(called["path"]).exists()
 
 
+@pytest.mark.slow
 @SUBMIT
 @pytest.mark.parametrize("own", [None, "a:b:1"])
 def test_the_connections_packages_are_added_to_sparks(lake, submit, monkeypatch, own):

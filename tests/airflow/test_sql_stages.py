@@ -28,6 +28,7 @@ ROWS = "SELECT id, DATE'2025-01-01' AS day, 'old' AS note FROM range(3)"
 OLD = [(number, date(2025, 1, 1), "old") for number in range(3)]
 
 
+@pytest.mark.slow
 def test_a_file_that_reads_the_table(run_dag, tables, spark):
     table = Table(Path(tables) / "sql_file", spark)
     table.write(ROWS)
@@ -37,6 +38,7 @@ def test_a_file_that_reads_the_table(run_dag, tables, spark):
     assert run.xcom("txn.daily")["reads"]["wholeTable"] is True
 
 
+@pytest.mark.slow
 def test_mapped_queries(run_dag, tables, spark):
     table = Table(Path(tables) / "sql_mapped", spark)
     table.write(ROWS)
@@ -49,6 +51,7 @@ def test_mapped_queries(run_dag, tables, spark):
     assert table.versions() == 2
 
 
+@pytest.mark.slow
 def test_the_source_of_a_merge_in_a_file(run_dag, tables, spark):
     table = Table(Path(tables) / "sql_merge", spark)
     table.write(ROWS)

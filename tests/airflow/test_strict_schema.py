@@ -138,6 +138,7 @@ def test_the_report_of_an_application(table):
     assert told(raised.value.differences) == DIFFERENCES
 
 
+@pytest.mark.slow
 def test_spark_submit(table, tmp_path, monkeypatch, heard):
     """A real one: what the application refuses on its side is told as if it had been refused here."""
     application = tmp_path / "application.py"

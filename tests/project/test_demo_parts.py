@@ -71,6 +71,7 @@ def read_pids(directory: Path, names: tuple[str, ...]) -> list[psutil.Process]:
     return [psutil.Process(int((directory / name).read_text())) for name in names]
 
 
+@pytest.mark.slow
 @linux_only
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_however_the_driver_ends_nothing_is_left(tmp_path, number):

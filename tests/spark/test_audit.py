@@ -64,6 +64,7 @@ def test_views_of_an_overwrite(table):
     assert [row[0] for row in table.rows()] == list(range(7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vectors", ["true", "false"])
 def test_views_of_a_delete(table, vectors):
     made(table, **{"delta.enableDeletionVectors": vectors})
@@ -87,6 +88,7 @@ def test_views_of_an_update(table, vectors):
     assert found["staged"] == ("[-1]" if vectors == "true" else found["result"])
 
 
+@pytest.mark.slow
 def test_views_of_a_merge_on_top_of_a_write(table):
     made(table)
     handle = table.begin()

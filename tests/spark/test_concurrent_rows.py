@@ -70,6 +70,7 @@ AFTER = {"DELETE": {}, "UPDATE": {2: 7, 3: 7}, "MERGE": {2: 9, 3: 9, 200: 9}}
 MINE: dict[str, dict[int, int]] = {"DELETE": {}, "UPDATE": {1: 7}, "MERGE": {1: 9, 100: 9}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theirs", THEIRS)
 @pytest.mark.parametrize("ours", OURS)
 def test_different_rows_of_one_file(table: Table, ours: str, theirs: str) -> None:
@@ -113,6 +114,7 @@ def test_a_row_that_kept_a_merge_from_inserting(table: Table, clauses: Any) -> N
     assert table.publish(*mine).resolved
 
 
+@pytest.mark.slow
 def test_a_merge_that_deletes_by_source_reads_everything(table: Table) -> None:
     mine, other = merge(table, 1, clauses=[when_not_matched_by_source_delete("target.id > 7")]), merge(table, 300)
     table.publish(*other)
@@ -120,6 +122,7 @@ def test_a_merge_that_deletes_by_source_reads_everything(table: Table) -> None:
         table.publish(*mine)
 
 
+@pytest.mark.slow
 def test_rows_that_an_overwrite_replaces_by_key(table: Table) -> None:
     mine, other = replaced(table, 400, 401), merge(table, 300)
     table.publish(*other)

@@ -80,6 +80,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_stages_and_scans_through_spark_connect(tmp_path):
     roots = [Path(__file__).parents[2] / name for name in ("provider", "tests")]

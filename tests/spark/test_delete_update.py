@@ -79,6 +79,7 @@ def test_delete_leaves_the_rest_where_it_is(table, configuration):
         assert len(ids) == 195
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
 def test_update_of_a_mapped_partitioned_table(table, configuration):
     create(
@@ -109,6 +110,7 @@ def test_update_of_a_mapped_partitioned_table(table, configuration):
     assert sorted(r[0] for r in rows(table)) == [1, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_rules_of_the_table_hold_for_updated_rows(table):
     create(
         table,
@@ -158,6 +160,7 @@ def test_change_data_say_what_was_written(table, configuration):
     assert told["update_preimage"] == {i: 199 - i for i in range(0, 10, 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
 def test_stages_on_top_of_each_other(table, configuration):
     two_files(table, **configuration)
@@ -192,6 +195,7 @@ def test_rows_of_a_new_table_change_before_anybody_sees_them(table):
     assert rows(table) == sorted([(i, 77 if i == 4 else i) for i in range(10) if i not in (1, 2)])
 
 
+@pytest.mark.slow
 def test_conditions_on_columns_that_an_earlier_stage_brings(table):
     two_files(table, **DV)
     columns = "100L + id AS id, 1 AS v, 'x' AS c"

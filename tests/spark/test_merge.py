@@ -67,6 +67,7 @@ def metrics(table: Table) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("cells", "small"), [(100, [True, True]), (6, [True, False]), (5, [False, False])], ids=["sent", "keys sent", "shuffled"]
 )
+@pytest.mark.slow
 @pytest.mark.parametrize("vectors", ["false", "true"])
 def test_only_files_with_changed_rows_are_rewritten(table, monkeypatch, cells, small, vectors):
     """Three rows: the keys and the number of the row are 6 values, with the other column there are 9."""
@@ -156,6 +157,7 @@ def test_a_row_that_is_deleted_twice(table, more):
     assert (found["numTargetRowsDeleted"], found["numTargetRowsCopied"]) == (2, 98)
 
 
+@pytest.mark.slow
 def test_conflicts_with_what_the_condition_reads(table):
     create(table, column("id", "long"), column("p", "string"), partition_by=["p"])
     table.write("SELECT id, CASE WHEN id < 5 THEN 'a' ELSE 'b' END AS p FROM range(10)")
@@ -187,6 +189,7 @@ def test_a_source_of_other_names_and_types(table):
     assert (5, 1, "n") in rows(table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
 def test_bounds_of_the_source_rule_out_no_match(table, monkeypatch, zone):
     """Whatever the time zone of the driver, and for dates that Python does not have."""

@@ -116,6 +116,7 @@ KEYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", KEYS)
 def test_key_values_of_the_source(table, case):
     source, on, expected = KEYS[case]
@@ -149,6 +150,7 @@ LEFT_OUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LEFT_OUT)
 def test_what_has_no_key_values(table, case):
     """They say nothing alone; the other columns are still exact."""

@@ -134,6 +134,7 @@ def test_a_job_without_our_packages_stages_through_spark_submit(submit, tmp_path
     assert pq.ParquetFile(file).read().to_pylist() == [{"id": 1}]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_job_that_fails_leaves_its_typed_error(submit, tmp_path):
     fields = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]

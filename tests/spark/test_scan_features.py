@@ -103,6 +103,7 @@ EXPECTED = sorted(
         ("in a file", "as literals", "sort merge"),
     ],
 )
+@pytest.mark.slow
 def test_deleted_rows_are_left_out(spark, table, monkeypatch, where, values, reader):
     monkeypatch.setattr(scan, "MAX_INLINE_WORDS", 10**6 if where == "in the plan" else 0)
     monkeypatch.setattr(reading, "MAX_LITERAL_PARTITIONS", 100 if values == "as literals" else 0)

@@ -106,6 +106,7 @@ def test_as_select_is_refused_where_a_table_is(table: Table) -> None:
         table.stage_files(handle, optimize_write=True)
 
 
+@pytest.mark.slow
 def test_replace_on(table: Table) -> None:
     table.write(ROWS, begin={"partition_by": ["p"]})
     handle = table.begin()
@@ -125,6 +126,7 @@ def test_replace_on(table: Table) -> None:
     assert "remove" not in table.commit(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"}])
 def test_rows_are_replaced_on_top_of_deleted_ones(table: Table, properties: dict[str, str]) -> None:
     table.write(ROWS, begin={"configuration": properties})

@@ -80,6 +80,7 @@ def drive(tmp_path: Path, when: str = "never", at: int = -1) -> subprocess.Compl
     return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path):
     for number in range(4):

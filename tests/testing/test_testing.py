@@ -20,6 +20,7 @@ DAGS = Path(__file__).parent / "dags.py"
 NUMBERS = [{"id": 1}, {"id": 2}, {"id": 3}]
 
 
+@pytest.mark.slow
 def test_a_run_its_states_and_its_results(lake, run_dag):
     run = run_dag(DAGS, "appended")
     assert (run.state, run.state_of("txn.commit"), run.tries_of("txn.commit")) == ("success", "success", 1)
@@ -41,6 +42,7 @@ def test_a_run_its_states_and_its_results(lake, run_dag):
 QUICK = "after log entry"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", [pytest.param(point, marks=[] if point == QUICK else pytest.mark.slow) for point in POINTS])
 def test_a_kill_of_the_commit_and_its_retry_publish_once(lake, run_dag, point):
     run = run_dag(DAGS, "appended", kill=killed_at(point, "txn.commit"))
@@ -62,6 +64,7 @@ def test_a_kill_without_a_retry_fails_the_run(lake, run_dag):
     lake.table("numbers").assert_rows([])
 
 
+@pytest.mark.slow
 def test_a_dag_that_is_not_exactly_once_is_found_out(lake, run_dag, monkeypatch):
     monkeypatch.setenv("LAKE", str(lake.folder))
     run_dag(DAGS, "doubled", kill=killed_at("before result", "write"))
@@ -69,11 +72,13 @@ def test_a_dag_that_is_not_exactly_once_is_found_out(lake, run_dag, monkeypatch)
         lake.table("numbers").assert_rows([{"id": 1}])
 
 
+@pytest.mark.slow
 def test_one_instance_of_a_mapped_task(run_dag):
     run = run_dag(DAGS, "mapped", kill=killed_at("before result", "echo", map_index=1))
     assert [(run.xcom("echo", index), run.tries_of("echo", index)) for index in (0, 1)] == [(10, 1), (20, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("choice", "state", "version"), [("Reject", "skipped", -1), ("Approve", "success", 0)])
 def test_approvals(lake, run_dag, choice, state, version):
     run = run_dag(DAGS, "approved", answers={"txn.approve": choice})
@@ -81,6 +86,7 @@ def test_approvals(lake, run_dag, choice, state, version):
     lake.table("numbers").assert_version(version)
 
 
+@pytest.mark.slow
 def test_orders_that_cannot_be_carried_out(lake, run_dag, tmp_path):
     with pytest.raises(DagRunError, match="waits for an answer: pass answers="):
         run_dag(DAGS, "approved")

@@ -527,6 +527,7 @@ def endpoint() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
     from airflow_delta.plugins import reading
 

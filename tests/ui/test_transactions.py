@@ -125,6 +125,7 @@ def test_errors_are_escaped(runs, pages):
     assert "<b>17 rows" not in text
 
 
+@pytest.mark.slow
 def test_a_repaired_run_keeps_its_conflict(runs, pages):
     runs.run("first_night", 1, **FINE)
     run_id = runs.run("first_night", 2, **{**FINE, "mode": "overwrite"}, fault="conflict")
@@ -154,6 +155,7 @@ def test_a_table_whose_only_run_failed_has_a_page(runs, pages):
     assert pages.table("left")["commits"][0]["interval"] == told["interval"]
 
 
+@pytest.mark.slow
 def test_who_rejected(runs, pages):
     run_id = runs.run("approved_night", 1, **FINE)
     (waiting,) = pages.transactions("approvals")
@@ -171,6 +173,7 @@ def test_who_rejected(runs, pages):
     assert pages.listed("approvals")["open_transactions"] == 0
 
 
+@pytest.mark.slow
 def test_an_instance_of_a_mapped_group(runs, pages):
     runs.run("mapped_night", 1, broken=2)
     (told,) = pages.transactions("mapped")
@@ -186,6 +189,7 @@ def test_another_run_with_the_same_key_repairs_it(runs, pages):
     assert (told["key"], told["repaired_by"]["run"]["run_id"], told["repaired_by"]["version"]) == ("monday", other, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [False, True])
 def test_a_commit_that_was_marked_as_success_by_hand(runs, pages, again):
     from airflow.models.taskinstance import TaskInstance

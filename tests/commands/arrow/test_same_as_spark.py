@@ -138,6 +138,7 @@ ONLY_SPARK = {("double", "string"), ("float", "string"), ("decimal", "string"), 
 """Casts to strings that Spark spells in its own way."""
 
 
+@pytest.mark.slow
 def test_what_fits_a_column_on_spark_fits_it_here(spark: Any, tmp_path: Path):
     schema = "l BIGINT, i INT, d DOUBLE, f FLOAT, s STRING, b BOOLEAN, dt DATE, t TIMESTAMP, n TIMESTAMP_NTZ, "
     schema += "dec DECIMAL(12,4), x BINARY"

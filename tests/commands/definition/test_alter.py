@@ -77,6 +77,7 @@ def test_changes_have_a_json_form_and_refuse_what_they_do_not_know() -> None:
             changes_from(wrong)
 
 
+@pytest.mark.slow
 def test_several_changes_and_data_make_one_version(table: Table) -> None:
     table.write(ROWS, begin=MAPPED)
     handle = table.begin()
@@ -156,6 +157,7 @@ def test_changes_of_one_kind_are_one_operation(table: Table) -> None:
     ],
     ids=lambda value: type(value[0]).__name__ if isinstance(value, list) else None,
 )
+@pytest.mark.slow
 def test_a_change_against_an_append(table: Table, changes: list[Change], loses: type[Exception] | None) -> None:
     """As the matrix of write conflicts says: an append loses against any change, a change only where it looked at rows."""
     table.write(ROWS)

@@ -122,6 +122,7 @@ def judged(table: Table, diff: TableDiff, read_version: int, version: int) -> No
         assert row["id"] == state["id"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", STAGES)
 def test_a_diff_is_what_the_commit_makes(filled, stages):
     handle = filled.begin()

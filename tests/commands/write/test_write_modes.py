@@ -202,6 +202,7 @@ VALUES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data_type", VALUES)
 def test_partition_values_of_every_type_and_kind(table, spark, data_type):
     given = [
@@ -271,6 +272,7 @@ def test_a_replace_where_on_data_columns_sees_rows_of_whoever_created_the_table_
     assert table.rows() == [(6, "a"), (8, "b")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vectors", ["false", "true"])
 def test_partition_columns_whose_names_look_hidden(table, vectors):
     """Directories ``.p=1`` and ``_p=1`` are data: through every operation, and a VACUUM at the end."""

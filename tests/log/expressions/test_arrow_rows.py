@@ -123,6 +123,7 @@ def test_values_of_files(values: pa.Array, kind: str, known: bool) -> None:
     assert (comparable(values, parse_type(kind)) is not None) == known
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_selects_the_same_rows(tmp_path: Path, spark: Any) -> None:
     columns = table(7, 200)

@@ -223,6 +223,7 @@ def test_values_are_of_the_columns_type():
     assert parse("day = DATE '2024-01-01'").expression.literal.value == dt.date(2024, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_the_canonical_text_and_agrees(spark):
     from pyspark.sql import functions as sf
