@@ -20,11 +20,12 @@ ENGINE = ("log", "transaction", "conformance", "fuzz")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep ``TEST_PART`` of the files, of slow tests and scenarios by themselves: ``2/3`` is the second of three parts."""
+    """Keep ``TEST_PART`` of the files, of slow tests, scenarios and clusters one by one: ``2/3`` is the second of three parts."""
 
     def name(item: pytest.Item) -> str:
         path = item.path.relative_to(HERE)
-        return item.nodeid if path.parts[0] == "live" or item.get_closest_marker("slow") else path.as_posix()
+        alone = any(item.get_closest_marker(kind) for kind in ("slow", "live", "clusters"))
+        return item.nodeid if alone else path.as_posix()
 
     keep_part(config, items, "TEST_PART", name)
 
