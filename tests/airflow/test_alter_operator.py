@@ -29,6 +29,7 @@ def test_changes_and_rows_are_one_version(run_dag, tables, spark):
     assert table.log().update().metadata.configuration["delta.constraints.known"] == "id >= 0"
 
 
+@pytest.mark.slow
 def test_a_change_of_its_own_is_made_once(run_dag, tables, spark):
     table = made(tables, "alter_alone", spark)
     assert run_dag("alter_alone").xcom("altered")["operation"] == "SET TBLPROPERTIES"

@@ -60,6 +60,7 @@ def test_a_failed_audit_publishes_nothing_and_cleans_up(run_dag, tables):
     assert run.events() == []
 
 
+@pytest.mark.slow
 def test_a_passed_audit_publishes_and_a_rerun_has_nothing_to_audit(run_dag, tables):
     run = run_dag("audited_files", NEXT_DAY, least=3)
     assert run.state == "success"

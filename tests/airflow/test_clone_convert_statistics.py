@@ -13,6 +13,7 @@ from commands.flow import Table
 pytestmark = pytest.mark.airflow
 
 
+@pytest.mark.slow
 def test_a_run_and_the_same_run_again(run_dag, tables):
     for p, ids in (("x", [1, 2]), ("y", [3])):
         directory = Path(tables) / "converted" / f"p={p}"

@@ -22,6 +22,7 @@ def test_a_table_and_its_rows_are_one_version(run_dag, tables):
     assert table.log().update().metadata.description == "of create_and_append"
 
 
+@pytest.mark.slow
 def test_a_table_that_exists_is_left_alone(run_dag, tables):
     table = Table(Path(tables) / "create_alone")
     assert run_dag("create_alone").xcom("made")["operation"] == "CREATE TABLE"

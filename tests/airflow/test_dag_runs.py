@@ -132,7 +132,10 @@ RERUNS = [
 ]
 
 
-@pytest.mark.parametrize(("day", "policy", "state", "version", "rows"), [(day, *row) for day, row in enumerate(RERUNS, 1)])
+@pytest.mark.parametrize(
+    ("day", "policy", "state", "version", "rows"),
+    [pytest.param(day, *row, marks=pytest.mark.slow if day > 1 else ()) for day, row in enumerate(RERUNS, 1)],
+)
 def test_the_same_key_again(run_dag, tables, day, policy, state, version, rows):
     date = datetime(2026, 1, day, tzinfo=UTC)
     first = run_dag("rerun", date, policy=policy, key="the-key")
@@ -255,6 +258,7 @@ class TestSparkInTheWorker:
         assert staged["attempt"].startswith("2-")
         assert SparkSession.getActiveSession() is session, "a task stops the session that it made, and no other"
 
+    @pytest.mark.slow
     def test_reading_the_table_in_a_session_that_is_there(self, run_dag, tables, spark):
         first, second = run_dag("read_and_write", DAY), run_dag("read_and_write", NEXT_DAY)
         assert (first.state, second.state) == ("success", "success")
@@ -264,6 +268,7 @@ class TestSparkInTheWorker:
         assert not second.xcom("txn.more")["reads"]["wholeTable"]
         assert spark.range(1).count() == 1
 
+    @pytest.mark.slow
     def test_a_stage_that_returns_no_dataframe(self, run_dag, tables):
         run = run_dag("no_dataframe")
         assert run.state_of("txn.count") == "failed"
@@ -290,6 +295,7 @@ class TestExamples:
         assert {str(month["values"]): month["counts"] for month in months} == {"2013-01-01": 28, "2013-02-01": 28}
         assert table(tables, "flights").version() == 2
 
+    @pytest.mark.slow
     def test_mapped_fan_in(self, run_dag, tables):
         run = run_dag("delta_mapped_fan_in")
         assert run.state == "success"
@@ -299,6 +305,7 @@ class TestExamples:
         ((_, extra),) = run.events()
         assert sorted(partition["store"] for partition in extra["partitions"]) == ["north", "south", "west"]
 
+    @pytest.mark.slow
     def test_write_audit_publish(self, run_dag, tables):
         failed = run_dag("delta_write_audit_publish", DAY, reject_above=50)
         assert (failed.state, failed.state_of("measurements.audit")) == ("failed", "failed")
@@ -312,6 +319,7 @@ class TestExamples:
         assert len(values(tables, "measurements", "sensor")) == 100
 
     # The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
+    @pytest.mark.slow
     def test_spark_submit(self, run_dag, tables):
         run = run_dag("delta_spark_submit")
         gc.collect()

@@ -469,6 +469,7 @@ class TestDagRuns:
         assert values(found, outcome="committed")["delta.abort"] == 1
         assert {metric.tags["table"] for metric in found} == {f"{tables}/observed_killed_commit"}
 
+    @pytest.mark.slow
     def test_the_conflict_of_a_run(self, run_dag, statsd, tables):
         deltalake.write_deltalake(f"{tables}/observed_conflict", pa.table({"id": [1]}))
         run = run_dag("observed_conflict")

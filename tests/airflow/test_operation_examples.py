@@ -84,6 +84,7 @@ def test_every_example_is_run_here(bag):
     assert [dag_id for dag_id in bag.dags if f'"{dag_id}"' not in source] == []
 
 
+@pytest.mark.slow
 def test_alter(run, made):
     table = made("events", EVENTS.format(0))
     run("delta_alter")
@@ -143,6 +144,7 @@ def test_delete(run, made):
     assert run("delta_delete", user_id=2).xcom("forget")["committedBefore"]
 
 
+@pytest.mark.slow
 def test_merge(run, made, root):
     table = made(
         "customers",
@@ -230,6 +232,7 @@ def test_vacuum(run, made):
     assert values(table, "id") == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_write(run, root):
     run("delta_write")
     run("delta_write", NEXT_DAY)

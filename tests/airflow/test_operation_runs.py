@@ -34,6 +34,7 @@ def test_delete_append_and_merge_are_one_version(run_dag, tables, spark):
     assert {action["path"] for action in actions["remove"]} == {action["path"] for action in table.commit(0)["add"]}
 
 
+@pytest.mark.slow
 def test_stages_that_touch_the_same_rows_are_refused(run_dag, tables, spark):
     table = made(tables, "delete_and_update", spark)
     run = run_dag("delete_and_update")

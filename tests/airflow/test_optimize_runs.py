@@ -18,6 +18,7 @@ def made(tables: str, name: str, spark) -> Table:
     return table
 
 
+@pytest.mark.slow
 def test_without_an_identity(run_dag, tables, spark):
     table = made(tables, "optimize_alone", spark)
     run = run_dag("optimize_alone")

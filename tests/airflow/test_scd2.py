@@ -215,7 +215,7 @@ def some_rows(rng: random.Random, *, deletes: bool) -> list[Row]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_the_order_of_arrival_does_not_matter(tmp_path, spark, seed):
     rng = random.Random(seed)
     rows = some_rows(rng, deletes=False)

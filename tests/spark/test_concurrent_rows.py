@@ -97,7 +97,9 @@ def test_level_delta(table: Table) -> None:
         table.publish(*mine, policy=CommitPolicy(conflict_detection="delta"))
 
 
-@pytest.mark.parametrize("clauses", [UPSERT, [when_not_matched_insert()]], ids=["upsert", "insert"])
+@pytest.mark.parametrize(
+    "clauses", [pytest.param(UPSERT, marks=pytest.mark.slow), [when_not_matched_insert()]], ids=["upsert", "insert"]
+)
 def test_a_row_that_kept_a_merge_from_inserting(table: Table, clauses: Any) -> None:
     """Row 5 is there, so it is not inserted; a DELETE that is committed first would have it inserted."""
     clauses = (
@@ -134,6 +136,7 @@ def test_rows_that_an_overwrite_replaces_by_key(table: Table) -> None:
         table.publish(*mine)
 
 
+@pytest.mark.slow
 def test_keys_in_a_file(table: Table) -> None:
     """Two thousand keys, which are more than travel in XCom, between those of the winner."""
     handle = table.begin()

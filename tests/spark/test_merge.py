@@ -104,6 +104,7 @@ def test_only_files_with_changed_rows_are_rewritten(table, monkeypatch, cells, s
     assert rows(table) == sorted(kept.items(), key=repr)
 
 
+@pytest.mark.slow
 def test_rules_of_the_table(table):
     create(
         table,
@@ -179,6 +180,7 @@ def test_conflicts_with_what_the_condition_reads(table):
             table.publish(handle, staged, policy=policy)
 
 
+@pytest.mark.slow
 def test_a_source_of_other_names_and_types(table):
     made(table)
     source = "SELECT 5 AS `a.b c`, NULL AS nothing, current_timestamp() AS ts"

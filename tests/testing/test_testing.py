@@ -39,11 +39,8 @@ def test_a_run_its_states_and_its_results(lake, run_dag):
     numbers.assert_rows(NUMBERS, version=0)
 
 
-QUICK = "after log entry"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("point", [pytest.param(point, marks=[] if point == QUICK else pytest.mark.slow) for point in POINTS])
+@pytest.mark.parametrize("point", POINTS)
 def test_a_kill_of_the_commit_and_its_retry_publish_once(lake, run_dag, point):
     run = run_dag(DAGS, "appended", kill=killed_at(point, "txn.commit"))
     assert f"Killed at '{point}' in txn.commit" in run.log
