@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 
 from airflow_delta.log.expressions import arrow_rows
 from airflow_delta.transaction.commit.loop import CommitLoop
-from airflow_delta.transaction.conflicts import marked_rows, moved_rows, resolution, rows_of_winners
+from airflow_delta.transaction.conflicts import marked_rows, moved_rows, rows_of_winners
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.file_conflicts import FileConflicts
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
@@ -66,8 +66,8 @@ def _whatever_it_got_back(_rule: Any) -> Any:
         if added.path not in winner.replaced:
             return None
         before = next(file.deletion_vector for file in winner.removed_files if file.path == added.path)
-        old, new = self._rows.vector(before), self._rows.vector(added.deletion_vector)
-        return resolution._Replaced(new - old, new)
+        old, new = self.vector(before), self.vector(added.deletion_vector)
+        return rows_of_winners.Replaced(new - old, new)
 
     return lost
 
@@ -155,7 +155,7 @@ MUTATIONS: dict[str, Broken] = {
     ),
     "every winner is a blind append": _broken(WinningCommit, "is_blind_append", lambda _rule: True),
     "other partitions are all that matters": _broken(ReadPredicate, "covers", _always(False)),
-    "a file that got rows back has lost them": _broken(Resolution, "_rows_removed_from", _whatever_it_got_back),
+    "a file that got rows back has lost them": _broken(WinnersRows, "removed_from", _whatever_it_got_back),
     # What winners removed.
     "removed files are not checked": _broken(FileConflicts, "check_removed", _always(None)),
     "rows that are gone were not read": _broken(Resolution, "_was_not_read", _always(None)),

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pyroaring import BitMap64
 
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
@@ -16,8 +17,11 @@ from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
 )
 from airflow_delta.log.actions.actions import CommitInfo, SetTransaction, encode_actions
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
+from airflow_delta.transaction import Operation
 from airflow_delta.transaction.policy.conflict_detection import DETECTION_TAG, RESOLVED_TAG
 from airflow_delta.transaction.reads.key_set import KeySet
 from transaction.row_table import RowTable, Work
@@ -33,6 +37,14 @@ def row(number: int, kind: str = "a", n: int | None = 0) -> dict[str, Any]:
 def table(tmp_path: Path) -> RowTable:
     """Rows 1 to 6 in two files: kind a in the first, b in the second."""
     table = RowTable(tmp_path / "table")
+    table.append(row(1), row(2), row(3))
+    table.append(row(4, "b"), row(5, "b"), row(6, "b"))
+    return table
+
+
+@pytest.fixture
+def tracked(tmp_path: Path) -> RowTable:
+    table = RowTable(tmp_path / "table", tracked=True)
     table.append(row(1), row(2), row(3))
     table.append(row(4, "b"), row(5, "b"), row(6, "b"))
     return table
@@ -222,6 +234,17 @@ def test_rows_that_were_read_are_followed_through_a_compaction(table: RowTable) 
         ours.commit()
 
 
+def test_files_that_were_read_whole_are_followed_through_compactions(table: RowTable) -> None:
+    ours = table.begin()
+    ours.transaction.track_files_read(ours.files)
+    ours.append(row(9))
+    table.compact()
+    table.compact()
+    table.begin().delete("id = 1", with_id(1)).commit()
+    with pytest.raises(ConcurrentDeleteReadException, match="relies on every row of the file"):
+        ours.commit()
+
+
 def test_other_rows_of_a_compacted_file_are_not_those_that_were_read(table: RowTable) -> None:
     ours = table.begin().read("kind = 'a'").append(row(9))
     table.compact()
@@ -308,8 +331,6 @@ def test_write_skew_fails(table: RowTable) -> None:
 
 
 def test_metrics_count_the_vectors_that_were_replaced(table: RowTable) -> None:
-    from airflow_delta.transaction import Operation
-
     names = ("Added", "Removed", "Updated")
     ours = table.begin().delete("id = 1", with_id(1))
     metrics = {f"numDeletionVectors{name}": int(name == "Added") for name in names}
@@ -333,15 +354,29 @@ def test_rows_that_a_restore_brings_back(table: RowTable, predicate: str) -> Non
         ours.commit()
 
 
+@pytest.mark.parametrize("theirs", ["marks another row", "says something else about the file", "compacts"])
+def test_rows_that_it_brings_back_itself(tracked: RowTable, theirs: str) -> None:
+    """Deletes row 3, and brings row 2 back: a union with the vector of a winner would delete it again."""
+    tracked.begin().delete("id IN (1, 2)", with_id(1, 2)).commit()
+    ours = tracked.begin()
+    file = next(file for file in ours.files.values() if file.deletion_vector is not None)
+    vector = inline_deletion_vector(BitMap64([0, 2]))
+    ours.actions = [file.remove(5), msgspec.structs.replace(file, deletion_vector=vector, data_change=True)]
+    ours.transaction.track_files_read([file.path], whole=False)
+    ours.transaction.track_read_predicates("id IN (2, 3)", marked=True)
+    if theirs == "compacts":
+        tracked.compact()
+    else:
+        rows = [0, 1] if theirs.startswith("says") else [0, 1, 2]
+        winner = tracked.begin("delta")
+        again = msgspec.structs.replace(file, deletion_vector=inline_deletion_vector(BitMap64(rows)), data_change=len(rows) > 2)
+        winner.actions = [file.remove(5, data_change=len(rows) > 2), again]
+        winner.commit()
+    with pytest.raises(ConcurrentDeleteReadException, match="brings rows of the file"):
+        ours.commit()
+
+
 # -- moved rows ------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tracked(tmp_path: Path) -> RowTable:
-    table = RowTable(tmp_path / "table", tracked=True)
-    table.append(row(1), row(2), row(3))
-    table.append(row(4, "b"), row(5, "b"), row(6, "b"))
-    return table
 
 
 def test_deletes_are_carried_over_to_compacted_files(tracked: RowTable) -> None:
@@ -380,6 +415,22 @@ def test_a_compaction_that_loses_row_ids(tracked: RowTable) -> None:
     tracked.compact(keep_ids=False)
     with pytest.raises(ConcurrentDeleteReadException, match="not every row id"):
         ours.commit()
+
+
+@pytest.mark.parametrize("ids", [(1,), (3,), (1, 3)])
+def test_a_compaction_that_moves_some_rows_of_a_file(tracked: RowTable, ids: tuple[int, ...]) -> None:
+    """Row 1 is in another file then, rows 2 and 3 are where they were."""
+    ours = tracked.begin().delete("id IN (1, 3)", with_id(*ids))
+    winner = tracked.begin("delta")
+    winner.operation = Operation.optimize()
+    file = min(winner.files.values(), key=lambda file: file.path)
+    vector, stats = inline_deletion_vector(BitMap64([0])), with_wide_bounds(file.stats)
+    stays = msgspec.structs.replace(file, deletion_vector=vector, stats=stats, data_change=False)
+    winner.actions = [file.remove(3, data_change=False), stays, tracked.write(row(1), data_change=False, ids=[0])]
+    winner.commit()
+    ours.commit()
+    assert ours.resolved == {"moved": "3", "rows": "3"}
+    assert [found["id"] for found in tracked.rows()] == [number for number in range(1, 7) if number not in ids]
 
 
 def test_row_ids_are_kept_by_a_union(tracked: RowTable) -> None:

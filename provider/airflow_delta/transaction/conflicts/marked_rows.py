@@ -11,6 +11,7 @@ import msgspec
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
 from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.transaction.conflicts.moved_rows import find_moved
+from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit, num_records
 
 if TYPE_CHECKING:
@@ -113,16 +114,17 @@ class MarkedRows:
         :raises Undecided: if that cannot be done.
         """
         marks = self._of(path)
-        for file, rows in find_moved(self.reader, self.metadata, marks.file, marks.rows, winner.added_files):
+        found = find_moved(self.reader, self.metadata, marks.file, marks.rows, winner.added_files)
+        del self._marks[path]  # the file may be among those that were added, with some of its rows
+        self._gone.add(path)
+        self._changed = True
+        for file, rows in found:
             known = self._marks.get(file.path)
             if known is not None:
                 known.rows |= rows
                 continue
             others, stats = self.reader.vector(file.deletion_vector), with_wide_bounds(file.stats, file.deletion_vector)
             self._marks[file.path] = _Marks(rows, others, file, stats, marks.remove, is_new=True)
-        del self._marks[path]
-        self._gone.add(path)
-        self._changed = True
 
     def applied(self, actions: Sequence[Action]) -> list[Action] | None:
         """Return the actions with vectors that mark what winners and the transaction mark; ``None`` if nothing has changed.
@@ -181,9 +183,11 @@ class MarkedRows:
             add, remove = self._adds[path], self._removes[path]
             records = num_records(add)
             before = self.reader.vector(remove.deletion_vector, records)
-            rows = self.reader.vector(add.deletion_vector, records) - before
+            after = self.reader.vector(add.deletion_vector, records)
+            if before - after:
+                raise Undecided(f"this transaction brings rows of the file {path} back, which a winning commit has changed")
             read = msgspec.structs.replace(add, deletion_vector=remove.deletion_vector)
-            self._marks[path] = _Marks(rows, before, read, add.stats, remove)
+            self._marks[path] = _Marks(after - before, before, read, add.stats, remove)
         return self._marks[path]
 
 

@@ -15,7 +15,7 @@ from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.schema.types import StructType, parse_schema
 from airflow_delta.transaction.conflicts.added_files import AddedFiles
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
-from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows
+from airflow_delta.transaction.conflicts.rows_of_winners import Replaced, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import METADATA_KEY, WinningCommit
 from airflow_delta.transaction.policy.conflict_detection import (
     DETECTION_TAG,
@@ -30,8 +30,6 @@ from airflow_delta.transaction.policy.conflict_detection import (
 )
 
 if TYPE_CHECKING:
-    from pyroaring import BitMap64
-
     from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
@@ -69,6 +67,8 @@ class Resolution:
     _usable: list[bool] = field(default_factory=list)
     _added: AddedFiles | None = None
     _how: dict[str, set[int]] = field(default_factory=dict)
+    _whole: set[str] = field(default_factory=set)
+    """Those that may hold rows of files all of whose rows count as read."""
 
     def __post_init__(self) -> None:
         self._rows = WinnersRows(self.store, self.read_limit)
@@ -121,7 +121,7 @@ class Resolution:
         if self.level != "rows":
             raise Undecided("its column bounds leave open that rows were added which this transaction should have read")
         for file, reads in candidates:
-            replaced = self._rows_removed_from(winner, file)
+            replaced = self._rows.removed_from(winner, file)
             if replaced is not None:  # it only lost rows
                 self._note(ROWS, winner)
                 continue
@@ -149,7 +149,7 @@ class Resolution:
         if reads.all_rows:
             raise Undecided("it relies on the whole table")
         removed = {file.path: file for file in winner.removed_files}
-        marked: dict[str, _Replaced | None] = {}
+        marked: dict[str, Replaced | None] = {}
         for path in sorted(both):
             marked[path] = self._meet(winner, removed[path])
         for path in sorted(read):
@@ -159,7 +159,7 @@ class Resolution:
         if self.level != "rows" or not self._marked.marks(path):
             raise Undecided(f"a compaction replaced the file {path}, which this transaction rewrites or removes")
         added = winner.replaced.get(path)
-        same = None if added is None else self._rows_removed_from(winner, added)
+        same = None if added is None else self._rows.removed_from(winner, added)
         if added is not None and same is not None and not same.rows:  # only what the log says about the file has changed
             self._marked.meet(added, same.vector, same.rows)
         else:
@@ -167,10 +167,16 @@ class Resolution:
         self._note(ROWS, winner)
 
     def _follow(self, winner: WinningCommit) -> None:
-        self.followed.update(file.path for file in winner.added_files)
+        added = {file.path for file in winner.added_files}
+        self.followed |= added
+        if any(self._was_read_whole(file.path) for file in winner.removed_files):
+            self._whole |= added
         self._note(MOVED, winner)
 
-    def _meet(self, winner: WinningCommit, file: RemoveFile) -> _Replaced:
+    def _was_read_whole(self, path: str) -> bool:
+        return path in self._whole or self.current.reads.read_whole(path)
+
+    def _meet(self, winner: WinningCommit, file: RemoveFile) -> Replaced:
         """Go on from a winner's vector on a file that the transaction marks."""
         path = file.path
         if self.level != "rows":
@@ -180,7 +186,7 @@ class Resolution:
                 f"this transaction rewrites or removes the whole file {path} (deletion vectors would leave it in place)"
             )
         added = winner.replaced.get(path)
-        replaced = None if added is None else self._rows_removed_from(winner, added)
+        replaced = None if added is None else self._rows.removed_from(winner, added)
         if added is None or replaced is None:
             raise Undecided(f"the whole file {path} was rewritten or removed; deletion vectors would have left it in place")
         count = self._marked.meet(added, replaced.vector, replaced.rows)
@@ -190,13 +196,13 @@ class Resolution:
         self._note(ROWS, winner)
         return replaced
 
-    def _was_not_read(self, winner: WinningCommit, file: RemoveFile, known: dict[str, _Replaced | None]) -> None:
+    def _was_not_read(self, winner: WinningCommit, file: RemoveFile, known: dict[str, Replaced | None]) -> None:
         """Decide on the rows of one file that the transaction looked at.
 
         :raises Undecided: if it may have read one of the rows that are gone.
         """
         path = file.path
-        if self.current.reads.read_whole(path):
+        if self._was_read_whole(path):
             raise Undecided(f"it relies on every row of the file {path}")
         reads = [read for read in self._reads if self._counts(read, file)]
         if path not in self.followed:  # a read that marks its rows has none in files without marks, and only those in others
@@ -214,21 +220,13 @@ class Resolution:
         replaced = known.get(path)
         added = winner.replaced.get(path)
         if replaced is None and added is not None:
-            replaced = self._rows_removed_from(winner, added)
+            replaced = self._rows.removed_from(winner, added)
         if self._rows.any_was_read(file, conditions, rows=None if replaced is None else replaced.rows):
             raise Undecided(f"a row of the file {path} that it read is gone or changed")
         self._note(KEYS, winner)
 
     def _counts(self, read: ReadPredicate, file: RemoveFile) -> bool:
         return file.partition_values is None or read.covers(file.partition_values)
-
-    def _rows_removed_from(self, winner: WinningCommit, added: AddFile) -> _Replaced | None:
-        """Return which rows a file lost that was removed and added again; ``None`` if it was not, or got rows back."""
-        if added.path not in winner.replaced:
-            return None
-        before = next(file.deletion_vector for file in winner.removed_files if file.path == added.path)
-        old, new = self._rows.vector(before), self._rows.vector(added.deletion_vector)
-        return None if old - new else _Replaced(new - old, new)
 
     # -- conditions ------------------------------------------------------------------------------------------------------------
 
@@ -277,17 +275,6 @@ def _parsed(schema_string: str) -> StructType | None:
         return parse_schema(schema_string)
     except DeltaAnalysisException:
         return None
-
-
-class _Replaced(NamedTuple):
-    """A file with another vector.
-
-    :param rows: positions that were marked.
-    :param vector: all positions that are marked now.
-    """
-
-    rows: BitMap64
-    vector: BitMap64
 
 
 def _as_added(file: RemoveFile) -> AddFile:

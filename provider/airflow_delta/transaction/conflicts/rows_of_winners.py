@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.expressions import ast
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
     from airflow_delta.log.replay.data_file import DataFile, Rows
     from airflow_delta.log.storage.base import LogStore
+    from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
     from airflow_delta.transaction.reads.row_condition import RowCondition
 
 _KEPT_VECTORS = 32
@@ -28,6 +29,17 @@ _KEPT_VECTORS = 32
 
 class Undecided(Exception):
     """Whether rows conflict cannot be told; the message says why, as the end of a sentence."""
+
+
+class Replaced(NamedTuple):
+    """A file with another vector.
+
+    :param rows: positions that were marked.
+    :param vector: all positions that are marked now.
+    """
+
+    rows: BitMap64
+    vector: BitMap64
 
 
 class WinnersRows:
@@ -66,6 +78,17 @@ class WinnersRows:
             del self._vectors[next(iter(self._vectors))]
         self._vectors[descriptor.unique_id] = found
         return found
+
+    def removed_from(self, winner: WinningCommit, file: AddFile) -> Replaced | None:
+        """Return which rows a file lost that a winner removed and added again; ``None`` if it was not, or got rows back.
+
+        :raises Undecided: if a vector cannot be read.
+        """
+        if file.path not in winner.replaced:
+            return None
+        before = next(removed.deletion_vector for removed in winner.removed_files if removed.path == file.path)
+        old, new = self.vector(before), self.vector(file.deletion_vector)
+        return None if old - new else Replaced(new - old, new)
 
     def any_was_read(
         self, file: AddFile | RemoveFile, conditions: Sequence[RowCondition], *, rows: BitMap64 | None = None
