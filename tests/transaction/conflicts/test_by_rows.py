@@ -340,6 +340,28 @@ def test_metrics_count_the_vectors_that_were_replaced(table: RowTable) -> None:
     assert table.info(4)["operationMetrics"] == {f"numDeletionVectors{name}": "1" for name in names}
 
 
+def test_metrics_count_a_file_that_loses_its_last_row(table: RowTable) -> None:
+    names = ("numDeletionVectorsAdded", "numDeletionVectorsRemoved", "numDeletionVectorsUpdated", "numRemovedFiles")
+    ours = table.begin().delete("id = 1", with_id(1))
+    metrics = {**dict(zip(names, (1, 0, 0, 0), strict=True)), "numRemovedBytes": 0}
+    ours.operation = Operation.delete(["id = 1"], metrics=metrics)
+    size = min(ours.files.values(), key=lambda file: file.path).size
+    table.begin().delete("id IN (2, 3)", with_id(2, 3)).commit()
+    ours.commit()
+    assert table.info(4)["operationMetrics"] == {**dict(zip(names, "0101", strict=True)), "numRemovedBytes": str(size)}
+
+
+def test_metrics_count_files_that_rows_moved_to(tracked: RowTable) -> None:
+    names = ("numDeletionVectorsAdded", "numDeletionVectorsRemoved", "numDeletionVectorsUpdated", "numRemovedFiles")
+    tracked.begin().delete("id = 2", with_id(2)).commit()
+    ours = tracked.begin().update("id IN (1, 5)", with_id(1, 5), {"n": 5})
+    metrics = {**dict(zip(names, (2, 1, 1, 2), strict=True)), "numUpdatedRows": 2}
+    ours.operation = Operation("UPDATE", {"predicate": ["id IN (1, 5)"]}, metrics)
+    tracked.compact()
+    ours.commit()
+    assert tracked.info(5)["operationMetrics"] == {**dict(zip(names, "1001", strict=True)), "numUpdatedRows": "2"}
+
+
 @pytest.mark.parametrize("predicate", ["id IN (1, 4)", "id IN (1, 2)"])
 def test_rows_that_a_restore_brings_back(table: RowTable, predicate: str) -> None:
     """Row 1 was deleted when it read the table; without the vector it is there again."""

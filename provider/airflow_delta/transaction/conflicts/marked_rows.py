@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,7 +24,20 @@ if TYPE_CHECKING:
 
 _INLINE_BYTES = 512
 _NAME_LENGTH = 20  # of a vector's file, encoded
-_COUNTED = ("numDeletionVectors", "numTargetDeletionVectors")
+_METRICS = {
+    "numDeletionVectorsAdded": "added",
+    "numDeletionVectorsRemoved": "removed",
+    "numDeletionVectorsUpdated": "updated",
+    "numRemovedFiles": "gone",
+    "numRemovedBytes": "bytes",
+    "numTargetDeletionVectorsAdded": "added",
+    "numTargetDeletionVectorsRemoved": "removed",
+    "numTargetDeletionVectorsUpdated": "updated",
+    "numTargetFilesRemoved": "gone",
+    "numTargetBytesRemoved": "bytes",
+}
+_METRICS_OF_UPDATE = {**_METRICS, "numRemovedFiles": "touched"}
+"""Delta counts every file that an UPDATE touches as removed."""
 
 
 @dataclass(slots=True)
@@ -45,6 +59,24 @@ class _Marks:
     is_new: bool = False
     """Whether others have touched the file since it was read."""
 
+    @property
+    def marked(self) -> BitMap64:
+        """All rows that are marked in the end."""
+        return self.rows | self.others
+
+    @property
+    def stays(self) -> bool:
+        """Whether a row is left; without one, the file goes."""
+        return len(self.marked) < _records(self)
+
+    @property
+    def effect(self) -> Counter[str]:
+        """What metrics count of it."""
+        had, stays = bool(self.others), self.stays
+        return Counter(
+            added=stays, removed=had, updated=stays and had, gone=not stays, bytes=0 if stays else self.file.size, touched=1
+        )
+
 
 @dataclass(slots=True)
 class MarkedRows:
@@ -63,7 +95,8 @@ class MarkedRows:
     _gone: set[str] = field(default_factory=set)
     _directory: str | None = None
     _changed: bool = False
-    _grown: int = 0
+    _counted: Counter[str] = field(default_factory=Counter)
+    """What the metrics of the operation say of the files in ``_marks``, and of those that were there before them."""
 
     def look(self, actions: Iterable[Action]) -> None:
         """Take in the actions of the transaction, as winners left them."""
@@ -99,12 +132,13 @@ class MarkedRows:
         :param file: with the winner's vector.
         :param others: the rows of that vector.
         :param marked: those of them that the winner itself has marked.
-        :raises Undecided: if a vector of the transaction cannot be read.
+        :raises Undecided: if a vector of the transaction cannot be read, or the winner replaced another one than there was.
         """
         marks = self._of(file.path)
+        if others - marked != marks.others:
+            raise Undecided(f"the deletion vector of the file {file.path} that it replaced is not the one that the file had")
         both = len(marks.rows & marked)
         if not both:
-            self._grown += not marks.others and not marks.is_new
             marks.file, marks.others, marks.is_new, self._changed = file, others, True, True
         return both
 
@@ -135,8 +169,7 @@ class MarkedRows:
             return None
         self._changed = False
         changed = {path: marks for path, marks in self._marks.items() if marks.is_new}
-        # A file without a row left goes.
-        stay = {path: rows for path, marks in changed.items() if len(rows := marks.rows | marks.others) < _records(marks)}
+        stay = {path: marks.marked for path, marks in changed.items() if marks.stays}
         vectors = dict(zip(stay, self._written(list(stay.values())), strict=True))
         result = [action for action in actions if not self._is_replaced(action, changed)]
         for path, marks in changed.items():
@@ -148,12 +181,16 @@ class MarkedRows:
         return result
 
     def counted(self, metrics: Mapping[str, str] | None) -> dict[str, str] | None:
-        """Return the metrics of the operation with the vectors that took the place of a winner's; ``None``: as they are."""
-        grown, self._grown = self._grown, 0
-        if not grown or metrics is None:
+        """Return the metrics of the operation with the vectors and files as they are now; ``None``: they are right."""
+        now: Counter[str] = Counter()
+        for marks in self._marks.values():
+            now.update(marks.effect)
+        before, self._counted = self._counted, now
+        if metrics is None or now == before:
             return None
-        names = [f"{name}{kind}" for name in _COUNTED for kind in ("Updated", "Removed")]
-        return {**metrics, **{name: str(int(metrics[name]) + grown) for name in names if name in metrics}}
+        kinds = _METRICS_OF_UPDATE if "numUpdatedRows" in metrics else _METRICS
+        counts = {name: int(metrics[name]) + now[kind] - before[kind] for name, kind in kinds.items() if name in metrics}
+        return {**metrics, **{name: str(count) for name, count in counts.items()}}
 
     def _is_replaced(self, action: Action, changed: Mapping[str, _Marks]) -> bool:
         return isinstance(action, AddFile | RemoveFile) and (action.path in changed or action.path in self._gone)
@@ -187,7 +224,8 @@ class MarkedRows:
             if before - after:
                 raise Undecided(f"this transaction brings rows of the file {path} back, which a winning commit has changed")
             read = msgspec.structs.replace(add, deletion_vector=remove.deletion_vector)
-            self._marks[path] = _Marks(after - before, before, read, add.stats, remove)
+            self._marks[path] = marks = _Marks(after - before, before, read, add.stats, remove)
+            self._counted.update(marks.effect)
         return self._marks[path]
 
 
