@@ -360,6 +360,22 @@ def test_the_level_decides(make: Make) -> None:
     assert known.independent(known.version) == [row(*item) for item in known.rows[-1].items()]
 
 
+def test_vectors_of_a_clone(make: Make, tmp_path: Path) -> None:
+    """The files of a shallow clone and their vectors are at absolute paths, new vectors are its own."""
+    origin, path = make("vectors"), tmp_path / "clone"
+    origin.sql(f"CREATE TABLE {sql_name(path)} SHALLOW CLONE {{t}}")
+    known = KnownTable(origin.delta, path, origin.rows[-1])
+    vectors = [file.deletion_vector for file in known.table.log().update().add_files()]
+    assert [vector.storage_type for vector in vectors if vector is not None] == ["p"]
+    staged = [known.stage(change) for change in (delete(3, 14), update(8, 13), merge(5, 17, 103))]
+    known.by_delta(delete(*THEIRS), update(4, 16))
+    for change in staged:
+        assert known.publish(change).resolved["rows"]
+        assert sorted(known.sql("SELECT id, v, p FROM {t}")) == sorted(row(*item) for item in known.rows[-1].items())
+    known.by_delta(delete(5, 103), merge(1, 104), "OPTIMIZE {t}")
+    assert sorted(known.sql("SELECT id, v, p FROM {t}")) == sorted(row(*item) for item in known.rows[-1].items())
+
+
 def test_delta_would_have_written_the_same(make: Make) -> None:
     """Run after the winner, Delta Spark's statement marks the same rows, leaves the same statistics, and counts the same."""
     known = make("vectors")

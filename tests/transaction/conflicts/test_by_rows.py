@@ -16,8 +16,8 @@ from airflow_delta.exceptions import (
     ConcurrentDeleteReadException,
     DeltaConcurrentModificationException,
 )
-from airflow_delta.log.actions.actions import CommitInfo, SetTransaction, encode_actions
-from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
+from airflow_delta.log.actions.actions import AddFile, CommitInfo, SetTransaction, encode_actions
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, vector_path
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
@@ -270,6 +270,33 @@ def test_two_deletion_vectors_with_different_rows(table: RowTable, inline: bool)
     assert add["deletionVector"]["storageType"] == ("i" if inline else "u")
 
 
+def at_absolute_paths(work: Work) -> Work:
+    """Name the vectors by absolute path, as a shallow clone does those of its source."""
+    store = work.transaction.log.store
+    for at, action in enumerate(work.actions):
+        vector = action.deletion_vector if isinstance(action, AddFile) else None
+        if vector is not None and vector.storage_type == "u":
+            uri = f"file:{work.table.root}/{vector_path(store, vector)}"
+            vector = msgspec.structs.replace(vector, storage_type="p", path_or_inline_dv=uri)
+            work.actions[at] = msgspec.structs.replace(action, deletion_vector=vector)
+    return work
+
+
+@pytest.mark.parametrize("kinds", ["pp", "pu", "pi", "up", "ip"])
+def test_vectors_at_absolute_paths(table: RowTable, kinds: str) -> None:
+    def deletes(number: int, kind: str) -> Work:
+        work = table.begin().delete(f"id = {number}", with_id(number), inline=kind == "i")
+        return at_absolute_paths(work) if kind == "p" else work
+
+    deletes(4, "p").commit()
+    ours = deletes(1, kinds[0]).delete("id = 5", with_id(5))
+    for number in (2, 6):
+        deletes(number, kinds[1]).commit()
+    ours.commit()
+    assert ours.resolved == {"rows": "4-5"}
+    assert [found["id"] for found in table.rows()] == [3]
+
+
 def test_several_winners_in_turn_on_one_file(tmp_path: Path) -> None:
     table = RowTable(tmp_path / "table")
     table.append(*(row(number) for number in range(10)))
@@ -453,6 +480,15 @@ def test_a_compaction_that_moves_some_rows_of_a_file(tracked: RowTable, ids: tup
     ours.commit()
     assert ours.resolved == {"moved": "3", "rows": "3"}
     assert [found["id"] for found in tracked.rows()] == [number for number in range(1, 7) if number not in ids]
+
+
+def test_row_ids_are_read_up_to_the_limit(tracked: RowTable) -> None:
+    ours = [tracked.begin(conflict_read_limit=limit).delete("id = 1", with_id(1)) for limit in (10, 1000)]
+    tracked.compact()
+    with pytest.raises(ConcurrentDeleteReadException, match="reading more than 10 bytes"):
+        ours[0].commit()
+    ours[1].commit()
+    assert ours[1].resolved == {"moved": "3", "rows": "3"}
 
 
 def test_row_ids_are_kept_by_a_union(tracked: RowTable) -> None:
