@@ -225,6 +225,20 @@ def test_a_compaction_that_loses_rows_is_not_believed(table: RowTable) -> None:
         ours.commit()
 
 
+@pytest.mark.parametrize("has_stats", [True, False])
+def test_a_compaction_that_only_removes_files_is_not_believed(table: RowTable, has_stats: bool) -> None:
+    """As a repair removes files that are gone from storage."""
+    ours = table.begin().read("kind = 'a'").append(row(9))
+    winner = table.begin("delta")
+    winner.actions = [file.remove(3, data_change=False) for file in winner.files.values()]
+    if not has_stats:
+        winner.actions = [msgspec.structs.replace(remove, stats=None) for remove in winner.actions]
+    info = CommitInfo(operation="FSCK", is_blind_append=False)
+    (table.root / "_delta_log" / f"{3:020d}.json").write_bytes(encode_actions([info, *winner.actions]))
+    with pytest.raises(ConcurrentDeleteReadException):
+        ours.commit()
+
+
 def test_rows_that_were_read_are_followed_through_a_compaction(table: RowTable) -> None:
     """Read, moved by a compaction, then deleted there: the transaction would not read them any more."""
     ours = table.begin().read("kind = 'a'").append(row(9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -26,3 +27,39 @@ def test_a_commit_is_ours_by_its_own_id_only(info: dict[str, str] | None, path: 
     lines = [*([] if info is None else [{"commitInfo": {"operation": "WRITE", **info}}]), add]
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
     assert WinningCommit(CommitFile(1, data), table="t").is_of(TXN) is own
+
+
+Counts = list[int | None]
+
+
+@pytest.mark.parametrize(
+    ("removed", "added", "moves"),
+    [
+        ([2, 3], [5], True),
+        ([2, 3], [4], False),
+        ([2, 3], [6], False),
+        ([0], [], True),
+        ([1], [], False),
+        ([], [1], False),
+        ([], [], False),
+        ([None], [], False),
+        ([None], [5], True),
+        ([5], [None], True),
+        ([None, 3], [2], False),
+        ([None, 3], [4], True),
+        ([5], [None, 6], False),
+        ([5], [None, 4], True),
+        ([None, 9], [None, 1], True),
+    ],
+)
+def test_it_only_moves_rows_as_far_as_counts_say(removed: Counts, added: Counts, moves: bool) -> None:
+    def file(number: int, rows: int | None) -> dict[str, Any]:
+        stats = {} if rows is None else {"stats": json.dumps({"numRecords": rows})}
+        return {"path": str(number), "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": False, **stats}
+
+    lines = [
+        *({"remove": file(number, rows)} for number, rows in enumerate(removed)),
+        *({"add": file(10 + number, rows)} for number, rows in enumerate(added)),
+    ]
+    data = "".join(json.dumps(line) + "\n" for line in lines or [{"commitInfo": {}}]).encode()
+    assert WinningCommit(CommitFile(1, data), table="t").only_moves_rows is moves

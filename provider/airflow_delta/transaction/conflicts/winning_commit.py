@@ -165,14 +165,19 @@ class WinningCommit:
     def only_moves_rows(self) -> bool:
         """Whether the commit says that it moves rows to other files and changes none, as a compaction does.
 
-        One that says so and only adds files, or adds and removes different numbers of rows, is not believed.
+        One that says so and only adds files, or adds other numbers of rows than it removes as far as they are known, is not
+        believed; nor is one that only removes files, unless these are known to have no rows left.
         """
         adds, removes = self.added_files, self.removed_files
         changes = any(add.data_change for add in adds) or any(remove.data_change for remove in removes)
         if changes or not removes or self._files.cdcs:
             return False
         counts = [[_live_records(file) for file in files] for files in (adds, removes)]
-        return any(None in known for known in counts) or sum(_given(counts[0])) == sum(_given(counts[1]))
+        added, removed = (sum(_given(known)) for known in counts)
+        if None in counts[0] or None in counts[1]:
+            too_many, too_few = added > removed and None not in counts[1], added < removed and None not in counts[0]
+            return bool(adds) and not too_many and not too_few
+        return added == removed
 
     @cached_property
     def replaced(self) -> dict[str, AddFile]:
