@@ -50,7 +50,14 @@ def _without_others(rule: Any) -> Any:
 
 
 def _ignores_what_both_mark(rule: Any) -> Any:
-    return lambda self, file, others, _marked: rule(self, file, others, BitMap64())
+    def meet(self: Any, file: Any, others: Any, marked: Any) -> Any:
+        marks = self._of(file.path)
+        own, marks.rows = marks.rows, marks.rows - marked
+        both = rule(self, file, others, marked)
+        marks.rows = own
+        return both
+
+    return meet
 
 
 def _in_the_first_group(rule: Any) -> Any:
