@@ -496,6 +496,16 @@ def test_a_compaction_that_moves_some_rows_of_a_file(tracked: RowTable, ids: tup
     assert [found["id"] for found in tracked.rows()] == [number for number in range(1, 7) if number not in ids]
 
 
+def test_a_compaction_that_gives_two_rows_one_id(tracked: RowTable) -> None:
+    ours = tracked.begin().delete("id IN (1, 2)", with_id(1, 2))
+    winner = tracked.begin("delta").compact()
+    numbers = [row(number, "a" if number < 4 else "b") for number in range(1, 7)]
+    winner.actions[-1] = tracked.write(*numbers, data_change=False, ids=[0, 0, 2, 3, 4, 5])
+    winner.commit()
+    with pytest.raises(ConcurrentDeleteReadException, match="not every row id is found there once"):
+        ours.commit()
+
+
 def test_row_ids_are_read_up_to_the_limit(tracked: RowTable) -> None:
     ours = [tracked.begin(conflict_read_limit=limit).delete("id = 1", with_id(1)) for limit in (10, 1000)]
     tracked.compact()

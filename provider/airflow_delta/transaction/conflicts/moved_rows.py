@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaError
@@ -38,27 +38,33 @@ def find_moved(
     column = metadata.configuration.get(_MATERIALIZED)
     try:
         ids = pa.concat_arrays([values for values, _start in _row_ids(reader, file, column, rows)])
-        found = []
+        found, missing = [], set(ids.to_pylist())
         for other in added:
             if other.partition_values == file.partition_values:
-                here = _positions(reader, other, column, ids)
+                here = _positions(reader, other, column, ids, missing)
                 if here:
                     found.append((other, here))
     except (pa.ArrowException, OSError, DeltaError) as error:
         raise Undecided(f"its rows were moved to other files, and the row ids cannot be read ({first_line(error)})") from error
-    if sum(len(here) for _other, here in found) != len(rows):
-        raise Undecided("its rows were moved to other files, and not every row id is found there")
+    if missing or sum(len(here) for _other, here in found) != len(rows):
+        raise Undecided("its rows were moved to other files, and not every row id is found there once")
     return found
 
 
-def _positions(reader: WinnersRows, file: AddFile, column: str | None, ids: pa.Array) -> BitMap64:
+def _positions(reader: WinnersRows, file: AddFile, column: str | None, ids: pa.Array, missing: set[int]) -> BitMap64:
+    """Return where live rows with some ids are in a file.
+
+    :param missing: ids that have not been found yet.
+    """
     import pyarrow.compute as pc
     from pyroaring import BitMap64
 
-    found = BitMap64()
+    found, dead = BitMap64(), reader.vector(file.deletion_vector)
     for values, start in _row_ids(reader, file, column, None):
-        found |= positions(pc.is_in(values, value_set=ids), start)
-    return found - reader.vector(file.deletion_vector)
+        live = positions(pc.is_in(values, value_set=ids), start) - dead
+        missing.difference_update(_taken(values, live, start).to_pylist())
+        found |= live
+    return found
 
 
 def _row_ids(reader: WinnersRows, file: AddFile, column: str | None, rows: BitMap64 | None) -> list[tuple[pa.Array, int]]:
@@ -83,6 +89,14 @@ def _row_ids(reader: WinnersRows, file: AddFile, column: str | None, rows: BitMa
             stored = reader.columns(data, number, start, length, names).columns[names[0]]
             values = pc.coalesce(stored.cast(pa.int64()), values)
         if rows is not None:
-            values = values.take(array([row - start for row in rows if start <= row < start + length], pa.int64()))
+            values = _taken(values, [row for row in rows if start <= row < start + length], start)
         found.append((values, start))
     return found
+
+
+def _taken(values: pa.Array, rows: Iterable[int], start: int) -> pa.Array:
+    import pyarrow as pa
+
+    from airflow_delta.log.arrow.arrays import array
+
+    return values.take(array([row - start for row in rows], pa.int64()))
