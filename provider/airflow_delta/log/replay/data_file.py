@@ -84,7 +84,10 @@ class DataFile:
             return None
         if statistics.physical_type not in ("INT32", "INT64") or statistics.logical_type.type not in ("NONE", "INT", "DATE"):
             return None
-        return statistics.min, statistics.max
+        try:
+            return statistics.min, statistics.max
+        except OverflowError:  # a date that Python cannot represent
+            return None
 
     def read(self, group: int, start: int, length: int, names: Sequence[str]) -> Rows:
         """Return columns of a row group."""
