@@ -133,6 +133,20 @@ def test_dates_that_python_cannot_represent(tmp_path: Path, predicate: str) -> N
         assert ours.resolved == {"keys": "2"}
 
 
+def test_integers_without_sign(table: RowTable) -> None:
+    """Spark reads the greatest of them as -1."""
+    table.append(row(9, n=-1))
+    ours = table.begin().delete("n = -1", lambda found: found["n"] == -1)
+    winner = table.begin().append(row(7))
+    (added,) = winner.actions
+    columns = {"id": pa.array([7, 8]), "kind": pa.array(["a", "a"]), "n": pa.array([1, 2**32 - 1], pa.uint32())}
+    pq.write_table(pa.table(columns), table.root / added.path)
+    winner.actions = [msgspec.structs.replace(added, size=(table.root / added.path).stat().st_size, stats=None)]
+    winner.commit()
+    with pytest.raises(ConcurrentAppendException):
+        ours.commit()
+
+
 def test_a_winners_file_without_statistics_is_read(table: RowTable) -> None:
     ours = table.begin().delete("id IN (2, 3)", with_id(2, 3))
     winner = table.begin().append(row(1), row(11))
