@@ -46,6 +46,11 @@ def stats(name="i", low=None, high=None, nulls=0, rows=10, **more):
     ("text", "file", "keep"),
     [
         ("i = 5", stats(low=1, high=4), False),
+        # Delta 3 and before ends a truncated text with U+FFFD, which is less than the emoji that it cut off.
+        ("s = 'aa\U0001f600'", stats("s", low="aa", high="aa\ufffd"), True),
+        ("s like 'aa\U0001f600%'", stats("s", low="aa", high="aa\ufffd"), True),
+        ("s <> 'aa\ufffd'", stats("s", low="aa\ufffd", high="aa\ufffd"), True),
+        ("s = 'a'", stats("s", low="aa", high="aa\ufffd"), False),
         ("i = 5", stats(low=1, high=5), True),
         ("i < 1", stats(low=1, high=4), False),
         ("i <= 1", stats(low=1, high=4), True),

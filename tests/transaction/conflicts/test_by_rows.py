@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
@@ -118,6 +121,41 @@ def test_a_winners_file_that_cannot_be_read(table: RowTable, damage: str) -> Non
     if damage != "gone":
         path.write_bytes(content[:-20] if damage == "cut" else b"x" * len(content))
     with pytest.raises(ConcurrentAppendException, match="is gone" if damage == "gone" else "cannot be read"):
+        ours.commit()
+
+
+@pytest.mark.parametrize("predicate", ["d = DATE'2024-02-29'", "d > DATE'2024-03-01'"])
+def test_dates_that_python_cannot_represent(tmp_path: Path, predicate: str) -> None:
+    """Spark writes dates up to the year 5881580."""
+    table = RowTable(tmp_path / "table", columns={"id": "long", "d": "date"})
+    table.append({"id": 1, "d": dt.date(2024, 2, 29)}, {"id": 2, "d": dt.date(2024, 3, 2)})
+    ours = table.begin().delete(predicate, lambda found: found["id"] == 1)
+    winner = table.begin().append({"id": 3, "d": dt.date(2024, 1, 1)}, {"id": 4, "d": dt.date(2024, 3, 1)})
+    (added,) = winner.actions
+    days = pa.array([19723, 5_000_000], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"id": pa.array([3, 4]), "d": days}), table.root / added.path)
+    size = (table.root / added.path).stat().st_size
+    winner.actions = [msgspec.structs.replace(added, size=size, stats=None)]
+    winner.commit()
+    if ">" in predicate:
+        with pytest.raises(ConcurrentAppendException, match="is one that it should have read"):
+            ours.commit()
+    else:
+        ours.commit()
+        assert ours.resolved == {"keys": "2"}
+
+
+def test_integers_without_sign(table: RowTable) -> None:
+    """Spark reads the greatest of them as -1."""
+    table.append(row(9, n=-1))
+    ours = table.begin().delete("n = -1", lambda found: found["n"] == -1)
+    winner = table.begin().append(row(7))
+    (added,) = winner.actions
+    columns = {"id": pa.array([7, 8]), "kind": pa.array(["a", "a"]), "n": pa.array([1, 2**32 - 1], pa.uint32())}
+    pq.write_table(pa.table(columns), table.root / added.path)
+    winner.actions = [msgspec.structs.replace(added, size=(table.root / added.path).stat().st_size, stats=None)]
+    winner.commit()
+    with pytest.raises(ConcurrentAppendException):
         ours.commit()
 
 

@@ -111,3 +111,12 @@ def test_an_empty_source_matches_nothing() -> None:
 
 def _file(stats: str | None) -> AddFile:
     return AddFile(path="a", partition_values={}, size=1, modification_time=1, data_change=True, stats=stats)
+
+
+def test_values_that_python_cannot_represent() -> None:
+    """Spark has dates after the year 9999 and text that is not UTF-8."""
+    keys = key_set(["date", "string"], [[dt.date(2024, 2, 29), "a"], [dt.date(2024, 3, 1), "b"]], [False, True])
+    text = pa.array([b"a", b"\xff\xfe", b"a", b"b"]).view(pa.string())
+    values = [pa.array([19782, 19782, 5_000_000, 19782], pa.int32()).cast(pa.date32()), text]
+    arrays = dict(zip(keys.columns, values, strict=True))
+    assert RowCondition(None, keys).may_select(lambda known: arrays[known], 4).to_pylist() == [True, False, False, False]

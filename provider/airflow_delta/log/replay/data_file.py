@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -82,9 +83,15 @@ class DataFile:
         statistics = self._metadata.row_group(group).column(self._leaves[name]).statistics
         if statistics is None or not statistics.has_min_max:
             return None
+        kind = self._metadata.schema.column(self._leaves[name]).logical_type
+        if kind.type == "INT" and not json.loads(kind.to_json())["isSigned"]:  # Spark may read them as signed
+            return None
         if statistics.physical_type not in ("INT32", "INT64") or statistics.logical_type.type not in ("NONE", "INT", "DATE"):
             return None
-        return statistics.min, statistics.max
+        try:
+            return statistics.min, statistics.max
+        except OverflowError:  # a date that Python cannot represent
+            return None
 
     def read(self, group: int, start: int, length: int, names: Sequence[str]) -> Rows:
         """Return columns of a row group."""

@@ -30,6 +30,7 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 # Some writers convert decimals to doubles for statistics.
 _DECIMAL_MARGIN = 1e-14
 _FLOAT_MARGIN = 1.2e-7
+_OLD_TIE_BREAKER = "\ufffd"
 
 
 def needed_columns(predicate: Predicate | None) -> list[ast.Column]:
@@ -77,12 +78,20 @@ def skipping_mask(
         return _constant(True, len(stats))
     wanted = {column: has_bounds(column) for column in columns}
     read = from_struct if pa.types.is_struct(stats.type) else from_json
-    known = read(stats, wanted)
+    known = {column: _sound(bounds) for column, bounds in read(stats, wanted).items()}
     if partition_texts is not None:
         for column in partition_columns(predicate):
             known[column] = from_partition_values(partition_texts(column.physical_path[0]), column, has_bounds(column))
     mask = _Rules(known, len(stats)).may_hold(ast.push_down_not(predicate.expression))
     return pc.fill_null(mask, scalar(True))
+
+
+def _sound(bounds: Bounds) -> Bounds:
+    """Leave out greatest texts that may be too small: Delta 3 and before ends truncated ones with U+FFFD, below an emoji."""
+    if bounds.maximum is None or not pa.types.is_string(bounds.maximum.type):
+        return bounds
+    unsafe = pc.ends_with(bounds.maximum, _OLD_TIE_BREAKER)
+    return bounds._replace(maximum=pc.if_else(unsafe, pa.nulls(len(unsafe), bounds.maximum.type), bounds.maximum))
 
 
 def _constant(value: bool | None, length: int) -> pa.BooleanArray:

@@ -109,7 +109,7 @@ class WinnersRows:
             )
         except FileNotFoundError as error:
             raise Undecided(f"the file {file.path} of a winning commit is gone") from error
-        except (pa.ArrowException, OSError, DeltaError) as error:
+        except (pa.ArrowException, OSError, DeltaError, ArithmeticError, TypeError, ValueError) as error:
             raise Undecided(f"the file {file.path} of a winning commit cannot be read ({first_line(error)})") from error
 
     def open(self, file: AddFile | RemoveFile) -> DataFile:

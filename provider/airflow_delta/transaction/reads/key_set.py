@@ -58,8 +58,11 @@ class KeySet:
                 mask = pc.and_(mask, self._among(position, found))
         if len(self.columns) == 1 or any(found is None for found in known) or not pc.any(mask).as_py():
             return mask
-        left = [found.to_pylist() for found in known if found is not None]
-        kept = [chosen and self._matches(row) for chosen, *row in zip(mask.to_pylist(), *left, strict=True)]
+        chosen = pc.indices_nonzero(mask)  # values of other rows may be none that Python can represent
+        left = [found.take(chosen).to_pylist() for found in known if found is not None]
+        kept = [False] * length
+        for position, row in zip(chosen.to_pylist(), zip(*left, strict=True), strict=True):
+            kept[position] = self._matches(row)
         return array(kept, mask.type)
 
     def _matches(self, row: Sequence[Any]) -> bool:
