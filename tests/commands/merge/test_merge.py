@@ -41,6 +41,8 @@ def condition(text: str) -> MergeCondition:
         ("s = 'target.s' AND key = id", "`s` = 'target.s'", [("id", "`key`", False)]),
         ("target.id = source.id OR target.id = 1", None, []),
         ("target.id IN (1, 2) AND (target.s LIKE 'a%' OR target.id > 5)", "`id` IN (1, 2) AND (`s` LIKE 'a%' OR `id` > 5)", []),
+        # Outside of ANSI mode, Spark compares both as text.
+        ("target.id = source.id AND target.id NOT IN (1, '03') AND target.s IN ('a')", "`s` IN ('a')", [("id", "`id`", False)]),
         # Timestamps without a zone are the session's.
         ("target.ts > '2024-01-01 00:00:00' AND target.id < source.id", None, []),
         ("source.id = 5 AND target.id + 1 = source.id", None, []),

@@ -45,7 +45,7 @@ class MergeCondition:
         found = []
         for text in self.conjuncts:
             columns = list(self._columns(text))
-            if any(side != "target" for side, _ in columns):
+            if any(side != "target" for side, _ in columns) or self._lists_text(text):
                 continue
             alone = _without_alias(text, self._sides.target)
             try:
@@ -61,6 +61,18 @@ class MergeCondition:
     def compared(self) -> list[ComparedColumns]:
         """Return the columns that are equal in rows that match."""
         return self._sides.compared(self.conjuncts)
+
+    def _lists_text(self, text: str) -> bool:
+        """Tell whether an IN compares another type with text, which Spark does as text outside of ANSI mode."""
+        from sqlglot import exp
+
+        for among in tree_of(text).find_all(exp.In):
+            if any(value.is_string for value in among.expressions):
+                names = self._sides.of(among.this)[1] if isinstance(among.this, exp.Column) else []
+                field = self._sides.schema.find(names[0]) if len(names) == 1 else None
+                if field is None or field.data_type.name != "string":
+                    return True
+        return False
 
     def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
         from sqlglot import exp
