@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.choices import choices_of
-from airflow_delta.cli.check_dags import message_of
 from airflow_delta.dag_checks import check_dag, dag_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.tracebacks import message_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -337,9 +337,10 @@ class TestCommand:
         assert (wrong["dag"], wrong["task"]) == ("checked", "d")
         assert "something is missing after '='" in wrong["problem"]
 
-    def test_nothing_is_wrong(self, tmp_path, airflow_database):
-        bag_of(tmp_path, 'DeltaDeleteOperator(task_id="d", table="/lake/t", predicate="id = 1")')
+    def test_nothing_is_wrong_and_modules_beside_the_file_are_found(self, tmp_path, airflow_database):
+        (tmp_path / "tables.py").write_text("TABLE = '/lake/t'\n")
+        bag_of(tmp_path, 'from tables import TABLE\nDeltaDeleteOperator(task_id="d", table=TABLE, predicate="id = 1")')
         done = check_dags(str(tmp_path))
-        assert (done.returncode, done.stdout.strip()) == (0, "Checked 1 Dags: nothing is wrong with their Delta tasks."), (
+        assert (done.returncode, done.stdout.strip()) == (0, "Checked 1 Dag: nothing is wrong with their Delta tasks."), (
             done.stderr
         )
