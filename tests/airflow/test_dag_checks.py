@@ -51,6 +51,10 @@ def audit(arguments: str) -> str:
     return f"{stage()}\nDeltaAuditOperator(task_id='a', transaction={{}}, {arguments})"
 
 
+def merge(clauses: str) -> str:
+    return f"DeltaMergeOperator(task_id='m', table='/lake/t', source='SELECT 1', condition='true', clauses={clauses})"
+
+
 def stage(arguments: str = "", around: str = "") -> str:
     return f"""
 with delta_transaction("txn", table="/lake/t"{around}):
@@ -135,6 +139,16 @@ REFUSED = [
         stage(around="").replace("/lake/t", "s4://lake/t"),
         ["'txn.start': table: Storage scheme 's4://' of table s4://lake/t is not supported. Supported: local paths"],
     ),
+    (
+        merge("[{'kind': 'not_matched', 'action': 'insert'}]"),
+        ["'m': the MERGE has the clause 'not_matched' with action 'insert'; known are matched: update, delete; notMatched"],
+    ),
+    (
+        merge("[{'kind': 'matched', 'action': 'update', 'conditions': 'source.n > 0'}]"),
+        ["the MERGE has a clause with 'conditions' (did you mean 'condition'?); a clause has kind, action, condition, set"],
+    ),
+    (merge("[{'kind': 'matched'}]"), ["the MERGE has a clause that is none: MergeClause lacks the field action"]),
+    (merge("[]"), ["the MERGE has no clause: give at least one WHEN"]),
     ('DeltaMaintenanceOperator(task_id="m", tables=["/lake/t", "s4://lake/t"])', ["'m': tables: Storage scheme 's4://'"]),
 ]
 
@@ -148,6 +162,8 @@ def test_refused_when_the_dag_is_parsed(tmp_path, body, parts):
 
 
 ACCEPTED = [
+    merge("[{'kind': '{{ params.kind }}', 'action': 'insert'}]"),
+    merge("[{'kind': 'matched', 'action': 'update', 'set': {'n': '{{ params.n }}'}}]"),
     stage('mode="{{ params.mode }}", replace_where="day = \'{{ ds }}\'"'),
     stage(around=", rerun_policy=\"{{ dag_run.conf['policy'] }}\""),
     'start = DeltaStartTransactionOperator(task_id="s", table="/lake/t")\n'
