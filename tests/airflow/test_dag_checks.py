@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.choices import choices_of
-from airflow_delta.cli.check_dags import message_of
 from airflow_delta.dag_checks import check_dag, dag_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.tracebacks import message_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +49,10 @@ def bag_of(folder: Path, body: str):
 
 def audit(arguments: str) -> str:
     return f"{stage()}\nDeltaAuditOperator(task_id='a', transaction={{}}, {arguments})"
+
+
+def merge(clauses: str) -> str:
+    return f"DeltaMergeOperator(task_id='m', table='/lake/t', source='SELECT 1', condition='true', clauses={clauses})"
 
 
 def stage(arguments: str = "", around: str = "") -> str:
@@ -135,6 +139,16 @@ REFUSED = [
         stage(around="").replace("/lake/t", "s4://lake/t"),
         ["'txn.start': table: Storage scheme 's4://' of table s4://lake/t is not supported. Supported: local paths"],
     ),
+    (
+        merge("[{'kind': 'not_matched', 'action': 'insert'}]"),
+        ["'m': the MERGE has the clause 'not_matched' with action 'insert'; known are matched: update, delete; notMatched"],
+    ),
+    (
+        merge("[{'kind': 'matched', 'action': 'update', 'conditions': 'source.n > 0'}]"),
+        ["the MERGE has a clause with 'conditions' (did you mean 'condition'?); a clause has kind, action, condition, set"],
+    ),
+    (merge("[{'kind': 'matched'}]"), ["the MERGE has a clause that is none: MergeClause lacks the field action"]),
+    (merge("[]"), ["the MERGE has no clause: give at least one WHEN"]),
     ('DeltaMaintenanceOperator(task_id="m", tables=["/lake/t", "s4://lake/t"])', ["'m': tables: Storage scheme 's4://'"]),
 ]
 
@@ -148,6 +162,8 @@ def test_refused_when_the_dag_is_parsed(tmp_path, body, parts):
 
 
 ACCEPTED = [
+    merge("[{'kind': '{{ params.kind }}', 'action': 'insert'}]"),
+    merge("[{'kind': 'matched', 'action': 'update', 'set': {'n': '{{ params.n }}'}}]"),
     stage('mode="{{ params.mode }}", replace_where="day = \'{{ ds }}\'"'),
     stage(around=", rerun_policy=\"{{ dag_run.conf['policy'] }}\""),
     'start = DeltaStartTransactionOperator(task_id="s", table="/lake/t")\n'
@@ -337,9 +353,10 @@ class TestCommand:
         assert (wrong["dag"], wrong["task"]) == ("checked", "d")
         assert "something is missing after '='" in wrong["problem"]
 
-    def test_nothing_is_wrong(self, tmp_path, airflow_database):
-        bag_of(tmp_path, 'DeltaDeleteOperator(task_id="d", table="/lake/t", predicate="id = 1")')
+    def test_nothing_is_wrong_and_modules_beside_the_file_are_found(self, tmp_path, airflow_database):
+        (tmp_path / "tables.py").write_text("TABLE = '/lake/t'\n")
+        bag_of(tmp_path, 'from tables import TABLE\nDeltaDeleteOperator(task_id="d", table=TABLE, predicate="id = 1")')
         done = check_dags(str(tmp_path))
-        assert (done.returncode, done.stdout.strip()) == (0, "Checked 1 Dags: nothing is wrong with their Delta tasks."), (
+        assert (done.returncode, done.stdout.strip()) == (0, "Checked 1 Dag: nothing is wrong with their Delta tasks."), (
             done.stderr
         )

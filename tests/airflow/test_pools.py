@@ -50,9 +50,9 @@ def test_the_command_makes_the_pool_that_a_task_names(airflow_database):
     from airflow_delta.operators.delete_update import DeltaTruncateOperator
 
     task = DeltaTruncateOperator(task_id="empty", table="orders", delta_conn_id="lake", pool=table_pool("orders", "lake"))
-    for slots in (1, 3):
+    for slots, said in ((1, "1 slot"), (3, "3 slots")):
         done = pool_command("orders", "--conn-id", "lake", "--slots", str(slots))
-        assert (done.returncode, done.stdout.strip()) == (0, f"Pool {task.pool} has {slots} slots."), done.stderr
+        assert (done.returncode, done.stdout.strip()) == (0, f"Pool {task.pool} has {said}."), done.stderr
         with create_session() as session:
             pool = Pool.get_pool(task.pool, session=session)
             assert (pool.slots, pool.include_deferred) == (slots, True)

@@ -64,18 +64,21 @@ def test_columns_get_the_tables_order_names_and_types(spark, tmp_path):
     [
         ("SELECT 1 AS id, 5 AS other", "column other (int) is not in the table"),
         ("SELECT 1 AS id, array('a') AS name", "column name: expected string, got array<string>"),
-        ("SELECT '1' AS id", "column id: expected int, got string"),
+        (
+            "SELECT '1' AS id",
+            "expected int, got string. Cast the column (CAST(id AS INT) in SQL), or overwrite with overwrite_schema=True.",
+        ),
         ("SELECT 1 AS id, 2 AS ID", "occurs twice"),
         ("SELECT 1 AS id, true AS amount", "column amount: expected decimal(5,2), got boolean"),
         (
             "SELECT 1L AS id",
-            "expected int, got bigint. Values could be lost: write CAST(id AS INT) in the query, or overwrite with",
+            "expected int, got bigint. Values could be lost: cast the column (CAST(id AS INT) in SQL), or overwrite with",
         ),
         ("SELECT 1L AS id", "widens the column in a table with delta.enableTypeWidening"),
         ("SELECT 60.5D AS id", "column id: expected int, got double"),
         ("SELECT 1 AS id, 1 AS amount", "column amount: expected decimal(5,2), got int"),
         ("SELECT 1 AS id, 1.125 AS amount", "column amount: expected decimal(5,2), got decimal(4,3)"),
-        ("SELECT 1 AS id, now() AS name", "write CAST(name AS STRING) in the query"),
+        ("SELECT 1 AS id, now() AS name", "cast the column (CAST(name AS STRING) in SQL)"),
     ],
 )
 def test_a_dataframe_that_does_not_fit_is_refused_before_it_runs(spark, tmp_path, select, says):

@@ -6,7 +6,7 @@ import os
 from datetime import datetime
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import dag, task
+from airflow.sdk import CronDataIntervalTimetable, dag, task
 
 from airflow_delta import delta_transaction
 from airflow_delta.operators.stage import DeltaStageFilesOperator
@@ -54,6 +54,15 @@ def doubled():
     write()
 
 
+@dag(schedule=CronDataIntervalTimetable("@monthly", timezone="UTC"), **ONCE)
+def monthly():
+    @task
+    def refuse(data_interval_start):
+        raise ValueError(f"no rows of {data_interval_start:%Y-%m-%d}")
+
+    refuse()
+
+
 @dag(schedule=None, **ONCE)
 def approved():
     with delta_transaction("txn", table="numbers") as txn:
@@ -72,5 +81,6 @@ def mapped():
 appended()
 not_retried()
 doubled()
+monthly()
 approved()
 mapped()

@@ -87,15 +87,31 @@ def test_approvals(lake, run_dag, choice, state, version):
 def test_orders_that_cannot_be_carried_out(lake, run_dag, tmp_path):
     with pytest.raises(DagRunError, match="waits for an answer: pass answers="):
         run_dag(DAGS, "approved")
-    with pytest.raises(DagRunError, match="pass dag_id=, got None"):
+    with pytest.raises(DagRunError, match=r"defines 'appended', 'approved', .*, pass dag_id=\.$"):
         run_dag(DAGS)
+    with pytest.raises(DagRunError, match=r"defines 'appended', .*, not 'other'\.$"):
+        run_dag(DAGS, "other")
+    with pytest.raises(DagRunError, match=r"There is no Dag file .*nowhere\.py\.$"):
+        run_dag(tmp_path / "nowhere.py")
     with pytest.raises(DagRunError, match=r"has no task 'commit' to kill. Its tasks: txn.start"):
         run_dag(DAGS, "appended", kill=killed_at("before result", "commit"))
     (tmp_path / "broken.py").write_text("import nothing_of_the_kind")
-    with pytest.raises(DagRunError, match="nothing_of_the_kind"):
+    with pytest.raises(DagRunError, match=r"broken\.py cannot be imported: ModuleNotFoundError: No module named 'nothing_of"):
         run_dag(tmp_path / "broken.py")
     with pytest.raises(ValueError, match=r"no point 'somewhere'\. Points are 'before execute'"):
         killed_at("somewhere", "t")
+
+
+def test_a_kill_that_does_not_happen_is_no_proof(run_dag):
+    with pytest.raises(DagRunError, match=r"txn\.start was not killed 'before log entry': try 1 of it did not come there"):
+        run_dag(DAGS, "not_retried", kill=killed_at("before log entry", "txn.start"))
+
+
+def test_an_interval_before_the_date_and_the_error_of_a_task(run_dag):
+    run = run_dag(DAGS, "monthly", logical_date="2026-02-01")
+    with pytest.raises(AssertionError, match=r"Error of refuse: ValueError: no rows of 2026-01-01(?s:.*)Expected: success$"):
+        run.assert_state("success")
+    run.assert_state("failed")
 
 
 # -- tables, without a run ------------------------------------------------------------------------------------------------------
@@ -113,6 +129,8 @@ class TestTables:
 
     def test_what_differs_is_said(self, lake):
         table = lake.table("found")
+        with pytest.raises(ValueError, match="got no rows, and so no columns"):
+            table.append([])
         with pytest.raises(AssertionError, match="found is at version -1, not 0:\nThere is no such table"):
             table.assert_version(0)
         table.append([{"id": 1, "name": "a"}, {"id": 1, "name": "b"}])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from airflow_delta.cli.commands import command
 from airflow_delta.cli.output import print_data, print_line, print_rows, printable
+from airflow_delta.tracebacks import message_of
 
 
 @command()
@@ -17,10 +20,14 @@ def delta_check_dags(args: Namespace) -> None:
 
     from airflow_delta.dag_checks import dag_problems
 
-    bag: Any = DagBag(dag_folder=args.dag_folder or conf.get("core", "dags_folder"))
+    dags_folder = Path(conf.get("core", "dags_folder"))
+    wanted = Path(args.dag_folder) if args.dag_folder else dags_folder
+    # As in Airflow, where a Dag file can import modules of its bundle.
+    sys.path += [str(dags_folder), str((wanted if wanted.is_dir() else wanted.parent).absolute())]
+    bag: Any = DagBag(dag_folder=str(wanted))
     dags = sorted(bag.dags.values(), key=lambda dag: str(dag.dag_id))
     rows = [
-        {"file": str(path), "dag": None, "task": None, "problem": message_of(error)}
+        {"file": str(path), "dag": None, "task": None, "problem": printable(message_of(error))}
         for path, error in sorted(bag.import_errors.items())
     ]
     rows += [
@@ -32,13 +39,6 @@ def delta_check_dags(args: Namespace) -> None:
         if rows:
             print_rows(rows, args.output, fold=("problem",))
         else:
-            print_line(f"Checked {len(dags)} Dags: nothing is wrong with their Delta tasks.")
+            print_line(f"Checked {len(dags)} {'Dag' if len(dags) == 1 else 'Dags'}: nothing is wrong with their Delta tasks.")
     if rows:
         raise SystemExit(1)
-
-
-def message_of(error: str) -> str:
-    """Return the message of the last error of a traceback, in one line: what follows the frames, which are indented."""
-    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
-    after = max((number for number, line in enumerate(lines) if line.startswith(" ")), default=-1) + 1
-    return printable(" ".join(line.strip() for line in lines[after:] or lines[-1:])) if lines else "cannot be read"

@@ -19,4 +19,4 @@ def delta_pool(args: Namespace) -> None:
     uri = delta_asset_uri(args.table, args.conn_id)
     # A task that is deferred is in the middle of its transaction.
     Pool.create_or_update_pool(name, slots=args.slots, description=f"Writers of {uri}", include_deferred=True)
-    print_line(f"Pool {name} has {args.slots} slots.")
+    print_line(f"Pool {name} has {args.slots} {'slot' if args.slots == 1 else 'slots'}.")

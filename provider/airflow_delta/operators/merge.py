@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
+from airflow_delta.choices import Given, is_literal
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import TABLE_VIEW, Part, Parts, templated
 from airflow_delta.operators.pyspark import TableReader, call_injected, without_injected
@@ -15,6 +16,7 @@ from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.staging.merge import (
+    clauses_problem,
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,
@@ -69,6 +71,14 @@ class MergeStatement(Part):
         if self.clauses is None:
             self.clauses = [when_matched_update(), when_not_matched_insert()]
 
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:
+        """Yield what is wrong with the clauses; templates may be in their SQL only."""
+        clauses = given("clauses")
+        if isinstance(clauses, list | tuple) and all(map(_is_literal_clause, clauses)):
+            problem = clauses_problem(clauses)
+            yield from () if problem is None else (f"the MERGE {problem}.",)
+
     def plan(self, stage: StageView, source: Mapping[str, Any] | None) -> SparkWork | StagedWrite:
         """Plan the MERGE.
 
@@ -86,6 +96,15 @@ class MergeStatement(Part):
             merge_schema=self.merge_schema,
             options=self.options,
         )
+
+
+def _is_literal_clause(clause: Any) -> bool:
+    """Return whether the Dag file says what a clause is; other values than text, such as outputs of tasks, are known later."""
+    if not isinstance(clause, Mapping):
+        return False
+    return all(is_literal(clause.get(name, "")) for name in ("kind", "action")) and all(
+        value is None or isinstance(value, str | Mapping) for value in clause.values()
+    )
 
 
 MERGE: Parts = (*SPARK_OPERATION, MergeStatement)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.exceptions import DeltaAnalysisException, StagingException
 from airflow_delta.staging.arguments import SourceArguments
 from airflow_delta.staging.contract import Json, Payload
 
@@ -42,6 +43,9 @@ class MergeClause(Payload):
     def __str__(self) -> str:
         condition = "" if self.condition is None else f" AND {self.condition}"
         return f"{_WORDS.get(self.kind, self.kind)}{condition} THEN {self.action.upper()}"
+
+
+_FIELDS = tuple(field.name for field in fields(MergeClause))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,31 +118,44 @@ def parse_clauses(clauses: Sequence[Mapping[str, object] | MergeClause], *, tabl
 
     :raises DeltaAnalysisException: if there is none, one is unknown, or one without a condition is not the last of its kind.
     """
-    found = [clause if isinstance(clause, MergeClause) else MergeClause.from_dict(clause) for clause in clauses]
+    if (problem := clauses_problem(clauses)) is not None:
+        raise DeltaAnalysisException(f"MERGE into table {table} {problem}.", table=table)
+    return [_parsed(clause) for clause in clauses]
+
+
+def clauses_problem(clauses: Sequence[Mapping[str, object] | MergeClause]) -> str | None:
+    """Return what is wrong with clauses, without looking at their SQL; ``None`` if nothing is."""
+    for clause in clauses:
+        if isinstance(clause, Mapping) and (unknown := [name for name in clause if name not in _FIELDS]):
+            near = difflib.get_close_matches(str(unknown[0]), _FIELDS, n=1)
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            return f"has a clause with {unknown[0]!r}{meant}; a clause has {', '.join(_FIELDS)}"
+    try:
+        found = [_parsed(clause) for clause in clauses]
+    except StagingException as error:
+        return f"has a clause that is none: {error.message}"
     if not found:
-        raise _refused(table, "has no clause: give at least one WHEN")
+        return "has no clause: give at least one WHEN"
     for clause in found:
         if clause.action not in _ACTIONS.get(clause.kind, ()):
             known = "; ".join(f"{kind}: {', '.join(actions)}" for kind, actions in _ACTIONS.items())
-            raise _refused(table, f"has the clause {clause.kind!r} with action {clause.action!r}; known are {known}")
+            return f"has the clause {clause.kind!r} with action {clause.action!r}; known are {known}"
         if clause.action == DELETE and clause.set is not None:
-            raise _refused(table, f"sets columns in {clause}; DELETE takes none")
+            return f"sets columns in {clause}; DELETE takes none"
         if clause.set is not None and not clause.set:
-            raise _refused(table, f"sets no column in {clause}; leave it out for *")
+            return f"sets no column in {clause}; leave it out for *"
         if clause.kind == NOT_MATCHED_BY_SOURCE and clause.action == UPDATE and clause.set is None:
-            raise _refused(table, f"has {clause} without columns to set, and no source row to take them from")
+            return f"has {clause} without columns to set, and no source row to take them from"
     for kind in _ACTIONS:
         early = [clause for clause in found if clause.kind == kind][:-1]
         if any(clause.condition is None for clause in early):
-            raise _refused(
-                table, f"has a clause {_WORDS[kind]} without a condition before another one; only the last may have none"
-            )
-    return found
+            return f"has a clause {_WORDS[kind]} without a condition before another one; only the last may have none"
+    return None
+
+
+def _parsed(clause: Mapping[str, object] | MergeClause) -> MergeClause:
+    return clause if isinstance(clause, MergeClause) else MergeClause.from_dict(clause)
 
 
 def _clause(kind: str, action: str, condition: str | None, values: Mapping[str, str] | None) -> Json:
     return MergeClause(kind=kind, action=action, condition=condition, set=None if values is None else dict(values)).to_dict()
-
-
-def _refused(table: str, what: str) -> DeltaAnalysisException:
-    return DeltaAnalysisException(f"MERGE into table {table} {what}.", table=table)

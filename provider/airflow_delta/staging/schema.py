@@ -215,7 +215,7 @@ def written_schema(
         ]
         if missing and not problems:
             raise InvariantViolationException(
-                f"The data to write to {where} lacks the NOT NULL column {', '.join(missing)}. Add it to the DataFrame.",
+                f"The data to write to {where} lacks the NOT NULL column {', '.join(missing)}. Add it to the rows.",
                 table=table_name,
                 version=version,
             )
@@ -224,10 +224,9 @@ def written_schema(
         hint = ""
         if any("is not in the table" in p for p in problems):
             hint = " Set merge_schema=True to add new columns, or select the table's columns."
-        if merging.lossy:
-            hint += (
-                f" Values could be lost: write CAST({merging.lossy[0]}) in the query, or overwrite with overwrite_schema=True."
-            )
+        if merging.casts:
+            lost = "Values could be lost: cast" if merging.lossy else "Cast"
+            hint += f" {lost} the column (CAST({merging.casts[0]}) in SQL), or overwrite with overwrite_schema=True."
             if merging.widens:
                 hint += " merge_schema=True widens the column in a table with delta.enableTypeWidening=true."
         raise SchemaMismatchException(
@@ -246,7 +245,8 @@ class _Merging:
         self.widen = widen
         self.any_name = any_name
         self.exact = exact
-        self.lossy: list[str] = []
+        self.casts: list[str] = []
+        self.lossy = False
         self.widens = False
         self.problems: list[str] = []
 
@@ -293,7 +293,7 @@ class _Merging:
             return given
         how = store_assignment(given, target)
         if self.exact and how is not None and not keeps_values(given, target):
-            self.lossy.append(f"{path} AS {type_name(target).upper()}")
+            self.lossy = True
             self.widens = self.widens or may_widen(target, given)
             how = None
         # Inside a struct, array or map, a failed cast cannot be distinguished from a null, so only safe ones are made.
@@ -311,6 +311,8 @@ class _Merging:
         return problems
 
     def _mismatch(self, given: Type, target: Type, path: str) -> None:
+        if isinstance(given, str) and isinstance(target, str):
+            self.casts.append(f"{path} AS {type_name(target).upper()}")
         self.problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")
 
     def _unsupported(self, data_type: Type, path: str) -> list[str]:

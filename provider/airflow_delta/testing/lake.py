@@ -79,6 +79,7 @@ class LakeTable:
 
         :param rows: an Arrow table, or rows as mappings.
         :param partition_by: partition columns of a new table.
+        :raises ValueError: if there are no rows that say which columns there are.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -90,6 +91,8 @@ class LakeTable:
         from airflow_delta.staging.paths import new_attempt
 
         data = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
+        if not data.num_columns:
+            raise ValueError("append() got no rows, and so no columns. For a table without rows, pass an empty pyarrow.Table.")
         log = self.log
         handle = begin(log, transaction_key=f"airflow_delta.testing/{uuid.uuid4()}", partition_by=tuple(partition_by))
         columns = list(partition_by) or list(log.snapshot.metadata.partition_columns if handle.read_version >= 0 else ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from airflow_delta.testing.points import Kill
+from airflow_delta.tracebacks import message_of
 
 _WORKER = "airflow_delta.testing.worker"
 _MAX_KILLS = 20
 _LOG_SHOWN = 6_000
+_ENTRY = re.compile(r"^(?=\d{4}-\d\d-\d\dT[\d:.]+Z )", re.MULTILINE)
+_TASK_BEGINS = re.compile(r"\[DAG TEST\] starting task_id=(\S+)")
 
 
 class DagRunError(Exception):
-    """A run could not be made: the Dag file does not import, or Airflow does not start. The message has the log."""
+    """A run could not be made as it was asked for, or Airflow does not start; then the message has the log."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,6 +59,14 @@ class FinishedRun:
         """Return what a task returned; ``None`` if nothing."""
         return self._xcoms.get((task_id, map_index))
 
+    def assert_state(self, state: str = "success") -> None:
+        """Refuse a run that ended otherwise, with its tasks, their errors and the end of the log.
+
+        :raises AssertionError: if it did.
+        """
+        if self.state != state:
+            raise AssertionError(f"{self!r}\nExpected: {state}")
+
     def clear(self, *task_ids: str, kill: Kill | None = None) -> FinishedRun:
         """Clear tasks of the run with everything after them, all tasks by default, and run them again."""
         if self._clear is None:
@@ -67,7 +79,19 @@ class FinishedRun:
             f"  {task_id}{'' if index < 0 else f'[{index}]'}: {state}, try {tries}"
             for (task_id, index), (state, tries) in sorted(self.tasks.items())
         ]
-        return "\n".join([f"Run {self.run_id} of {self.dag_id}: {self.state}", *lines, self.log[-_LOG_SHOWN:]])
+        failed = [f"Error of {task_id}: {message}" for task_id, message in errors_of(self.log)]
+        return "\n".join([f"Run {self.run_id} of {self.dag_id}: {self.state}", *lines, *failed, self.log[-_LOG_SHOWN:]])
+
+
+def errors_of(log: str) -> list[tuple[str, str]]:
+    """Return the tasks that failed and their messages, in one line each, from the log of a run."""
+    task_id, found = "", []
+    for entry in _ENTRY.split(log):
+        if begins := _TASK_BEGINS.search(entry):
+            task_id = begins[1]
+        elif "Task failed with exception" in entry.partition("\n")[0]:
+            found.append((task_id, message_of(entry)))
+    return found
 
 
 class DagRunner:
@@ -104,11 +128,14 @@ class DagRunner:
         :param kill: where to kill a task: :func:`~airflow_delta.testing.killed_at`.
         :param answers: what to choose in human-in-the-loop tasks, by task id: ``{"orders.approve": "Reject"}``.
         :param timeout: seconds for the run.
-        :raises DagRunError: if the run could not be made, or waits for an answer that is not given.
+        :raises DagRunError: if the run could not be made, waits for an answer that is not given, or ended without the kill.
         :raises ValueError: if the logical date is text, but no date.
         """
+        file = Path(dag_file).resolve()
+        if not file.is_file():
+            raise DagRunError(f"There is no Dag file {file}.")
         order = {
-            "dag_file": str(Path(dag_file).resolve()),
+            "dag_file": str(file),
             "dag_id": dag_id,
             "logical_date": _moment(logical_date or "2026-01-01").isoformat(),
             "conf": dict(conf or {}),
@@ -122,11 +149,17 @@ class DagRunner:
         log, resume = "", False
         for _ in range(_MAX_KILLS):
             found, text = self._process({**order, "kill": None if kill is None else kill.to_dict(), "resume": resume})
-            log, resume = log + text, True
             if found is not None:
+                log += text
                 break
+            log, resume = log + text, True
         else:
             raise DagRunError(f"The run was killed {_MAX_KILLS} times.\n{log[-_LOG_SHOWN:]}")
+        if kill is not None and not resume:
+            raise DagRunError(
+                f"{kill.task_id} was not killed {kill.point!r}: try {kill.try_number} of it did not come there. The points of "
+                f"the log come only in tasks that commit, and tries count on when a run is cleared.\n{log[-_LOG_SHOWN:]}"
+            )
         tasks = {(task["task_id"], task["map_index"]): task for task in found["tasks"]}
 
         def again(_run: FinishedRun, task_ids: tuple[str, ...], kill: Kill | None) -> FinishedRun:
@@ -152,7 +185,7 @@ class DagRunner:
         if result.exists():
             answer: dict[str, Any] = json.loads(result.read_text())
             if "error" in answer:
-                raise DagRunError(f"{answer['error']}\n{log[-_LOG_SHOWN:]}")
+                raise DagRunError(answer["error"])
             return answer, log
         if code == -signal.SIGKILL and order["kill"] is not None:
             return None, log

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_delta.testing.points import AFTER_LOG_ENTRY, BEFORE_EXECUTE, BEFORE_LOG_ENTRY, BEFORE_RESULT, Kill
+from airflow_delta.tracebacks import message_of
 
 _LOG_ENTRY = re.compile(r"_delta_log/\d{20}\.json$")
 
@@ -75,12 +76,14 @@ def _load(file: str, dag_id: str | None) -> Any:
     bundle.initialize()
     bag = BundleDagBag(dag_folder=file, bundle_path=bundle.path, bundle_name=bundle.name, safe_mode=False)
     if bag.import_errors:
-        raise OrderError("\n".join(str(error) for error in bag.import_errors.values()))
+        (error, *_) = bag.import_errors.values()
+        raise OrderError(f"{file} cannot be imported: {message_of(error)}\n{error}")
     dags = dict(bag.dags)
     if dag_id is None and len(dags) == 1:
         (dag_id,) = dags
     if dag_id not in dags:
-        raise OrderError(f"{file} defines {', '.join(map(repr, dags)) or 'no Dag'}: pass dag_id=, got {dag_id!r}.")
+        which = ", pass dag_id=." if dag_id is None and dags else f", not {dag_id!r}." if dag_id else "."
+        raise OrderError(f"{file} defines {', '.join(map(repr, sorted(dags))) or 'no Dag'}{which}")
     sync_bag_to_db(bag, bundle.name, bundle.version)
     return dags[dag_id]
 
@@ -93,6 +96,7 @@ def _scheduler_dag(dag: Any) -> Any:
 
 def _new_run(dag: Any, logical_date: datetime, conf: dict[str, Any], session: Any, *, again: Any) -> Any:
     from airflow.models.dagrun import get_or_create_dagrun
+    from airflow.sdk.timezone import coerce_datetime
     from airflow.serialization.encoders import coerce_to_core_timetable
     from airflow.utils.types import DagRunTriggeredByType
 
@@ -101,7 +105,8 @@ def _new_run(dag: Any, logical_date: datetime, conf: dict[str, Any], session: An
         again.conf = conf
         _clear(dag, again, [task.task_id for task in dag.tasks], session)
         return again
-    interval = coerce_to_core_timetable(dag.timetable).infer_manual_data_interval(run_after=logical_date)
+    moment = coerce_datetime(logical_date)  # timetables need pendulum's methods
+    interval = coerce_to_core_timetable(dag.timetable).infer_manual_data_interval(run_after=moment)
     return get_or_create_dagrun(
         dag=_scheduler_dag(dag),
         run_id=f"manual__{logical_date.isoformat()}",

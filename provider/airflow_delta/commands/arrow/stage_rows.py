@@ -102,7 +102,8 @@ def check_possible(request: StageRequest) -> None:
         raise needs_spark(
             request,
             f"is overwritten by replace_where ({request.replace_where}), which may select some of the rows of "
-            f"{len(request.rewrite.files)} files, whose other rows must be written again",
+            f"{len(request.rewrite.files)} of its files, whose other rows must be written again; only a replace_where on "
+            "partition columns selects whole files",
         )
 
 
