@@ -89,6 +89,19 @@ class WinnersRows:
         except (pa.ArrowException, OSError, DeltaError) as error:
             raise Undecided(f"the file {file.path} of a winning commit cannot be read ({first_line(error)})") from error
 
+    def selected(self, file: AddFile | RemoveFile, data: DataFile, conditions: Sequence[RowCondition]) -> BitMap64:
+        """Return the positions of the live rows that may satisfy one of some conditions.
+
+        :param data: the file, opened.
+        :raises Undecided: if it can be read only beyond the limit.
+        """
+        from pyroaring import BitMap64
+
+        found = BitMap64()
+        for group, values, condition in self._groups(file, data, conditions, None):
+            found |= positions(condition.may_select(values, group.length), group.start)
+        return found - self.vector(file.deletion_vector)
+
     def open(self, file: AddFile | RemoveFile) -> DataFile:
         """Open a data file.
 
