@@ -35,7 +35,7 @@ def test_rows_that_a_winner_wrote_again_are_followed(tmp_path: Path) -> None:
     reader = table.begin().read("id = 1").append(row(9))
     table.begin("delta").delete("id = 3", lambda r: r["id"] == 3, vectors=False).commit()
     table.begin("delta").delete("id = 1", lambda r: r["id"] == 1, vectors=False).commit()
-    with pytest.raises(ConcurrentDeleteReadException, match="is gone or changed"):
+    with pytest.raises(ConcurrentDeleteReadException, match="is one that it read"):
         reader.commit()
 
 
@@ -63,5 +63,5 @@ def test_who_changes_a_row_of_a_file_that_was_rewritten_conflicts(tmp_path: Path
     table.append(row(1), row(2), row(3))
     late = table.begin().delete("id = 1", lambda r: r["id"] == 1, vectors=False)
     table.begin("delta").delete("id = 3", lambda r: r["id"] == 3, vectors=False).commit()
-    with pytest.raises(ConcurrentDeleteReadException, match="rewrites or removes the whole file"):
+    with pytest.raises(ConcurrentAppendException, match="should have read"):
         late.commit()

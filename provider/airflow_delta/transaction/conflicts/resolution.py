@@ -128,10 +128,10 @@ class Resolution:
             if replaced is not None:  # it only lost rows
                 self._note(ROWS, winner)
                 continue
-            if not self._rows.any_was_read(file, self._conditions(reads, "added")):
+            if not self._rows.any_was_read(file, conditions := self._conditions(reads, "added")):
                 self._note(KEYS, winner)
             elif not self._reads_as_before(winner):
-                raise Undecided(f"a row of the file {file.path} that was added is one that it should have read")
+                raise Undecided(f"a row of the file {file.path} that was added {_sure(conditions)} one that it should have read")
 
     # -- removed ---------------------------------------------------------------------------------------------------------------
 
@@ -209,8 +209,7 @@ class Resolution:
             self._note(ROWS, winner)
             return
         conditions = self._conditions(reads, "removed")
-        known_partition = file.partition_values is not None
-        if known_partition and not any(condition.may_hold([as_added(file)])[0] for condition in conditions):
+        if file.partition_values is not None and not any(condition.may_hold([as_added(file)])[0] for condition in conditions):
             self._note(STATISTICS, winner)
             return
         if self.level != "rows":
@@ -222,11 +221,12 @@ class Resolution:
         if not self._rows.any_was_read(file, conditions, rows=None if replaced is None else replaced.rows):
             self._note(KEYS, winner)
         elif not self._reads_as_before(winner):
-            raise Undecided(f"a row of the file {path} that it read is gone or changed")
+            raise Undecided(f"a row of the file {path} that is gone or changed {_sure(conditions)} one that it read")
 
     def _reads_as_before(self, winner: WinningCommit) -> bool:
         """Tell whether a winner wrote the rows that were read again as they were; then follow them to their new files."""
-        if not self._carried.are_as_before(winner, self._reads, self._usable):
+        rewritten = {file.path for file in winner.removed_files} - winner.replaced.keys()
+        if any(map(self.owns, rewritten)) or not self._carried.are_as_before(winner, self._reads, self._usable):
             return False
         self.followed.update(file.path for file in winner.added_files)
         self._note(ROWS, winner)
@@ -284,6 +284,10 @@ def _parsed(schema_string: str) -> StructType | None:
         return parse_schema(schema_string)
     except DeltaAnalysisException:
         return None
+
+
+def _sure(conditions: Sequence[RowCondition]) -> str:
+    return "is" if all(condition.is_exact for condition in conditions) else "may, as far as its condition can be evaluated, be"
 
 
 class _Replaced(NamedTuple):
