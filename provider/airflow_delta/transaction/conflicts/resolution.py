@@ -261,8 +261,6 @@ class Resolution:
             return False
         return all(schema is not None and read.rows.fits(schema) for schema in self._schemas.values())
 
-    # -- what was resolved -----------------------------------------------------------------------------------------------------
-
     def _note(self, how: str, winner: WinningCommit) -> None:
         self._how.setdefault(how, set()).add(winner.version)
 
