@@ -17,7 +17,8 @@ from pyroaring import BitMap64
 
 from airflow_delta.log.expressions import arrow_rows
 from airflow_delta.transaction.commit.loop import CommitLoop
-from airflow_delta.transaction.conflicts import marked_rows, moved_rows, rows_of_winners
+from airflow_delta.transaction.conflicts import carried_rows, marked_rows, moved_rows, rows_of_winners
+from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.file_conflicts import FileConflicts
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
@@ -77,6 +78,14 @@ def _whatever_it_got_back(_rule: Any) -> Any:
         return rows_of_winners.Replaced(new - old, new)
 
     return lost
+
+
+def _in_the_first_column(rule: Any) -> Any:
+    return lambda *arguments: (row[:1] for row in rule(*arguments))
+
+
+def _unfollowed(_rule: Any) -> Any:
+    return lambda self, winner: self._carried.are_as_before(winner, self._reads, self._usable)
 
 
 def _same_places(_rule: Any) -> Any:
@@ -169,6 +178,10 @@ MUTATIONS: dict[str, Broken] = {
     "compacted files are not followed": _broken(Resolution, "_follow", _always(None)),
     "rows that a MERGE left alone do not count": _broken(FileConflicts, "_scanned", _always(frozenset())),
     "every row group is ruled out": _broken(rows_of_winners, "may_hold", _always(False)),
+    # What winners wrote again.
+    "rows that are written again are as before": _broken(CarriedRows, "are_as_before", _always(True)),
+    "rows are compared in their first column": _broken(carried_rows, "_rows", _in_the_first_column),
+    "rows that are written again are not followed": _broken(Resolution, "_reads_as_before", _unfollowed),
     # Keys.
     "null equals no key": _broken(KeySet, "_matches_null", _always(False)),
     "the last key is forgotten": _broken(KeySet, "_among", _without_the_last),
@@ -191,10 +204,14 @@ MUTATIONS: dict[str, Broken] = {
     "a lost race changes nothing": _broken(CurrentTransaction, "rebase", _always(False)),
 }
 
+_REWRITTEN = {"vectors": False, "tracked": False}
 AIMS = {
     "a file that got rows back has lost them": Aim(("delete", "restore"), ("look", "merge", "delete"), "k", {"vectors": True}),
     "compacted files are not followed": Aim(("optimize", "delete"), ("look",), "k"),
     "rows that are gone were not read": Aim(("delete",), ("look", "merge"), "k"),
+    "rows that are written again are as before": Aim(("update",), ("look",), "k", _REWRITTEN),
+    "rows are compared in their first column": Aim(("update",), ("look",), "k", _REWRITTEN),
+    "rows that are written again are not followed": Aim(("delete",), ("look",), "k", _REWRITTEN),
     "both may mark a row": Aim(("delete",), ("update",), "k", {"vectors": True}),
     "the winner's vector is lost": Aim(("delete",), ("delete", "update"), "k", {"vectors": True}),
     "vectors are as they were": Aim(("delete",), ("delete", "update"), "k", {"vectors": True}),

@@ -28,10 +28,10 @@ HOW = ("statistics", "keys", "rows", "moved")
 REFUSALS = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException")
 
 
-def run(directory: Path, *arguments: list[str]) -> list[dict[str, Any]]:
+def run(directory: Path, *arguments: list[str], module: str = "faults.row_histories") -> list[dict[str, Any]]:
     """Run a process with each of the arguments, all at once; return what they found."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "faults.row_histories"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", module]
     runners = [
         subprocess.Popen(
             [*command, "--directory", str(directory / str(number)), *more],
@@ -79,6 +79,21 @@ def test_every_version_holds_the_rows_of_a_serial_order(
     assert len(found) == count
     happened = {f"committed:{kind}" for kind in OPERATIONS} | {f"resolved:{how}" for how in HOW} | set(REFUSALS)
     assert not (missed := sorted(happened - set(+counts))), f"FAULTS_SEED={seed}: not everything happened: {missed}"
+
+
+def test_processes_that_put_at_once_leave_the_rows_of_a_serial_order(
+    tmp_path: Path, is_long: bool, seed: int, figures: Callable[..., None]
+) -> None:
+    count = 1000 if is_long else 20
+    found = run(tmp_path, ["--seed", str(seed), "--count", str(count)], module="faults.row_processes")
+    wrong = [line for line in found if line["wrong"]]
+    counts = sum((Counter(line["counts"]) for line in found), Counter[str]())
+    names = {"commits": "commits", "refused": "refused", "resolved": "resolved", "lost_races": "lost a race"}
+    figures("row_processes", tried=count, failed=len(wrong), seed=seed, **{name: counts[key] for name, key in names.items()})
+    shown = "\n\n".join("\n".join([line["history"], *line["wrong"], *line["steps"]]) for line in wrong[:3])
+    assert not wrong, f"FAULTS_SEED={seed}: {[line['history'] for line in wrong]}\n{shown}"
+    assert len(found) == count
+    assert all(counts[key] for key in names.values()), f"FAULTS_SEED={seed}: {counts}"
 
 
 def test_a_broken_rule_is_noticed(tmp_path: Path, seed: int, figures: Callable[..., None]) -> None:

@@ -247,10 +247,12 @@ def test_a_compaction_is_a_conflict_for_who_changes_its_files(table: RowTable) -
 
 
 def test_a_compaction_that_does_not_say_so_is_none(table: RowTable) -> None:
-    ours = table.begin().read("kind = 'a'").append(row(9))
+    ours, without_rows = (table.begin(level).read("kind = 'a'").append(row(9)) for level in ("rows", "statistics"))
     table.begin("delta").compact().with_data_change(True).commit()
     with pytest.raises(CONFLICT):
-        ours.commit()
+        without_rows.commit()
+    ours.commit()
+    assert ours.resolved == {"rows": "3"}, "not moved, but read: they are the same rows"
 
 
 def test_a_compaction_that_loses_rows_is_not_believed(table: RowTable) -> None:
@@ -664,3 +666,23 @@ def test_files_that_a_winner_added_were_not_seen(table: RowTable) -> None:
     table.begin().delete("id >= 70", lambda found: found["id"] >= 70).commit()
     ours.commit()
     assert ours.resolved == {"statistics": "3"}
+
+
+# -- what the errors say --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("predicate", "said"), [("id = 1", "is one that"), ("id + 1 = 2", "may, as far as")])
+def test_only_a_condition_that_was_evaluated_is_said_to_hold(table: RowTable, predicate: str, said: str) -> None:
+    ours = table.begin().delete(predicate, with_id(1))
+    table.append(row(1), row(2))
+    with pytest.raises(ConcurrentAppendException, match=said):
+        ours.commit()
+
+
+@pytest.mark.parametrize(("level", "is_said"), [("delta", True), ("statistics", True), ("rows", False)])
+def test_a_level_that_looks_closer_is_named(table: RowTable, level: str, is_said: bool) -> None:
+    ours = table.begin(level).delete("id = 1", with_id(1))
+    table.append(row(1), row(2))
+    with pytest.raises(ConcurrentAppendException) as error:
+        ours.commit()
+    assert ("With conflict_detection='rows'" in str(error.value)) == is_said

@@ -30,6 +30,20 @@ def is_exact(data_type: DataType) -> bool:
     return isinstance(data_type, DecimalType) or data_type.name in _EXACT
 
 
+def decides(expression: ast.Expression) -> bool:
+    """Tell whether every part of an expression is compared here as in Spark."""
+    match expression:
+        case ast.And(parts) | ast.Or(parts):
+            return all(map(decides, parts))
+        case ast.Not(part):
+            return decides(part)
+        case ast.Opaque() | ast.Like():
+            return False
+        case ast.Constant() | ast.IsNull():
+            return True
+    return all(is_exact(column.data_type) for column in ast.columns(expression))
+
+
 def needed_columns(expression: ast.Expression) -> list[ast.Column]:
     """Return the columns whose values can help to decide an expression."""
     return [column for column in dict.fromkeys(ast.columns(expression)) if len(column.physical_path) == 1]

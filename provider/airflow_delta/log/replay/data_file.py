@@ -54,6 +54,11 @@ class DataFile:
         """Number of rows, deleted ones included."""
         return int(self._metadata.num_rows)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the top-level columns."""
+        return list(self._file.schema_arrow.names)
+
     def has(self, name: str) -> bool | None:
         """Tell whether the file has a top-level column of a type without fields; ``None`` if that is not clear.
 

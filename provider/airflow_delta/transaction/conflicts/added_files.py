@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_delta.transaction.conflicts.winning_commit import ADD_KEY, WinningCommit
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions.actions import AddFile
+    from airflow_delta.log.actions.actions import AddFile, RemoveFile
     from airflow_delta.transaction.reads.read_set import ReadPredicate
 
 
@@ -55,3 +55,17 @@ class AddedFiles:
             if reads:
                 found.setdefault(version, []).append(Candidate(file, reads))
         return found
+
+
+def as_added(file: RemoveFile) -> AddFile:
+    """Return a removed file as statistics are looked at."""
+    from airflow_delta.log.actions.actions import AddFile
+
+    return AddFile(
+        path=file.path,
+        partition_values=file.partition_values or {},
+        size=file.size or 0,
+        modification_time=0,
+        data_change=False,
+        stats=file.stats,
+    )

@@ -70,10 +70,11 @@ def describe_winner(winner: WinningCommit) -> str:
     return f"version {winner.version} ({info.get('operation') or 'TRANSACTION'}), committed by {by}{when}{note}"
 
 
-def keep_apart(current: CurrentTransaction, *, by_rows: bool = False) -> str:
+def keep_apart(current: CurrentTransaction, *, by_rows: bool = False, has_read_rows: bool = False) -> str:
     """Return how to avoid such a conflict.
 
-    :param by_rows: rows were looked at already, and did not settle it.
+    :param by_rows: a level beyond ``delta`` was tried already, and did not settle it.
+    :param has_read_rows: it was ``rows``.
     """
     columns = ", ".join(current.partition_columns)
     if columns:
@@ -89,7 +90,7 @@ def keep_apart(current: CurrentTransaction, *, by_rows: bool = False) -> str:
         )
     if by_rows or not columns:
         how = f"{how} {_ROWS}"
-    if by_rows:
+    if has_read_rows:
         return f"To avoid it: {how}"
     return f"To avoid it: {how} With conflict_detection='rows', only transactions that need the same rows conflict."
 

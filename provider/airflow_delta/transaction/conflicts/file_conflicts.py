@@ -203,7 +203,9 @@ class FileConflicts:
         why: str | None,
         partition: PartitionValues,
     ) -> DeltaConcurrentModificationException:
-        advice = f"{BEGIN_AGAIN}\n{keep_apart(self.current, by_rows=self.resolution is not None)}"
+        level = "delta" if self.resolution is None else self.resolution.level
+        how = keep_apart(self.current, by_rows=level != "delta", has_read_rows=level == "rows")
+        advice = f"{BEGIN_AGAIN}\n{how}"
         if why is not None:
             advice = f"Why the rows did not settle it: {why}.\n{advice}"
         return conflict(kind, winner, what, advice, current=self.current, partition=partition)

@@ -6,17 +6,18 @@ satisfies one of its reads, or rows only moved to other files. What it removes m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.schema.types import StructType, parse_schema
-from airflow_delta.transaction.conflicts.added_files import AddedFiles
+from airflow_delta.transaction.conflicts.added_files import AddedFiles, as_added
+from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.rows_of_winners import Replaced, Undecided, WinnersRows
-from airflow_delta.transaction.conflicts.winning_commit import METADATA_KEY, WinningCommit
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit, metadata_of
 from airflow_delta.transaction.policy.conflict_detection import (
     DETECTION_TAG,
     KEYS,
@@ -30,7 +31,7 @@ from airflow_delta.transaction.policy.conflict_detection import (
 )
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile
+    from airflow_delta.log.actions.actions import Action, RemoveFile
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
     from airflow_delta.transaction.reads.read_set import ReadPredicate
@@ -62,6 +63,7 @@ class Resolution:
     rows_of_both: RowsOfBoth | None = None
     _rows: WinnersRows = field(init=False)
     _marked: MarkedRows = field(init=False)
+    _carried: CarriedRows = field(init=False)
     _schemas: dict[str, StructType | None] = field(default_factory=dict)
     _reads: list[ReadPredicate] = field(default_factory=list)
     _usable: list[bool] = field(default_factory=list)
@@ -73,6 +75,7 @@ class Resolution:
     def __post_init__(self) -> None:
         self._rows = WinnersRows(self.store, self.read_limit)
         self._marked = MarkedRows(self.store, self._rows, self.current.read_metadata)
+        self._carried = CarriedRows(self._rows, self.current)
 
     def look(self, actions: Iterable[Action]) -> None:
         """Take in the actions of the transaction, as winners left them."""
@@ -81,7 +84,7 @@ class Resolution:
     def begin(self, winners: Sequence[WinningCommit]) -> None:
         """Begin a batch of winners."""
         self._reads = list(self.current.reads.predicates.values())
-        for metadata in (self.current.read_metadata, self.current.metadata, *_metadata_of(winners)):
+        for metadata in (self.current.read_metadata, self.current.metadata, *metadata_of(winners)):
             if metadata is not None and metadata.schema_string not in self._schemas:
                 self._schemas[metadata.schema_string] = _parsed(metadata.schema_string)
         self._usable = [self._is_usable(read) for read in self._reads]
@@ -125,9 +128,10 @@ class Resolution:
             if replaced is not None:  # it only lost rows
                 self._note(ROWS, winner)
                 continue
-            if self._rows.any_was_read(file, self._conditions(reads, "added")):
-                raise Undecided(f"a row of the file {file.path} that was added is one that it should have read")
-            self._note(KEYS, winner)
+            if not self._rows.any_was_read(file, conditions := self._conditions(reads, "added")):
+                self._note(KEYS, winner)
+            elif not self._reads_as_before(winner):
+                raise Undecided(f"a row of the file {file.path} that was added {_sure(conditions)} one that it should have read")
 
     # -- removed ---------------------------------------------------------------------------------------------------------------
 
@@ -211,8 +215,7 @@ class Resolution:
             self._note(ROWS, winner)
             return
         conditions = self._conditions(reads, "removed")
-        known_partition = file.partition_values is not None
-        if known_partition and not any(condition.may_hold([_as_added(file)])[0] for condition in conditions):
+        if file.partition_values is not None and not any(condition.may_hold([as_added(file)])[0] for condition in conditions):
             self._note(STATISTICS, winner)
             return
         if self.level != "rows":
@@ -221,9 +224,19 @@ class Resolution:
         added = winner.replaced.get(path)
         if replaced is None and added is not None:
             replaced = self._rows.removed_from(winner, added)
-        if self._rows.any_was_read(file, conditions, rows=None if replaced is None else replaced.rows):
-            raise Undecided(f"a row of the file {path} that it read is gone or changed")
-        self._note(KEYS, winner)
+        if not self._rows.any_was_read(file, conditions, rows=None if replaced is None else replaced.rows):
+            self._note(KEYS, winner)
+        elif not self._reads_as_before(winner):
+            raise Undecided(f"a row of the file {path} that is gone or changed {_sure(conditions)} one that it read")
+
+    def _reads_as_before(self, winner: WinningCommit) -> bool:
+        """Tell whether a winner wrote the rows that were read again as they were; then follow them to their new files."""
+        rewritten = {file.path for file in winner.removed_files} - winner.replaced.keys()
+        if any(map(self.owns, rewritten)) or not self._carried.are_as_before(winner, self._reads, self._usable):
+            return False
+        self.followed.update(file.path for file in winner.added_files)
+        self._note(ROWS, winner)
+        return True
 
     def _counts(self, read: ReadPredicate, file: RemoveFile) -> bool:
         return file.partition_values is None or read.covers(file.partition_values)
@@ -246,8 +259,6 @@ class Resolution:
             return False
         return all(schema is not None and read.rows.fits(schema) for schema in self._schemas.values())
 
-    # -- what was resolved -----------------------------------------------------------------------------------------------------
-
     def _note(self, how: str, winner: WinningCommit) -> None:
         self._how.setdefault(how, set()).add(winner.version)
 
@@ -264,12 +275,6 @@ class Resolution:
             current.add_tag(RESOLVED_TAG, resolved_text({how: in_ranges(found) for how, found in self._how.items()}))
 
 
-def _metadata_of(winners: Sequence[WinningCommit]) -> Iterator[Metadata]:
-    for winner in winners:
-        if winner.may_hold(METADATA_KEY):
-            yield from winner.metadata
-
-
 def _parsed(schema_string: str) -> StructType | None:
     try:
         return parse_schema(schema_string)
@@ -277,15 +282,5 @@ def _parsed(schema_string: str) -> StructType | None:
         return None
 
 
-def _as_added(file: RemoveFile) -> AddFile:
-    """Return a removed file as statistics are looked at."""
-    from airflow_delta.log.actions.actions import AddFile
-
-    return AddFile(
-        path=file.path,
-        partition_values=file.partition_values or {},
-        size=file.size or 0,
-        modification_time=0,
-        data_change=False,
-        stats=file.stats,
-    )
+def _sure(conditions: Sequence[RowCondition]) -> str:
+    return "is" if all(condition.is_exact for condition in conditions) else "may, as far as its condition can be evaluated, be"

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _KEPT_VECTORS = 32
 
+NOT_IN_PYTHON = (ArithmeticError, TypeError, ValueError)
+"""What values of a file raise that Python cannot represent: dates after the year 9999, text that is not UTF-8."""
+
 
 class Undecided(Exception):
     """Whether rows conflict cannot be told; the message says why, as the end of a sentence."""
@@ -109,8 +112,21 @@ class WinnersRows:
             )
         except FileNotFoundError as error:
             raise Undecided(f"the file {file.path} of a winning commit is gone") from error
-        except (pa.ArrowException, OSError, DeltaError, ArithmeticError, TypeError, ValueError) as error:
+        except (pa.ArrowException, OSError, DeltaError, *NOT_IN_PYTHON) as error:
             raise Undecided(f"the file {file.path} of a winning commit cannot be read ({first_line(error)})") from error
+
+    def selected(self, file: AddFile | RemoveFile, data: DataFile, conditions: Sequence[RowCondition]) -> BitMap64:
+        """Return the positions of the live rows that may satisfy one of some conditions.
+
+        :param data: the file, opened.
+        :raises Undecided: if it can be read only beyond the limit.
+        """
+        from pyroaring import BitMap64
+
+        found = BitMap64()
+        for group, values, condition in self._groups(file, data, conditions, None):
+            found |= positions(condition.may_select(values, group.length), group.start)
+        return found - self.vector(file.deletion_vector)
 
     def open(self, file: AddFile | RemoveFile) -> DataFile:
         """Open a data file.

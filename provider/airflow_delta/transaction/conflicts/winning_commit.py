@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -211,6 +211,13 @@ class WinningCommit:
                 table=self.table,
                 version=self.version,
             ) from error
+
+
+def metadata_of(winners: Iterable[WinningCommit]) -> Iterator[Metadata]:
+    """Yield the metadata actions of winners."""
+    for winner in winners:
+        if winner.may_hold(METADATA_KEY):
+            yield from winner.metadata
 
 
 class _Records(msgspec.Struct, rename="camel"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.expressions import ast
-from airflow_delta.log.expressions.arrow_rows import may_select, needed_columns
+from airflow_delta.log.expressions.arrow_rows import decides, is_exact, may_select, needed_columns
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructType
 
@@ -59,6 +59,13 @@ class RowCondition:
         """The columns of the table whose values can tell that a row was not read."""
         found = list(needed_columns(self._expression))
         return list(dict.fromkeys([*found, *(self._keys.columns if self._keys is not None else ())]))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether :meth:`may_select` is certain of every row, if it gets the values of all columns."""
+        keys = self._keys
+        listed = keys is None or (keys.rows is not None and all(is_exact(column.data_type) for column in keys.columns))
+        return listed and decides(self._expression)
 
     def fits(self, schema: StructType) -> bool:
         """Tell whether values under a schema mean what they meant to the read: names and types of its columns are as they were.

@@ -1,0 +1,117 @@
+"""Rows that a winning commit wrote again as they were, as copy-on-write does with those of a file that it does not change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.transaction.conflicts.rows_of_winners import NOT_IN_PYTHON, Undecided, WinnersRows
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
+from airflow_delta.transaction.prepare import row_tracking
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log.actions.actions import AddFile, RemoveFile
+    from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+    from airflow_delta.transaction.reads.read_set import ReadPredicate
+    from airflow_delta.transaction.reads.row_condition import RowCondition
+
+_MAX_ROWS = 10_000
+"""Rows that are compared, at most, on each side."""
+
+_Row = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class CarriedRows:
+    """Compares what a transaction read with what it would read after a winner.
+
+    Rows that the transaction changes are another matter: they are in files that it rewrites or marks itself.
+    """
+
+    reader: WinnersRows
+    current: CurrentTransaction
+    _known: dict[int, bool] = field(default_factory=dict)
+
+    def are_as_before(self, winner: WinningCommit, reads: Sequence[ReadPredicate], usable: Sequence[bool]) -> bool:
+        """Tell whether the rows that reads select are, in every column, those that they selected before a winner.
+
+        A no may be wrong: it is also the answer for what cannot be read within the limit, or not compared exactly.
+
+        :param reads: all of the transaction.
+        :param usable: for each, whether values in files mean what they meant to it.
+        """
+        if winner.version not in self._known:
+            self._known[winner.version] = self._compared(winner, reads, usable)
+        return self._known[winner.version]
+
+    def _compared(self, winner: WinningCommit, reads: Sequence[ReadPredicate], usable: Sequence[bool]) -> bool:
+        import pyarrow as pa
+
+        metadata = self.current.read_metadata
+        if metadata is None or row_tracking.is_enabled(metadata):  # rows that are written again may lose their row ids
+            return False
+        if self.current.forgotten or not winner.removed_files or not winner.added_files or not all(usable):
+            return False
+        conditions = [read.rows for read in reads if read.rows is not None]
+        if len(conditions) < len(reads):
+            return False
+        try:
+            before = _selected(self.reader, winner.removed_files, conditions)
+            return before == _selected(self.reader, winner.added_files, conditions)
+        except (Undecided, pa.ArrowException, OSError, DeltaError, *NOT_IN_PYTHON):
+            return False
+
+
+def _selected(reader: WinnersRows, files: Sequence[AddFile | RemoveFile], conditions: Sequence[RowCondition]) -> Counter[_Row]:
+    found = Counter[_Row]()
+    for file in files:
+        if file.partition_values is None:
+            raise Undecided(f"the commit does not say which partition the file {file.path} was in")
+        place = tuple(sorted(file.partition_values.items()))
+        for row in _rows(reader, file, conditions):
+            found[place, *row] += 1
+        if found.total() > _MAX_ROWS:
+            raise Undecided(f"more than {_MAX_ROWS} rows would have to be compared")
+    return found
+
+
+def _rows(reader: WinnersRows, file: AddFile | RemoveFile, conditions: Sequence[RowCondition]) -> Iterator[_Row]:
+    """Yield the rows of a file that may satisfy a condition, each as its columns that are not null."""
+    from airflow_delta.log.arrow.arrays import array
+
+    data = reader.open(file)
+    selected = reader.selected(file, data, conditions)
+    if len(selected) > _MAX_ROWS:
+        raise Undecided(f"more than {_MAX_ROWS} rows would have to be compared")
+    names = sorted(data.names)
+    if selected and not all(data.has(name) for name in names):
+        raise Undecided(f"the file {file.path} has columns with fields")
+    for number, start, length in data.groups():
+        here = [at - start for at in selected if start <= at < start + length]
+        if here:
+            columns = reader.columns(data, number, start, length, names).columns
+            values = [_exact(columns[name].take(array(here, _positions_type()))) for name in names]
+            for row in zip(*values, strict=True):
+                yield tuple((name, value) for name, value in zip(names, row, strict=True) if value is not None)
+
+
+def _exact(values: pa.Array) -> list[Any]:
+    """Return values in a form that is equal only if they are the same: -0.0 is not 0.0, and NaN is NaN."""
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_temporal(kind) and not pa.types.is_date32(kind):
+        unit = str(kind)
+        return [None if value is None else (unit, value) for value in values.cast(pa.int64()).to_pylist()]
+    return [None if value is None else repr(value) for value in values.to_pylist()]
+
+
+def _positions_type() -> pa.DataType:
+    import pyarrow as pa
+
+    return pa.int64()
