@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import deltalake
 import pyarrow as pa
@@ -78,9 +81,26 @@ def test_airflow_tasks_test_says_that_it_publishes(run_dag, dag_bags, tables, ca
         tested.warn_if_tested(*given)
 
     monkeypatch.setattr(committing, "warn_if_tested", noted)
-    monkeypatch.setenv("AIRFLOW_TEST_MODE", "False")  # the command sets it, and leaves it
-    args = cli_parser.get_parser().parse_args(["tasks", "test", "tested", "alter", "2026-01-05"])
+    monkeypatch.setenv("AIRFLOW_TEST_MODE", "False")  # the command sets it, if it does, and leaves it
+    monkeypatch.setattr("sys.argv", ["airflow", "tasks", "test", "tested", "alter", "2026-01-05"])
+    args = cli_parser.get_parser().parse_args(sys.argv[1:])
     args.func(args, next(bag.dags["tested"] for bag in dag_bags if "tested" in bag.dags))
     said = capfd.readouterr()
     assert f"it is about to change {uri}" in said.out + said.err
     assert (at, deltalake.DeltaTable(uri).version()) == ([1], 2), "it is said before it happens"
+
+
+@pytest.mark.parametrize(
+    ("mode", "command", "said"),
+    [
+        ("True", "scheduler", True),
+        ("False", "tasks test load commit 2026-01-05", True),  # Airflow 3.3.0 and 3.3.1 do not set the variable
+        ("False", "dags test load 2026-01-05", False),
+    ],
+)
+def test_airflow_tasks_test_is_known_by_its_variable_or_its_words(monkeypatch, caplog, mode, command, said):
+    monkeypatch.setenv(tested.TEST_MODE, mode)
+    monkeypatch.setattr("sys.argv", ["airflow", *command.split()])
+    task = SimpleNamespace(task_id="commit", log=logging.getLogger("a task"))
+    tested.warn_if_tested(task, "/lake/t", "change")
+    assert ("it is about to change /lake/t" in caplog.text) is said

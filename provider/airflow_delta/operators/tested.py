@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 TEST_MODE = "AIRFLOW_TEST_MODE"
 """Environment variable that ``airflow tasks test`` sets. ``dag.test()`` does not: it runs a whole Dag, and keeps the run."""
+
+
+def _is_tested() -> bool:
+    # Airflow 3.3.0 and 3.3.1 set the variable only with --env-vars; the task runs in the process of the command.
+    return os.environ.get(TEST_MODE) == "True" or sys.argv[1:3] == ["tasks", "test"]
 
 
 def warn_if_tested(task: Any, table: str, what: str) -> None:
@@ -14,7 +20,7 @@ def warn_if_tested(task: Any, table: str, what: str) -> None:
 
     :param what: what the task is about to do.
     """
-    if os.environ.get(TEST_MODE) == "True":
+    if _is_tested():
         task.log.warning(
             "`airflow tasks test` does not test, it runs %s: it is about to %s %s, for every reader, and records no state of the "
             "task. To try a Dag out, point its connection at a scratch location and use dag.test().",
