@@ -124,6 +124,19 @@ def test_a_winners_file_that_cannot_be_read(table: RowTable, damage: str) -> Non
         ours.commit()
 
 
+@pytest.mark.parametrize(("vectors", "tracked"), [(False, False), (True, False), (True, True)])
+def test_a_conflict_names_the_features_that_the_table_lacks(tmp_path: Path, vectors: bool, tracked: bool) -> None:
+    table = RowTable(tmp_path / "table", vectors=vectors, tracked=tracked)
+    table.append(row(1))
+    ours = table.begin().delete("id = 1", with_id(1))
+    table.begin().append(row(1)).commit()
+    with pytest.raises(ConcurrentAppendException) as caught:
+        ours.commit()
+    text = str(caught.value)
+    assert "function calls cannot" in text
+    assert ("delta.enableDeletionVectors" in text, "delta.enableRowTracking" in text) == (not vectors, not tracked)
+
+
 @pytest.mark.parametrize("predicate", ["d = DATE'2024-02-29'", "d > DATE'2024-03-01'"])
 def test_dates_that_python_cannot_represent(tmp_path: Path, predicate: str) -> None:
     """Spark writes dates up to the year 5881580."""

@@ -89,7 +89,7 @@ def keep_apart(current: CurrentTransaction, *, by_rows: bool = False, has_read_r
             "partition the table by what its writers keep apart."
         )
     if by_rows or not columns:
-        how = f"{how} {_ROWS}"
+        how = f"{how} {_by_rows(current)}"
     if has_read_rows:
         return f"To avoid it: {how}"
     return f"To avoid it: {how} With conflict_detection='rows', only transactions that need the same rows conflict."
@@ -99,11 +99,18 @@ _QUEUE = (
     "let those that need the same {} run one after the other (max_active_runs=1 in a Dag; for tasks that are a transaction of "
     "their own also a pool with one slot), or start over by themselves (on_conflict='restart')"
 )
-_ROWS = (
-    "Conditions that compare columns with literals (=, <, IN, IS NULL) can be told from other rows, function calls cannot; "
-    "deletion vectors (delta.enableDeletionVectors) leave other rows of a file alone, and row tracking (delta.enableRowTracking) "
-    "finds rows again that a compaction moved."
-)
+_CONDITIONS = "conditions that compare columns with literals (=, <, IN, IS NULL) can be told from other rows, function calls cannot"
+_FEATURES = {
+    "delta.enableDeletionVectors": "deletion vectors ({}) leave other rows of a file alone",
+    "delta.enableRowTracking": "row tracking ({}) finds rows again that a compaction moved",
+}
+
+
+def _by_rows(current: CurrentTransaction) -> str:
+    """Return what tells rows apart: conditions, and the features that the table does not have yet."""
+    configuration = current.metadata.configuration
+    ways = [how.format(name) for name, how in _FEATURES.items() if configuration.get(name, "false").lower() != "true"]
+    return f"For the rows: {'; '.join([_CONDITIONS, *ways])}."
 
 
 def conflict(
