@@ -99,7 +99,7 @@ _QUEUE = (
     "let those that need the same {} run one after the other (max_active_runs=1 in a Dag; for tasks that are a transaction of "
     "their own also a pool with one slot), or start over by themselves (on_conflict='restart')"
 )
-_CONDITIONS = "conditions that compare columns with literals (=, <, IN, IS NULL) can be told from other rows, function calls cannot"
+_CONDITIONS = "comparisons of columns with literals (=, <, IN, IS NULL) tell rows apart, function calls do not"
 _FEATURES = {
     "delta.enableDeletionVectors": "deletion vectors ({}) leave other rows of a file alone",
     "delta.enableRowTracking": "row tracking ({}) finds rows again that a compaction moved",
