@@ -43,6 +43,9 @@ def condition(text: str) -> MergeCondition:
         ("target.id IN (1, 2) AND (target.s LIKE 'a%' OR target.id > 5)", "`id` IN (1, 2) AND (`s` LIKE 'a%' OR `id` > 5)", []),
         # Outside of ANSI mode, Spark compares both as text.
         ("target.id = source.id AND target.id NOT IN (1, '03') AND target.s IN ('a')", "`s` IN ('a')", [("id", "`id`", False)]),
+        # Outside of ANSI mode, Spark casts text to the type of the number, and '1.5' is 1.
+        ("target.id = '1.5' AND (target.id) >= ('0.5') AND target.s = '1.5'", "`s` = '1.5'", []),
+        ("target.id BETWEEN '0.5' AND 3 AND target.id <=> '1234567890123456789' AND target.id < '5'", "`id` < 5", []),
         # Timestamps without a zone are the session's.
         ("target.ts > '2024-01-01 00:00:00' AND target.id < source.id", None, []),
         ("source.id = 5 AND target.id + 1 = source.id", None, []),
