@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ def test_conditions(text: str, pruned: str | None, keys: list[tuple[Any, ...]]) 
     found = on.of_target(lambda alone: Predicate.parse(alone, parse_schema(COLUMNS), ["day"]))
     assert (None if found is None else found.text) == pruned
     assert [(key.column, key.source, key.null_safe) for key in on.compared()] == keys
+
+
+def test_text_compared_with_a_field_of_a_struct() -> None:
+    inner = schema(column("n", "integer"), column("s", "string"))
+    known = parse_schema(schema(column("st", json.loads(inner))))
+    on = MergeCondition("target.st.n = '1.5' AND target.st.s = 'a' AND target.st.n > '3'", known, "target", "source", table="t")
+    found = on.of_target(lambda alone: Predicate.parse(alone, known, []))
+    assert found is not None
+    assert found.text == "`st`.`s` = 'a' AND `st`.`n` > 3"
 
 
 @pytest.mark.parametrize(

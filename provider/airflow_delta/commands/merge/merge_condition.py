@@ -15,7 +15,7 @@ from airflow_delta.staging.merge import ComparedColumns
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.schema.types import DataType, StructType
 
 _SAME_AS_TEXT = ("string", "boolean", "date", "timestamp", "timestamp_ntz")
 """Types that text is always cast to in comparisons. Timestamps are left out elsewhere."""
@@ -97,14 +97,22 @@ class MergeCondition:
             if not isinstance(node.parent, exp.Binary | exp.Between):
                 continue
             for other in map(unwrapped, node.parent.iter_expressions()):
-                names = self._sides.of(other)[1] if isinstance(other, exp.Column) else []
-                field = self._sides.schema.find(names[0]) if len(names) == 1 else None
-                if field is None or field.data_type.name in _SAME_AS_TEXT:
+                data_type = self._type_of(other) if isinstance(other, exp.Column) else None
+                if data_type is None or data_type.name in _SAME_AS_TEXT:
                     continue
-                digits = _DIGITS.get(field.data_type.name, 0)
+                digits = _DIGITS.get(data_type.name, 0)
                 if not digits or re.fullmatch(f"-?[0-9]{{1,{digits}}}", literal.this) is None:
                     return True
         return False
+
+    def _type_of(self, column: Any) -> DataType | None:
+        """Return the type of a column of the table or of a field in it, ``None`` if there is no such field."""
+        found: DataType | None = self._sides.schema
+        for name in self._sides.of(column)[1]:
+            find = getattr(found, "find", None)
+            field = None if find is None else find(name)
+            found = None if field is None else field.data_type
+        return found
 
     def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
         from sqlglot import exp
