@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,9 @@ def condition(text: str) -> MergeCondition:
         ("target.id IN (1, 2) AND (target.s LIKE 'a%' OR target.id > 5)", "`id` IN (1, 2) AND (`s` LIKE 'a%' OR `id` > 5)", []),
         # Outside of ANSI mode, Spark compares both as text.
         ("target.id = source.id AND target.id NOT IN (1, '03') AND target.s IN ('a')", "`s` IN ('a')", [("id", "`id`", False)]),
+        # Outside of ANSI mode, Spark casts text to the type of the number, and '1.5' is 1.
+        ("target.id = '1.5' AND (target.id) >= ('0.5') AND target.s = '1.5'", "`s` = '1.5'", []),
+        ("target.id BETWEEN '0.5' AND 3 AND target.id <=> '1234567890123456789' AND target.id < '5'", "`id` < 5", []),
         # Timestamps without a zone are the session's.
         ("target.ts > '2024-01-01 00:00:00' AND target.id < source.id", None, []),
         ("source.id = 5 AND target.id + 1 = source.id", None, []),
@@ -54,6 +58,15 @@ def test_conditions(text: str, pruned: str | None, keys: list[tuple[Any, ...]]) 
     found = on.of_target(lambda alone: Predicate.parse(alone, parse_schema(COLUMNS), ["day"]))
     assert (None if found is None else found.text) == pruned
     assert [(key.column, key.source, key.null_safe) for key in on.compared()] == keys
+
+
+def test_text_compared_with_a_field_of_a_struct() -> None:
+    inner = schema(column("n", "integer"), column("s", "string"))
+    known = parse_schema(schema(column("st", json.loads(inner))))
+    on = MergeCondition("target.st.n = '1.5' AND target.st.s = 'a' AND target.st.n > '3'", known, "target", "source", table="t")
+    found = on.of_target(lambda alone: Predicate.parse(alone, known, []))
+    assert found is not None
+    assert found.text == "`st`.`s` = 'a' AND `st`.`n` > 3"
 
 
 @pytest.mark.parametrize(

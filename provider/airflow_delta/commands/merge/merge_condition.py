@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.stage.compared_columns import Sides, conjuncts
+from airflow_delta.commands.stage.compared_columns import Sides, conjuncts, unwrapped
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
 from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.expressions.text import tokens_of, tree_of
@@ -14,7 +15,13 @@ from airflow_delta.staging.merge import ComparedColumns
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.schema.types import DataType, StructType
+
+_SAME_AS_TEXT = ("string", "boolean", "date", "timestamp", "timestamp_ntz")
+"""Types that text is always cast to in comparisons. Timestamps are left out elsewhere."""
+
+_DIGITS = {"byte": 2, "short": 4, "integer": 9, "long": 18}
+"""Number of digits that always fit."""
 
 
 class MergeCondition:
@@ -45,7 +52,7 @@ class MergeCondition:
         found = []
         for text in self.conjuncts:
             columns = list(self._columns(text))
-            if any(side != "target" for side, _ in columns) or self._lists_text(text):
+            if any(side != "target" for side, _ in columns) or self._lists_text(text) or self._casts_text(text):
                 continue
             alone = _without_alias(text, self._sides.target)
             try:
@@ -73,6 +80,39 @@ class MergeCondition:
                 if field is None or field.data_type.name != "string":
                     return True
         return False
+
+    def _casts_text(self, text: str) -> bool:
+        """Tell whether a number is compared with text, which Spark casts in one of several ways, depending on the ANSI mode.
+
+        Whole numbers of few digits are the same in each.
+        """
+        from sqlglot import exp
+
+        for literal in tree_of(text).find_all(exp.Literal):
+            if not literal.is_string:
+                continue
+            node: Any = literal
+            while isinstance(node.parent, exp.Paren):
+                node = node.parent
+            if not isinstance(node.parent, exp.Binary | exp.Between):
+                continue
+            for other in map(unwrapped, node.parent.iter_expressions()):
+                data_type = self._type_of(other) if isinstance(other, exp.Column) else None
+                if data_type is None or data_type.name in _SAME_AS_TEXT:
+                    continue
+                digits = _DIGITS.get(data_type.name, 0)
+                if not digits or re.fullmatch(f"-?[0-9]{{1,{digits}}}", literal.this) is None:
+                    return True
+        return False
+
+    def _type_of(self, column: Any) -> DataType | None:
+        """Return the type of a column of the table or of a field in it, ``None`` if there is no such field."""
+        found: DataType | None = self._sides.schema
+        for name in self._sides.of(column)[1]:
+            find = getattr(found, "find", None)
+            field = None if find is None else find(name)
+            found = None if field is None else field.data_type
+        return found
 
     def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
         from sqlglot import exp

@@ -53,10 +53,10 @@ class Sides:
 
         found = []
         for text in conjuncts:
-            node: Any = _unwrapped(tree_of(text))
+            node: Any = unwrapped(tree_of(text))
             if not isinstance(node, exp.EQ | exp.NullSafeEQ):
                 continue
-            sides = [_unwrapped(node.this), _unwrapped(node.expression)]
+            sides = [unwrapped(node.this), unwrapped(node.expression)]
             if not all(isinstance(side, exp.Column) for side in sides):
                 continue
             by_side = dict(map(self.of, sides))
@@ -84,7 +84,8 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _unwrapped(node: Any) -> Any:
+def unwrapped(node: Any) -> Any:
+    """Return an expression without the parentheses around it."""
     from sqlglot import exp
 
     while isinstance(node, exp.Paren):
