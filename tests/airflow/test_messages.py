@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowNotFoundException
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 
 from airflow_delta.assets.delta import commits_of_events, delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkJobException
@@ -78,6 +80,30 @@ class TestSparkErrors:
         assert any("\tat " in record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG)
         assert type(caught.value.__cause__).__name__ == "AnalysisException"  # for rules of retry policies
         assert caught.value.condition == "UNRESOLVED_COLUMN.WITH_SUGGESTION"
+
+    @pytest.mark.parametrize("query", [lambda spark: spark.range(1).selectExpr("idd"), lambda spark: spark.sql("SELECT idd")])
+    def test_an_error_that_the_author_catches_is_no_red_line(self, spark, caplog, query):
+        class Kept(logging.Handler):
+            def emit(self, record):
+                red.append(record.getMessage())
+
+        red, kept = [], Kept()
+        loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+        for each in loggers:
+            each.addHandler(kept)
+        try:
+            with (
+                caplog.at_level(logging.DEBUG, logger="airflow_delta"),
+                typed_errors("s3://lake/t"),
+                pytest.raises(AnalysisException),
+            ):
+                query(spark)
+        finally:
+            for each in loggers:
+                each.removeHandler(kept)
+        assert not red
+        (said,) = (record for record in caplog.records if "`idd` cannot be resolved" in record.getMessage())
+        assert said.levelno == logging.DEBUG
 
     def test_java_is_no_part_of_the_error(self, spark, tmp_path, caplog):
         spark.range(3).coalesce(1).write.parquet(str(tmp_path / "t"))

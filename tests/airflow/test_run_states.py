@@ -18,8 +18,8 @@ pytestmark = pytest.mark.airflow
 
 LOST = "3 rows in 1 files of txn.stage are lost"
 HANDS = [
-    # what happens in the last task before the commit, states of commit, abort and run, what abort says: a commit that the Dag
-    # itself has skipped, as a rejected approval does, asks for nobody
+    # what happens in a task before the commit, states of commit, abort and run, what abort says: a commit that the Dag itself has
+    # skipped, as a rejected approval does, asks for nobody
     (
         "run",
         "skipped",
@@ -28,7 +28,16 @@ HANDS = [
         f"its commit was skipped although txn.check failed, as when a run is marked as failed; {LOST}",
     ),
     ("txn.commit", "success", "failed", "failed", f"its commit was marked as success by hand; {LOST}"),
+    (
+        "run success",
+        "skipped",
+        "success",
+        "success",
+        f"its commit was skipped though no task has skipped it, as when a run is marked by hand; {LOST}",
+    ),
     ("skip", "skipped", "success", "success", f"its commit was skipped; {LOST}"),
+    ("gate", "skipped", "success", "success", f"its commit was skipped; {LOST}"),
+    ("nothing", "skipped", "success", "success", f"its commit was skipped; {LOST}"),
     ("fail", "upstream_failed", "success", "failed", None),
 ]
 
@@ -45,7 +54,7 @@ def test_a_transaction_that_is_not_published(run_dag, tables, capfd, monkeypatch
     assert not deltalake.DeltaTable.is_deltatable(f"{tables}/states_by_hand")
     assert told == (None if found == [None] else f"{found[0].why}; {found[0].rows}")
     said = capfd.readouterr()  # warnings and errors
-    asks = told is not None and hand != "skip"
+    asks = told is not None and hand not in ("skip", "gate", "nothing")
     assert ("nothing of it is published" in said.out + said.err) is asks
     assert not asks or told in said.out + said.err
 

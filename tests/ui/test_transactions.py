@@ -209,6 +209,21 @@ def test_a_commit_that_was_marked_as_success_by_hand(runs, pages, again):
     assert [task_of(each) for each in earlier] == [("failed", "txn.audit", 1)] * again
 
 
+def test_a_run_that_was_set_as_failed_by_hand(runs, pages):
+    """The task that this ended has left no error; abort says why."""
+    from airflow.models.task_state_store import TaskStateStoreModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete
+
+    run_id = runs.run("night", 12, **FINE, fault="by hand")
+    with create_session() as session:  # as of a task that is killed
+        where = (TaskStateStoreModel.run_id == run_id, TaskStateStoreModel.task_id == "txn.meanwhile")
+        session.execute(delete(TaskStateStoreModel).where(TaskStateStoreModel.dag_id == "night", *where))
+    (told,) = (told for told in pages.transactions("nights") if told["run_id"] == run_id)
+    assert (task_of(told), told["exception"]) == (("failed", "txn.meanwhile", 1), "TransactionAbortedException")
+    assert "although txn.meanwhile failed, as when a run is marked as failed; 10 rows in 1 files" in told["brief"]
+
+
 def test_a_stage_of_an_aborted_transaction_that_is_cleared(runs, pages):
     """Whatever fails later in it, the transaction was ended by what failed first."""
     run_id = runs.run("night", 11, **FINE, fault="write")
@@ -252,7 +267,11 @@ def test_nothing_to_do_is_no_failure(runs, pages, monkeypatch):
     assert pages.get("api/table", "quiet").status_code == 404, "no transaction has begun"
     for day in (2, 3):
         runs.run("quiet_night", day, skip="inside")
-    assert [told["state"] for told in pages.transactions("quiet")] == ["skipped", "skipped"]
+    found = pages.transactions("quiet")
+    assert [(told["state"], told["reason"]) for told in found] == [
+        ("skipped", "It was skipped before it ran: by a task before it, or by hand.")
+    ] * 2
+    assert all(told["transaction_id"] for told in found), "so that what it left on storage has its run"
     listed = pages.listed("quiet")
     assert (listed["last_failure"], listed["open_transactions"]) == (None, 0)
     monkeypatch.setattr(views, "TRANSACTIONS", 1)

@@ -158,11 +158,13 @@ def typed_errors(uri: str, master: str = "") -> Iterator[None]:
 
     :param master: the master of a session that is being made.
     """
+    from airflow_delta.spark.useful_lines import told_once, without_java
+
     try:
-        yield
+        with told_once():
+            yield
     except Exception as error:
         from airflow_delta.spark.failures import typed_error
-        from airflow_delta.spark.useful_lines import without_java
 
         if (typed := registration_error(error, master) or typed_error(error, uri)) is None:
             raise

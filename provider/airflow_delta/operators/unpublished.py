@@ -6,8 +6,11 @@ decides the run's state, which would be success.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 
 from airflow_delta.exceptions import TransactionAbortedException
 from airflow_delta.operators.expected_stages import instances, valid_reports
@@ -62,12 +65,31 @@ def unpublished(abort: Any, context: Context, handle: TransactionHandle) -> Unpu
         if result and (result.get("transactionId") == handle.transaction_id or result.get("committedBefore")):
             return None  # nothing was to be changed, or another execution of start has committed the key
         return Unpublished("its commit was marked as success by hand", True, _rows(commit, context, handle))
-    failed = sorted({task_id for (task_id, _), its in instances(context, _before(commit)).items() if its == "failed"})
+    before = instances(context, _before(commit))
+    failed = sorted({task_id for (task_id, _), its in before.items() if its == "failed"})
     if failed:
         why = f"its commit was {state or 'not run'} although {', '.join(failed)} failed, as when a run is marked as failed"
         return Unpublished(why, True, _rows(commit, context, handle))
-    is_meant = state == "skipped"
-    return Unpublished(f"its commit was {state or 'not run'}", False, _rows(commit, context, handle), is_meant)
+    is_meant = state == "skipped" and _is_skipped_by_the_dag(context, before)
+    by_hand = "" if is_meant else " though no task has skipped it, as when a run is marked by hand"
+    return Unpublished(f"its commit was {state or 'not run'}{by_hand}", False, _rows(commit, context, handle), is_meant)
+
+
+def _is_skipped_by_the_dag(context: Context, before: Mapping[tuple[str, int], str | None]) -> bool:
+    """Return whether a task before the commit has skipped itself or what follows, as a branch or an approval does.
+
+    Who marks a run skips tasks that have not run. Of those, the Dag's are only tasks that were to be mapped over nothing.
+    """
+    ti: Any = context["ti"]
+    if any(ti.xcom_pull(task_ids=sorted({task_id for task_id, _ in before}), key=XCOM_SKIPMIXIN_KEY) or ()):
+        return True
+    skipped = {task_id for (task_id, _), state in before.items() if state == "skipped"}
+    tasks = [context["dag"].task_dict[task_id] for task_id in skipped]
+    mapped = [task for task in tasks if task.is_mapped or task.get_closest_mapped_task_group() is not None]
+    if any(not skipped & task.upstream_task_ids for task in mapped):
+        return True
+    ran = {found["task_id"] for found in ti.get_task_breadcrumbs(ti.dag_id, ti.run_id) if found["duration"]}
+    return bool(skipped & ran)
 
 
 def _commit_before(abort: Any, context: Context) -> Any:

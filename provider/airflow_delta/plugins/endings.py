@@ -15,6 +15,7 @@ _APPROVAL, _APPROVE, _REJECT = "ApprovalOperator", "Approve", "Reject"
 _MARKED = "The task is marked as success, but no version of the table holds the transaction."
 _CLEARED = "The start task was cleared before the transaction ended."
 _LEFT = "No task of its run is left that could end it."
+_NOT_RUN = "It was skipped before it ran: by a task before it, or by hand."
 _NO_ANSWER = "Nobody answered in time."
 _NEVER = 1 << 62
 
@@ -99,7 +100,7 @@ def ending_of(one: Transaction, evidence: Evidence, since: int | None) -> Ending
         by = rejections[0].by
         return Ending("rejected", rejections[0].asked, reason=None if by else _NO_ANSWER, rejected_by=by)
     if failed:
-        return _failed(failed[0], evidence)
+        return _failed(failed, evidence)
     if one.commit is not None or one.is_own:
         return Ending("committed") if one.commit is not None or one.tries[-1].final else Ending("running", one.tries[-1])
     return _unfinished(one, mine) or _without_failure(one, mine, evidence, since)
@@ -127,16 +128,19 @@ def _without_failure(one: Transaction, mine: Sequence[Try], evidence: Evidence, 
     if upstream_failed is not None:  # by a task outside of the group
         failed = evidence.failed.get((one.run.dag_id, one.run.run_id), ())
         outside = [found for found in failed if not _is_other(one, found) and (one.until is None or _end(found) < one.until)]
-        return _failed(min(outside, key=_order), evidence) if outside else Ending("failed", upstream_failed)
+        return _failed([min(outside, key=_order)], evidence) if outside else Ending("failed", upstream_failed)
     if (skipped := _first(mine, "skipped")) is not None:
-        return Ending("skipped", skipped)
+        return Ending("skipped", skipped, reason=None if skipped.number else _NOT_RUN)
     if one.until is not None:
         return Ending("cleared", reason=_CLEARED)
     return Ending("open", reason=_LEFT)
 
 
-def _failed(by: Try, evidence: Evidence) -> Ending:
-    return Ending("failed", by, evidence.left.get((by.key, by.number), {}), reason=by.reason)
+def _failed(failed: Sequence[Try], evidence: Evidence) -> Ending:
+    """Return the ending of the first of some tasks; of one that was stopped by hand, with its run, abort says why."""
+    by = failed[0]
+    told = (evidence.left.get((found.key, found.number)) for found in failed if found is by or found.operator == ABORT)
+    return Ending("failed", by, next(filter(None, told), {}), reason=by.reason)
 
 
 def _first(tries: Sequence[Try], state: str) -> Try | None:

@@ -132,7 +132,7 @@ def transactions(session: Session, viewer: Viewer, asked: Sequence[Asked], runs_
         return {}
     tries = tries_of(session, runs.values(), {task_id for each in asked for _, task_id in each.tasks})
     starts = {key for key, found in tries.items() if found[-1].operator == START}
-    handles = _handles(session, asked, runs, starts)
+    handles = _handles(session, asked, runs, tries, starts)
     by_dag: dict[str, dict[TaskKey, list[Try]]] = {}
     for key, several in tries.items():
         by_dag.setdefault(key[0], {})[key] = several
@@ -153,15 +153,17 @@ def transactions(session: Session, viewer: Viewer, asked: Sequence[Asked], runs_
 
 
 def _handles(
-    session: Session, asked: Sequence[Asked], runs: Mapping[tuple[str, str], Run], starts: Collection[TaskKey]
+    session: Session,
+    asked: Sequence[Asked],
+    runs: Mapping[tuple[str, str], Run],
+    tries: Mapping[TaskKey, Sequence[Try]],
+    starts: Collection[TaskKey],
 ) -> dict[TaskKey, tuple[Mapping[str, Any], str | None]]:
-    """Return the handles of start tasks with their tables: where the table is not known, or a run has not succeeded."""
+    """Return the handles of start tasks with their tables: where the table is not known, or not all of a run has succeeded."""
     outlets = {task for each in asked for task in each.outlets}
-    wanted = {
-        (key[0], key[1])
-        for key in starts
-        if (key[0], f"{_group(key[2])}commit") not in outlets or runs[key[0], key[1]].state != "success"
-    }
+    fine = {run for run, found in runs.items() if found.state == "success"}
+    fine -= {key[:2] for key, several in tries.items() if several[-1].state != "success"}
+    wanted = {(key[0], key[1]) for key in starts if (key[0], f"{_group(key[2])}commit") not in outlets or key[:2] not in fine}
     found = results(session, [runs[run] for run in wanted], {key[2] for key in starts}, "return_value")
     return {key: (handle, _table(handle)) for key, handle in found.items() if key in starts and isinstance(handle, Mapping)}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from airflow_delta.exceptions import DeltaError, SparkJobException
@@ -17,6 +19,7 @@ _ABORTED = re.compile(r"^Job aborted due to stage failure: .*?\bTask \S+ in stag
 _CLASSES = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
 _PLAN = re.compile(r"^\s*(?:[+:]-|'[A-Z]|== SQL)")
 _LONGEST = 700
+_OWN_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def spark_job_error(error: BaseException, uri: str = "") -> SparkJobException | None:
@@ -51,6 +54,25 @@ def without_java(typed: DeltaError, error: BaseException) -> tuple[DeltaError, B
         return typed, error
     trace: TracebackType | None = error.__traceback__
     return typed.with_traceback(trace), None
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Log at DEBUG what PySpark logs of an error in a query: an ERROR, as JSON with the whole trace, also if it is caught."""
+    from pyspark.logger import PySparkLogger
+
+    def at_debug(record: logging.LogRecord) -> bool:
+        logger.debug("%s", record.getMessage())
+        return False
+
+    loggers = [PySparkLogger.getLogger(name) for name in _OWN_LOGGERS]
+    for each in loggers:
+        each.addFilter(at_debug)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeFilter(at_debug)
 
 
 def useful_line(text: str) -> str:

@@ -17,7 +17,7 @@ ROOT = os.environ["DELTA_EXAMPLES"]
 
 def by_hand(what: str, dag_id: str, run_id: str) -> None:
     """Do what Airflow's API does when somebody sets a state."""
-    from airflow.api.common.mark_tasks import set_dag_run_state_to_failed, set_state
+    from airflow.api.common.mark_tasks import set_dag_run_state_to_failed, set_dag_run_state_to_success, set_state
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.utils.session import create_session
     from airflow.utils.state import TaskInstanceState
@@ -26,6 +26,8 @@ def by_hand(what: str, dag_id: str, run_id: str) -> None:
         serialized = SerializedDagModel.get_dag(dag_id, session=session)
         if what == "run":
             set_dag_run_state_to_failed(dag=serialized, run_id=run_id, commit=True, session=session)
+        elif what == "run success":
+            set_dag_run_state_to_success(dag=serialized, run_id=run_id, commit=True, session=session)
         else:
             commit = serialized.get_task(what)
             set_state(tasks=[commit], run_id=run_id, state=TaskInstanceState.SUCCESS, commit=True, session=session)
@@ -51,13 +53,25 @@ def states_by_hand():
             hand = (dag_run.conf or {}).get("hand")
             if hand == "skip":
                 raise AirflowSkipException
-            if hand in ("run", "txn.commit"):
+            if hand in ("run", "run success", "txn.commit"):
                 by_hand(hand, dag_run.dag_id, dag_run.run_id)
             if hand in ("run", "fail"):
                 raise AirflowFailException("as a task that is killed")
 
+        @task
+        def parts(_checked, *, dag_run=None):
+            return [] if (dag_run.conf or {}).get("hand") == "nothing" else [1]
+
+        @task
+        def look(part):
+            return part
+
+        @task.short_circuit
+        def gate(_looked, *, dag_run=None):
+            return (dag_run.conf or {}).get("hand") != "gate"
+
         stage = DeltaStageFilesOperator(task_id="stage", path=write(txn.transaction))
-        check(stage.output)
+        gate(look.expand(part=parts(check(stage.output))))
 
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from datetime import datetime
 
@@ -18,6 +19,10 @@ def spark_log():
         def stage(spark):
             spark._jvm.System.err.println("said by a library")
             print("said by the author", file=sys.stderr)
+            with contextlib.suppress(Exception):  # an error that the author expects
+                spark.sql("SELECT * FROM is_not_there")
+            with contextlib.suppress(Exception):
+                spark.range(1).selectExpr("is_not_there")
             return spark.range(0, 1000, 1, 4)
 
         stage()

@@ -6,6 +6,7 @@ import os
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import dag, task, task_group
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_delta import delta_transaction
 from airflow_delta.assets.delta import delta_asset
@@ -50,6 +51,16 @@ def nightly(dag_id: str, table: str, *, approved: bool = False, key: str | None 
                     import deltalake
 
                     deltalake.DeltaTable(handle["table"].removeprefix("file://")).delete()
+                if conf(context).get("fault") == "by hand":
+                    from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
+                    from airflow.models.serialized_dag import SerializedDagModel
+                    from airflow.utils.session import create_session
+
+                    with create_session() as session:
+                        dag_id, run_id = context["ti"].dag_id, context["ti"].run_id
+                        serialized = SerializedDagModel.get_dag(dag_id, session=session)
+                        set_dag_run_state_to_failed(dag=serialized, run_id=run_id, commit=True, session=session)
+                    raise AirflowFailException("as a task that is killed")
 
             audit >> meanwhile(txn.transaction)
             if approved:
