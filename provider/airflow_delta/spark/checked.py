@@ -19,6 +19,7 @@ from airflow_delta.staging.contract import Json
 from airflow_delta.staging.lengths import length_problems
 from airflow_delta.staging.report import StageRequest
 from airflow_delta.staging.schema import find_field
+from airflow_delta.staging.target import partition_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -40,6 +41,8 @@ def checked(df: DataFrame, request: StageRequest, target: Json, computed: Collec
         *_wrong_generated(request, target, computed, checks),
         *_too_long(target, checks),
     ]
+    if violations:
+        df = _empty_as_null(df, request, target)
     columns = []
     for field in target["fields"]:
         column = sf.col(quoted(field["name"]))
@@ -55,6 +58,14 @@ def checked(df: DataFrame, request: StageRequest, target: Json, computed: Collec
     if not violations and not any(f["name"].lower() in computed and not f.get("nullable", True) for f in target["fields"]):
         return df
     return df.select(*(column.alias(field["name"]) for column, field in zip(columns, target["fields"], strict=True)))
+
+
+def _empty_as_null(df: DataFrame, request: StageRequest, target: Json) -> DataFrame:
+    """Return the rows with the partition values that the log will have: an empty string is null (Delta's ``Empty2Null``)."""
+    from pyspark.sql import functions as sf
+
+    names = [field["name"] for field in partition_fields(target, request) if field["type"] in ("string", "binary")]
+    return df.withColumns({name: sf.when(sf.length(sf.col(quoted(name))) > 0, sf.col(quoted(name))) for name in names})
 
 
 def _outside_predicate(request: StageRequest, checks: RowChecks) -> list[tuple[Column, Column]]:

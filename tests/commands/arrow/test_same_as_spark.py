@@ -14,9 +14,10 @@ import pytest
 
 from airflow_delta.commands.arrow.stage_rows import stage_rows
 from airflow_delta.commands.read.read_table import read_table
+from airflow_delta.commands.stage.plan_create import plan_create
 from airflow_delta.commands.write.collect_write import collect_stage
 from airflow_delta.commands.write.plan_write import plan_stage
-from airflow_delta.exceptions import DeltaError
+from airflow_delta.exceptions import ConstraintViolationException, DeltaError
 from commands.flow import Table
 from support import readers
 
@@ -119,6 +120,47 @@ def statistics(snapshot: Any) -> tuple[Any, ...]:
         {name: high[name] for name in high if name not in "sfd"},
         nulls,
     )
+
+
+NAN = float("nan")
+NUMBERS = pa.table(
+    {
+        "d": pa.array([NAN, 1.0, 0.5]),
+        "f": pa.array([1.0, None, NAN], pa.float32()),
+        "s": pa.array([{"x": NAN, "y": None}, None, {"x": 1.0, "y": 2.0}], pa.struct([("x", pa.float64()), ("y", pa.float32())])),
+    }
+)
+
+
+@pytest.mark.parametrize("mode", ["none", "id"])
+def test_spark_finds_nan_among_the_rows(spark: Any, tmp_path: Path, mode: str):
+    """To Spark it is the greatest number, and Arrow leaves it out of the bounds in a footer."""
+    table = Table(tmp_path / "table", spark)
+    columns = "d DOUBLE NOT NULL, f FLOAT, s STRUCT<x: DOUBLE, y: FLOAT>"
+    table.run(plan_create, schema=columns, properties={"delta.columnMapping.mode": mode})
+    with_arrow(table, pa.concat_tables([NUMBERS.slice(1, 1), NUMBERS]), {})
+    conditions = ("d > 2", "d = double('NaN')", "f >= 2", "s.x > 1", "s.x <=> double('NaN')", "s.y > 3", "d < 1", "f IS NULL")
+    counts = {condition: len(table.read(table.begin(), condition)) for condition in conditions}
+    assert list(counts.values()) == [1, 1, 1, 1, 1, 0, 1, 2], counts
+    (file,) = table.log().update().add_files()
+    assert json.loads(file.stats)["numRecords"] == 4
+
+
+@pytest.mark.parametrize("engine", ["spark", "arrow"])
+def test_an_empty_string_of_a_partition_is_null_to_constraints(spark: Any, tmp_path: Path, engine: str):
+    """As in Delta (``Empty2Null``): the log cannot tell one from the other."""
+    table = Table(tmp_path / "table", spark)
+    properties = {"delta.constraints.known": "p IS NOT NULL"}
+    table.run(plan_create, schema="id BIGINT, p STRING", partition_by=["p"], properties=properties)
+
+    def write(*values: str) -> None:
+        rows = pa.table({"id": pa.array(range(len(values))), "p": pa.array(values)})
+        with_arrow(table, rows, {}) if engine == "arrow" else table.write(frame_of(spark, rows))
+
+    with pytest.raises(ConstraintViolationException, match="known"):
+        write("a", "")
+    write("a", " ")
+    assert {row["p"] for row in readers.rows(table.path)} == {"a", " "}
 
 
 GIVEN = {

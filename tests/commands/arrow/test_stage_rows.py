@@ -222,14 +222,76 @@ def test_values_are_cast_only_where_none_is_lost(table):
     assert len(read(table)) == 3
 
 
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b" * 20])])
+def test_categories_of_polars(table, kind):
+    values = ["a", None, "b" * 20]
+    rows = pl.DataFrame(
+        {
+            "c": pl.Series(values, dtype=kind),
+            "l": pl.Series([values, None, []], dtype=pl.List(kind)),
+            "s": pl.Series([{"x": value} for value in values], dtype=pl.Struct({"x": kind})),
+        }
+    )
+    write(table, rows.slice(1), begin={"partition_by": ["c"]})
+    found = sorted(read(table), key=repr)
+    assert found == [{"c": "b" * 20, "l": [], "s": {"x": "b" * 20}}, {"c": None, "l": None, "s": {"x": None}}]
+
+
+def test_encoded_runs(table):
+    runs = pa.RunEndEncodedArray.from_arrays([2, 3, 6], pa.array(["a", None, "b"], pa.string_view()))
+    write(table, pa.table({"r": runs.slice(1, 3)}))
+    assert sorted(str(row["r"]) for row in read(table)) == ["None", "a", "b"]
+
+
 def test_what_is_not_rows_is_refused(table):
     for rows, message in ((None, "returned NoneType"), ([1], "returned list"), ({"a": 1}, "returned dict")):
         with pytest.raises(DeltaIllegalArgumentException, match=f"The stage 'stage' {message}, expected a pyarrow Table"):
             write(table, rows)
     with pytest.raises(DeltaIllegalArgumentException, match="table of typed columns"):
         write(table, pd.DataFrame({"a": [1, "x"]}))
+    with pytest.raises(DeltaIllegalArgumentException, match=r"Duplicate column names found: \['a', 'a'\].*a name of its own"):
+        write(table, pd.DataFrame([[1, 2]], columns=["a", "a"]))
+    with pytest.raises(DeltaIllegalArgumentException, match=r"a type that Arrow does not have.*decimal"):
+        write(table, pl.DataFrame({"a": pl.Series([2**100], dtype=pl.Int128)}))
+    with pytest.raises(DeltaIllegalArgumentException, match="Python objects in a"):  # else their addresses would be written
+        write(table, pl.DataFrame({"a": pl.Series([object()], dtype=pl.Object)}))
     with pytest.raises(SchemaMismatchException, match="untyped nulls"):
         write(table, pa.table({"a": pa.nulls(1)}))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pd.period_range("2024-01", periods=2, freq="M"), "pandas.period"),  # else its number since 1970
+        (pd.interval_range(0, 2), "pandas.interval"),
+        (pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8())), "arrow.bool8"),
+        (pa.array([{}, {}], pa.struct([])), "struct<>"),
+    ],
+)
+def test_types_whose_storage_means_something_else_are_refused(table, values, kind):
+    rows = pa.table({"a": values}) if isinstance(values, pa.Array) else pd.DataFrame({"a": values})
+    with pytest.raises(DeltaAnalysisException, match=f"column a of Arrow type .*{kind}"):
+        write(table, rows)
+
+
+def test_types_whose_storage_is_what_they_mean(table):
+    uuid = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0123456789abcdef"], pa.binary(16)))
+    write(table, pa.table({"j": pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}"])), "u": uuid}))
+    assert read(table) == [{"j": "{}", "u": b"0123456789abcdef"}]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([b"\xff"]),
+        pa.array([2**31 - 1], pa.int32()).view(pa.date32()),
+        pa.array([2**62], pa.int64()).view(pa.timestamp("us", "UTC")),
+    ],
+    ids=["binary", "date", "timestamp"],
+)
+def test_partition_values_that_the_log_cannot_hold_are_refused(table, values):
+    with pytest.raises(DeltaAnalysisException, match=r"Partition column p .* cannot hold"):
+        write(table, pa.table({"id": pa.array([1]), "p": values}), begin={"partition_by": ["p"]})
 
 
 COLUMNS = "id BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), name VARCHAR(3) NOT NULL, n INT DEFAULT 7"

@@ -48,10 +48,16 @@ def converter(found: pa.DataType, given: DataType, target: DataType) -> Convert:
         return lambda values: inner(values.storage)
     if pa.types.is_dictionary(found):
         inner = converter(found.value_type, given, target)
-        return lambda values: inner(values.dictionary_decode())
+        # Arrow cannot take views, which Polars' categories are.
+        return lambda values: inner(_viewless(values.dictionary).take(values.indices))
     if pa.types.is_run_end_encoded(found):
         inner = converter(found.value_type, given, target)
-        return lambda values: inner(pc.run_end_decode(values))
+
+        def decoded(values: pa.RunEndEncodedArray) -> pa.Array:
+            runs = pa.RunEndEncodedArray.from_arrays(values.run_ends, _viewless(values.values))
+            return inner(pc.run_end_decode(runs.slice(values.offset, len(values))))
+
+        return decoded
     if given.name == "void":
         empty = arrow_type(as_nullable(target))
         return lambda values: pa.nulls(len(values), empty)
@@ -63,6 +69,13 @@ def converter(found: pa.DataType, given: DataType, target: DataType) -> Convert:
         case MapType(), MapType():
             return _map(found, given, target)
     return _leaf(found, given, target)
+
+
+def _viewless(values: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return values.cast(views[values.type]) if values.type in views else values
 
 
 def _struct(found: pa.StructType, given: StructType, target: StructType) -> Convert:
@@ -154,6 +167,18 @@ def aligned(batch: pa.RecordBatch, name: str, number: int, convert: Convert, *, 
             f"Column {name} holds a value that does not fit into {where} without loss: {error}. Round or cast the column. "
             "Nothing was committed."
         ) from error
+
+
+def empty_as_null(values: pa.Array) -> pa.Array:
+    """Return the values of a partition column as the log has them: an empty string is null, for the checks as well."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import scalar
+
+    if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
+        return values
+    return pc.if_else(pc.equal(pc.binary_length(values), scalar(0, pa.int32())), pa.nulls(1, values.type)[0], values)
 
 
 def check_not_null(field: StructField, values: pa.Array, *, table: str, version: int, path: str = "") -> None:

@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MAX_PRECISION = 38
+_PLAIN_EXTENSIONS = ("arrow.json", "arrow.uuid")
 _REMEDIES = {"time": "as a string", "duration": "as a number", "interval": "as a number", "decimal256": "to decimal128"}
 
 
 def data_schema(schema: pa.Schema, *, whose: str) -> Json:
     """Return the schema of rows.
 
-    A timestamp with a zone is ``timestamp``, one without ``timestamp_ntz``; an unsigned integer is the next wider type.
+    A timestamp with a zone is ``timestamp``, one without ``timestamp_ntz``; an unsigned integer is the next wider type. Extension
+    types are refused unless what they store is what they mean.
 
     :param whose: for messages.
     :raises DeltaAnalysisException: if a column has a type that Delta cannot store.
@@ -34,11 +36,11 @@ def _type(data_type: pa.DataType, path: str, whose: str) -> Type:
     import pyarrow as pa
 
     kinds = pa.types
-    if isinstance(data_type, pa.BaseExtensionType):
+    if isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name in _PLAIN_EXTENSIONS:
         return _type(data_type.storage_type, path, whose)
     if kinds.is_dictionary(data_type) or kinds.is_run_end_encoded(data_type):
         return _type(data_type.value_type, path, whose)
-    if kinds.is_struct(data_type):
+    if kinds.is_struct(data_type) and data_type.num_fields:
         return {"type": "struct", "fields": [_field(f, f"{path}.{f.name}", whose) for f in data_type]}
     if kinds.is_map(data_type):
         key, value = (_type(part, f"{path}[{name}]", whose) for part, name in _entries(data_type))

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from airflow_delta.commands.arrow.not_numbers import columns_with_nan, leaf_columns
+from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.features.column_mapping import field_id
 from airflow_delta.log.schema.partition_values import partition_directory, serialize_partition_value
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, arrow_type, as_nullable
@@ -26,10 +28,13 @@ OPEN_FILES = 64
 
 
 def stored_schema(schema: StructType, partitions: Sequence[str], *, mapped: bool) -> pa.Schema:
-    """Return the schema of data files: without partition columns; with physical names and field ids under column mapping."""
+    """Return the schema of data files: without partition columns; with physical names and field ids under column mapping.
+
+    Of a NOT NULL column the footer says so even where it has no statistics.
+    """
     import pyarrow as pa
 
-    return pa.schema([_stored_field(f, mapped) for f in schema if f.name not in partitions])
+    return pa.schema([_stored_field(f, mapped).with_nullable(f.nullable) for f in schema if f.name not in partitions])
 
 
 def _stored_field(field: StructField, mapped: bool) -> pa.Field:
@@ -55,13 +60,17 @@ def _stored_type(data_type: DataType, mapped: bool) -> pa.DataType:
 
 @dataclass(eq=False, slots=True)
 class _Partition:
-    """Rows of one partition: those not written yet, and the file that is being written."""
+    """Rows of one partition: those not written yet, and the file that is being written.
+
+    :ivar unbounded: columns of which the file has no statistics.
+    """
 
     directory: str
     batches: list[pa.RecordBatch] = field(default_factory=list)
     num_bytes: int = 0
     file: BinaryIO | None = None
     writer: Any = None
+    unbounded: frozenset[str] = frozenset()
     rows: int = 0
 
 
@@ -160,25 +169,29 @@ class RowWriter:
         while rows.num_rows:
             room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
             part = rows.slice(0, room)
-            self._file(partition).write_table(part)
+            self._file(partition, columns_with_nan(part)).write_table(part)
             partition.rows += part.num_rows
             rows = rows.slice(part.num_rows)
             full = self._most_rows is not None and partition.rows >= self._most_rows
             if full or (partition.file is not None and partition.file.tell() >= FILE_BYTES):
                 self._finish(partition)
 
-    def _file(self, partition: _Partition) -> Any:
+    def _file(self, partition: _Partition, unbounded: frozenset[str]) -> Any:
         import pyarrow.parquet as pq
 
+        if not unbounded <= partition.unbounded:
+            self._finish(partition)
         if partition.writer is None:
+            bounded = [path for path in leaf_columns(self._stored) if path not in unbounded]
             writing = [other for other in self._open.values() if other.writer is not None]
             if len(writing) >= OPEN_FILES:
                 self._finish(writing[0])
-            partition.file = self._store.scratch_file()
+            partition.file, partition.unbounded = self._store.scratch_file(), unbounded
             partition.writer = pq.ParquetWriter(
                 partition.file,
                 self._stored,
                 compression=self._compression,
+                write_statistics=bounded if unbounded else True,
                 version="2.6",
                 store_schema=False,
                 store_decimal_as_integer=True,
@@ -217,7 +230,13 @@ def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterato
     codes = repeated(0, batch.num_rows)
     for partition in partitions:
         encoded = batch.column(partition.name).dictionary_encode()
-        known = [serialize_partition_value(value, partition.data_type) for value in to_pylist(encoded.dictionary)]
+        try:
+            known = [serialize_partition_value(value, partition.data_type) for value in to_pylist(encoded.dictionary)]
+        except (DeltaAnalysisException, OverflowError) as error:
+            raise DeltaAnalysisException(
+                f"Partition column {partition.name} ({partition.data_type}) has a value that the log cannot hold: {error}. "
+                "Nothing was committed."
+            ) from error
         texts.append([*known, None])
         index = pc.fill_null(encoded.indices.cast(pa.int64()), scalar(len(known)))
         codes = pc.add(pc.multiply(codes, scalar(len(known) + 1)), index)

@@ -45,10 +45,10 @@ def source_of(rows: Any, *, whose: str) -> Source:
     if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
         try:
             rows = pa.Table.from_pandas(rows, preserve_index=False)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, TypeError, ValueError) as error:
             raise DeltaIllegalArgumentException(
                 f"{whose} returned a pandas frame that is not a table of typed columns: {error}. Give each column one type "
-                "(frame.astype)."
+                "(frame.astype) and a name of its own."
             ) from error
     elif kind.__module__.partition(".")[0] == "polars" and kind.__name__ == "LazyFrame":
         rows = rows.collect()
@@ -59,7 +59,14 @@ def source_of(rows: Any, *, whose: str) -> Source:
     if isinstance(rows, pa.RecordBatchReader):
         return Source(rows.schema, iter(rows))
     if hasattr(rows, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(rows)
+        _refuse_objects(rows, whose)
+        try:
+            reader = pa.RecordBatchReader.from_stream(rows)
+        except pa.ArrowException as error:
+            raise DeltaIllegalArgumentException(
+                f"{whose} returned a frame with a type that Arrow does not have: {error}. Cast the column (128-bit integers to a "
+                "decimal)."
+            ) from error
         return Source(reader.schema, iter(reader))
     name = f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
     hint = ' Return a Spark DataFrame from a stage with engine="spark".' if "pyspark" in kind.__module__ else ""
@@ -67,3 +74,13 @@ def source_of(rows: Any, *, whose: str) -> Source:
         f"{whose} returned {name}, expected a pyarrow Table or RecordBatchReader, a pandas or a Polars frame of the rows to "
         f"write.{hint} To stop without writing, raise AirflowSkipException."
     )
+
+
+def _refuse_objects(frame: Any, whose: str) -> None:
+    """Refuse columns of Python objects, of which Polars gives Arrow the addresses."""
+    if type(frame).__module__.partition(".")[0] != "polars":
+        return
+    if objects := [name for name, kind in dict(getattr(frame, "schema", {})).items() if str(kind) == "Object"]:
+        raise DeltaIllegalArgumentException(
+            f"{whose} returned a Polars frame with Python objects in {', '.join(objects)}. Cast the columns to a type."
+        )

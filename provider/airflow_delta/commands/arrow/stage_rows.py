@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.arrow.align import Convert, Unstorable, aligned, check_not_null, converter
+from airflow_delta.commands.arrow.align import Convert, Unstorable, aligned, check_not_null, converter, empty_as_null
 from airflow_delta.commands.arrow.checks import needs_spark, row_checks
 from airflow_delta.commands.arrow.computed import Counter, default_value
 from airflow_delta.commands.arrow.data_schema import data_schema
@@ -63,7 +63,8 @@ def stage_rows(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
         most_rows=most_rows,
     )
     checks = row_checks(request, target, schema)
-    columns = _Columns(source, data, schema, request, {identity.column: Counter(identity, request) for identity in identities})
+    counters = {identity.column: Counter(identity, request) for identity in identities}
+    columns = _Columns(source, data, schema, request, counters, partitions)
     try:
         for given in source:
             batch = columns.of(given)
@@ -125,12 +126,19 @@ class _Columns:
     """Brings record batches to the columns of the target."""
 
     def __init__(
-        self, source: Source, data: Json, schema: StructType, request: StageRequest, counters: Mapping[str, Counter]
+        self,
+        source: Source,
+        data: Json,
+        schema: StructType,
+        request: StageRequest,
+        counters: Mapping[str, Counter],
+        partitions: Collection[str],
     ) -> None:
         import pyarrow as pa
 
         self._request = request
         self._schema = schema
+        self._partitions = partitions
         self._out = pa.schema([pa.field(f.name, arrow_type(as_nullable(f.data_type))) for f in schema])
         self._counters = {name.lower(): counter for name, counter in counters.items()}
         given = parse_schema(json.dumps(data))
@@ -172,6 +180,8 @@ class _Columns:
                 values = pa.repeat(constant, batch.num_rows) if constant.is_valid else pa.nulls(batch.num_rows, constant.type)
             else:
                 values = self._counters[field.name.lower()].take(batch.num_rows)
+            if field.name in self._partitions:
+                values = empty_as_null(values)
             check_not_null(field, values, table=request.table, version=request.read_version)
             arrays.append(values)
         return pa.RecordBatch.from_arrays(arrays, schema=self._out)

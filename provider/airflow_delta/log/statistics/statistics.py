@@ -134,6 +134,8 @@ class _Merged:
 
     def _add(self, statistics: Any, num_values: int, value_of: Callable[[Any], Any] | None) -> None:
         known_nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
+        if self.column.max_definition_level == 0:
+            known_nulls = 0
         self.null_count = None if known_nulls is None or self.null_count is None else self.null_count + known_nulls
         if known_nulls == num_values:
             return  # only nulls: no bounds needed

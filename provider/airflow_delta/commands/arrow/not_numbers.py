@@ -1,0 +1,43 @@
+"""Which columns hold NaN.
+
+Arrow leaves it out of the bounds in a footer, and Spark, to which it is the greatest number, would skip its rows by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def columns_with_nan(rows: pa.Table) -> frozenset[str]:
+    """Return the paths, as in Parquet, of the columns with a NaN; lists and maps have no bounds."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def found(values: pa.Array | pa.ChunkedArray, path: str) -> Iterator[str]:
+        if pa.types.is_struct(values.type):
+            for number, field in enumerate(values.type):
+                yield from found(pc.struct_field(values, [number]), f"{path}.{field.name}")
+        elif pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
+            yield path
+
+    return frozenset(path for name, column in zip(rows.schema.names, rows.columns, strict=True) for path in found(column, name))
+
+
+def leaf_columns(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:
+    """Yield the paths, as in Parquet, of all columns."""
+    import pyarrow as pa
+
+    for field in fields:
+        path, kind = f"{prefix}{field.name}", field.type
+        if pa.types.is_struct(kind):
+            yield from leaf_columns(kind, f"{path}.")
+        elif pa.types.is_map(kind):
+            yield from leaf_columns((kind.key_field, kind.item_field), f"{path}.key_value.")
+        elif pa.types.is_list(kind):
+            yield from leaf_columns((kind.value_field,), f"{path}.list.")
+        else:
+            yield path
