@@ -118,6 +118,18 @@ def test_changes_are_those_that_spark_reads(hook, table, spark):
         table.uri, starting_version=0, where="d = 0.5 AND _commit_version = 3", columns=["d", "_change_type"]
     )
     assert updated.to_pylist() == [{"d": Decimal("0.5"), "_change_type": "update_postimage"}]
+    # A time without a zone is in UTC, whatever the session's zone.
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        late = {"starting_version": 0, "where": "t > '2023-12-31 20:00:00'", "columns": ["ID"]}
+        expected = [row.asDict() for row in hook.read_changes(table.uri, **late, df_type="spark").collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    found = hook.read_changes(table.uri, **late).to_pylist()
+    assert comparable(found) == comparable(expected) != []
+    for df_type in ("arrow", "spark"):
+        with pytest.raises(DeltaIllegalArgumentException, match=r"no column 'idd'.*Did you mean id"):
+            hook.read_changes(table.uri, starting_version=0, columns=["idd"], df_type=df_type)
     with pytest.raises(ReadLimitException, match="would return 20 rows, and limit is 19"):
         hook.read_changes(table.uri, starting_version=1, ending_version=1, limit=19)
     with pytest.raises(ReadLimitException, match="would return more than 1 rows"):

@@ -161,7 +161,7 @@ class DeltaHook(BaseHook):
 
         :param table: URI, absolute path, or name below the connection's base path.
         :param where: Spark SQL predicate; partitions are pruned and files skipped by it. Without Spark: comparisons of columns
-            with literals, IN, BETWEEN, LIKE and IS NULL, with AND, OR and NOT.
+            with literals, IN, BETWEEN, LIKE and IS NULL, with AND, OR and NOT. A time without a zone is in UTC.
         :param columns: names of columns, in the order wanted; default: all.
         :param version: version of the table; default: the latest; or
         :param timestamp: the last version committed at this time or before (naive: UTC, or milliseconds since the epoch).

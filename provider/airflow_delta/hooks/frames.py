@@ -85,12 +85,20 @@ def read_changes_with_spark(
 ) -> DataFrame:
     """Return changed rows as a lazy DataFrame; parameters as for ``read_changes``."""
     from airflow_delta.commands.changes.plan_changes import plan_changes
+    from airflow_delta.commands.changes.read_changes import change_schema
+    from airflow_delta.commands.read.read_table import wanted_fields
+    from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.schema.types import parse_schema
     from airflow_delta.spark.changes import read_changes
 
     session = _active_session(spark, log.uri)
-    df = read_changes(session, plan_changes(log, **versions))
-    df = df if where is None else df.where(where)
-    return df if columns is None else _selected(df, columns)
+    plan = plan_changes(log, **versions)
+    schema = parse_schema(change_schema(plan.schema_string))
+    wanted = wanted_fields(log, plan.ending_version, schema, columns)
+    df = read_changes(session, plan)
+    if where is not None:
+        df = df.where(Predicate.parse(where, schema, table=log.uri, version=plan.ending_version).text)
+    return df if columns is None else _selected(df, [field.name for field in wanted])
 
 
 def _selected(df: DataFrame, columns: Sequence[str]) -> DataFrame:

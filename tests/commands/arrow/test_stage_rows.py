@@ -304,6 +304,15 @@ def ruled(table: Table, columns: str = COLUMNS, **options: Any) -> None:
     table.publish(handle, created)
 
 
+def test_lengths_are_no_difference_to_a_strict_stage(table):
+    """No rows have such types, and the table keeps to the lengths."""
+    ruled(table, "name VARCHAR(3) NOT NULL, n INT, l ARRAY<STRUCT<x: STRING>>")
+    rows = pa.table({"name": ["abc"], "n": pa.array([1], pa.int32()), "l": pa.array([[{"x": "y"}]])})
+    write(table, rows, schema_policy="strict", expected_schema="name VARCHAR(3), n INT, l ARRAY<STRUCT<x: CHAR(2)>>")
+    with pytest.raises(SchemaDriftException, match="column n: expected string, got int"):
+        write(table, rows, schema_policy="strict", expected_schema="name VARCHAR(3), n CHAR(3), l ARRAY<STRUCT<x: STRING>>")
+
+
 def test_rules_of_the_table(table):
     ruled(table)
     write(table, pa.table({"name": pa.array(["a", "bcd"])}))

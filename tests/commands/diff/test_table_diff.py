@@ -180,6 +180,20 @@ def test_another_schema(table):
     assert (diff.added, diff.removed, diff.changed) == (0, 0, 0)
 
 
+def test_new_fields_in_structs(table):
+    """As with a new column: a row whose new field is null stays the row that it was."""
+    struct = "named_struct('x', {0}{1})"
+    table.write(f"SELECT id, {struct.format('id', '')} AS s, array({struct.format('id', '')}) AS l FROM range(4)")
+    handle = table.begin()
+    new = struct.format("id", ", 'z', IF(id = 2, id, NULL)")
+    staged = table.stage(
+        handle, f"SELECT id, {new} AS s, array({new}) AS l FROM range(4)", mode="overwrite", overwrite_schema=True
+    )
+    diff = staged_diff(AuditedTable(table.log(), handle, [staged]), keys=["ID"])  # names of columns have no case
+    assert (diff.added, diff.removed, diff.changed, diff.keys) == (0, 0, 1, ("id",))
+    assert [(old["id"], new["s"]) for old, new in diff.changed_rows] == [(2, {"x": 2, "z": 2})]
+
+
 def test_beyond_the_limit_counts_are_bounds(table):
     table.write(ROWS)
     handle = table.begin()

@@ -98,14 +98,19 @@ def _with_change_columns(metadata: Metadata, *, in_files: bool) -> Metadata:
 
     :param in_files: the files have the kind of change of each row.
     """
-    schema = json.loads(metadata.schema_string)
-    added = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _TYPES.items()]
     given = (COMMIT_VERSION, COMMIT_TIMESTAMP) if in_files else tuple(_TYPES)
     return msgspec.structs.replace(
         metadata,
-        schema_string=json.dumps({**schema, "fields": [*schema["fields"], *added]}),
+        schema_string=change_schema(metadata.schema_string),
         partition_columns=[*metadata.partition_columns, *given],
     )
+
+
+def change_schema(schema_string: str) -> str:
+    """Return the schema of a table with the columns of the feed."""
+    schema = json.loads(schema_string)
+    added = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _TYPES.items()]
+    return json.dumps({**schema, "fields": [*schema["fields"], *added]})
 
 
 def _values(commit: ChangedFiles, change_type: str | None) -> dict[str, str | None]:

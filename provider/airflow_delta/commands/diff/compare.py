@@ -150,8 +150,8 @@ def _plain(value: Any) -> Any:
         return value.astimezone(UTC).isoformat() if value.tzinfo else value.isoformat()
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day).isoformat()
-    if isinstance(value, dict):
-        return [(name, _plain(each)) for name, each in value.items()]
+    if isinstance(value, dict):  # a field that the other side lacks is null there
+        return sorted((name, _plain(each)) for name, each in value.items() if each is not None)
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 

@@ -166,6 +166,8 @@ def _diff(
     shown = read_version if version is None else version
     after = Side(log, shown, metadata[1], files.inserts, files.inserted_rows, files.changes, AFTER)
     columns = list(dict.fromkeys([*after.columns, *before.columns]))
+    spelled = {name.lower(): name for name in reversed(columns)}
+    keys = [spelled.get(key.lower(), key) for key in keys]
     _check(log, columns, keys, sample, limit)
     if bounds is not None:
         limit = min(limit, bounds.values // max(len(columns), 1))

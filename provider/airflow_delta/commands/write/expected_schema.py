@@ -16,6 +16,8 @@ def expected_schema_of(
 ) -> str | None:
     """Return the schema that the rows must have, in Spark's JSON form; ``None`` if the write is not strict.
 
+    No rows have a type with a length: ``char(n)`` and ``varchar(n)`` are strings.
+
     :param handle: of the table that is written.
     :param given: columns as in SQL, or Spark's JSON form of a schema; default: that of the table.
     :param changes: the write may change the table's schema, which then says nothing about the rows.
@@ -35,8 +37,11 @@ def expected_schema_of(
         return None
     if given is not None:
         from airflow_delta.commands.definition.columns_sql import schema_of_columns
+        from airflow_delta.log.features.constraints import replace_char_varchar
+        from airflow_delta.log.schema.types import parse_schema, to_json
 
-        return schema_of_columns(json.dumps(given) if isinstance(given, Mapping) else given)
+        schema = schema_of_columns(json.dumps(given) if isinstance(given, Mapping) else given)
+        return to_json(replace_char_varchar(parse_schema(schema)))
     if changes:
         raise DeltaIllegalArgumentException(
             "schema_policy='strict' without expected_schema holds the rows to the schema of table "
