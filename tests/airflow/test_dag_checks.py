@@ -23,6 +23,7 @@ HEAD = """
 from datetime import datetime
 from airflow.sdk import DAG, task
 from airflow_delta import delta_transaction
+from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
@@ -49,6 +50,10 @@ def bag_of(folder: Path, body: str):
 
 def audit(arguments: str) -> str:
     return f"{stage()}\nDeltaAuditOperator(task_id='a', transaction={{}}, {arguments})"
+
+
+def merge(arguments: str = "") -> str:
+    return f'DeltaMergeOperator(task_id="m", table="/lake/t", source="SELECT 1 AS id", condition="true", {arguments})'
 
 
 def stage(arguments: str = "", around: str = "") -> str:
@@ -136,6 +141,27 @@ REFUSED = [
         ["'txn.start': table: Storage scheme 's4://' of table s4://lake/t is not supported. Supported: local paths"],
     ),
     ('DeltaMaintenanceOperator(task_id="m", tables=["/lake/t", "s4://lake/t"])', ["'m': tables: Storage scheme 's4://'"]),
+    (
+        merge('clauses=[{"kind": "matchd", "action": "delete"}]'),
+        ["'m': its MERGE has the clause 'matchd' with action 'delete'; known are matched: update, delete; notMatched: insert"],
+    ),
+    (merge("clauses=[]"), ["'m': its MERGE has no clause"]),
+    (
+        merge("clauses=[when_matched_update(), when_matched_update()]"),
+        ["'m': its MERGE has a clause WHEN MATCHED without a condition before another one"],
+    ),
+    (
+        merge().replace("SELECT 1 AS id", "staging.orders"),
+        ["source of the task 'm' is 'staging.orders', which is not a query. Write the SELECT, or name files: source={"],
+    ),
+    (
+        'DeltaAlterTableOperator(task_id="a", table="/lake/t", changes=[{"change": "SetPropertys", "properties": {}}])',
+        ["'a': Not a change of ALTER TABLE: {'change': 'SetPropertys'", "Give one of AddColumns, ChangeColumn"],
+    ),
+    (
+        'DeltaAlterTableOperator(task_id="a", table="/lake/t", changes=[{"change": "RenameColumn", "column": "a", "to": "b"}])',
+        ["'a': RenameColumn has no field to; it has column, newName."],
+    ),
 ]
 
 
@@ -163,6 +189,11 @@ ACCEPTED = [
     audit('value_range={"amount": {"min": "{{ params.least }}"}, "day": "{{ params.days }}"}, rows_change="{{ params.change }}"'),
     audit('value_range="{{ params.ranges }}", partitions="{{ params.days }}"'),
     'DeltaTableVersionSensor(task_id="s", table="s3://lake/t", partitions="day >= \'{{ ds }}\'")',
+    merge('clauses="{{ params.clauses }}"'),
+    merge('clauses=[{"kind": "{{ params.kind }}", "action": "delete"}]'),
+    merge().replace("SELECT 1 AS id", "{{params.query}}"),
+    'DeltaAlterTableOperator(task_id="a", table="/lake/t", changes="{{ params.changes }}")',
+    'DeltaAlterTableOperator(task_id="a", table="/lake/t", changes=[{"change": "{{ params.kind }}"}])',
 ]
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.choices import Given, is_literal
+from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingException
 from airflow_delta.operators.base import TABLE_VIEW, Part, Parts, templated
 from airflow_delta.operators.pyspark import TableReader, call_injected, without_injected
 from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.staging.merge import (
+    MergeClause,
+    clauses_problem,
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
-from airflow_delta.staging.options import CONNECTION, check_source, check_writer_options
+from airflow_delta.staging.options import CONNECTION, check_is_query, check_source, check_writer_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -68,6 +72,17 @@ class MergeStatement(Part):
     def __post_init__(self) -> None:
         if self.clauses is None:
             self.clauses = [when_matched_update(), when_not_matched_insert()]
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:
+        """Yield what MERGE does not allow about the clauses; whether their templates give a condition or not is known."""
+        clauses = given("clauses")
+        if not isinstance(clauses, list | tuple) or not all(isinstance(clause, Mapping) for clause in clauses):
+            return
+        if all(is_literal(clause.get(name)) for clause in clauses for name in ("kind", "action")):
+            with contextlib.suppress(StagingException):  # a form that the MERGE refuses
+                if (problem := clauses_problem([MergeClause.from_dict(clause) for clause in clauses])) is not None:
+                    yield f"its MERGE {problem}."
 
     def plan(self, stage: StageView, source: Mapping[str, Any] | None) -> SparkWork | StagedWrite:
         """Plan the MERGE.
@@ -119,6 +134,7 @@ class DeltaMergeOperator(DeltaTableOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_source(source, whose=f"the task {self.task_id!r}")
+        check_is_query(source, whose=f"the task {self.task_id!r}")
         check_writer_options(MergeStatement.of(self).options, whose=f"The task {self.task_id!r}")
         # Airflow would call a function in a template field.
         self.merge_source = None if callable(source) else source
@@ -164,6 +180,7 @@ class DeltaMergeOperator(DeltaTableOperator):
     def _named_source(self) -> dict[str, Any] | None:
         if isinstance(self.merge_source, str | Mapping):
             check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
+            check_is_query(self.merge_source, whose=f"the task {self.task_id!r}")
             named = {"sql": self.merge_source} if isinstance(self.merge_source, str) else dict(self.merge_source)
             if reads_table(named) and SparkRunner.of(self).submits:
                 raise DeltaIllegalArgumentException(

@@ -115,30 +115,31 @@ def parse_clauses(clauses: Sequence[Mapping[str, object] | MergeClause], *, tabl
     :raises DeltaAnalysisException: if there is none, one is unknown, or one without a condition is not the last of its kind.
     """
     found = [clause if isinstance(clause, MergeClause) else MergeClause.from_dict(clause) for clause in clauses]
+    if (problem := clauses_problem(found)) is not None:
+        raise DeltaAnalysisException(f"MERGE into table {table} {problem}.", table=table)
+    return found
+
+
+def clauses_problem(found: Sequence[MergeClause]) -> str | None:
+    """Return what Delta does not allow about clauses, as what the MERGE has or does; ``None`` if nothing."""
     if not found:
-        raise _refused(table, "has no clause: give at least one WHEN")
+        return "has no clause: give at least one WHEN"
     for clause in found:
         if clause.action not in _ACTIONS.get(clause.kind, ()):
             known = "; ".join(f"{kind}: {', '.join(actions)}" for kind, actions in _ACTIONS.items())
-            raise _refused(table, f"has the clause {clause.kind!r} with action {clause.action!r}; known are {known}")
+            return f"has the clause {clause.kind!r} with action {clause.action!r}; known are {known}"
         if clause.action == DELETE and clause.set is not None:
-            raise _refused(table, f"sets columns in {clause}; DELETE takes none")
+            return f"sets columns in {clause}; DELETE takes none"
         if clause.set is not None and not clause.set:
-            raise _refused(table, f"sets no column in {clause}; leave it out for *")
+            return f"sets no column in {clause}; leave it out for *"
         if clause.kind == NOT_MATCHED_BY_SOURCE and clause.action == UPDATE and clause.set is None:
-            raise _refused(table, f"has {clause} without columns to set, and no source row to take them from")
+            return f"has {clause} without columns to set, and no source row to take them from"
     for kind in _ACTIONS:
         early = [clause for clause in found if clause.kind == kind][:-1]
         if any(clause.condition is None for clause in early):
-            raise _refused(
-                table, f"has a clause {_WORDS[kind]} without a condition before another one; only the last may have none"
-            )
-    return found
+            return f"has a clause {_WORDS[kind]} without a condition before another one; only the last may have none"
+    return None
 
 
 def _clause(kind: str, action: str, condition: str | None, values: Mapping[str, str] | None) -> Json:
     return MergeClause(kind=kind, action=action, condition=condition, set=None if values is None else dict(values)).to_dict()
-
-
-def _refused(table: str, what: str) -> DeltaAnalysisException:
-    return DeltaAnalysisException(f"MERGE into table {table} {what}.", table=table)
