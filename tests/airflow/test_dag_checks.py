@@ -23,6 +23,7 @@ HEAD = """
 from datetime import datetime
 from airflow.sdk import DAG, task
 from airflow_delta import delta_transaction
+from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
@@ -51,8 +52,8 @@ def audit(arguments: str) -> str:
     return f"{stage()}\nDeltaAuditOperator(task_id='a', transaction={{}}, {arguments})"
 
 
-def merge(clauses: str) -> str:
-    return f"DeltaMergeOperator(task_id='m', table='/lake/t', source='SELECT 1', condition='true', clauses={clauses})"
+def merge(arguments: str = "") -> str:
+    return f'DeltaMergeOperator(task_id="m", table="/lake/t", source="SELECT 1 AS id", condition="true", {arguments})'
 
 
 def stage(arguments: str = "", around: str = "") -> str:
@@ -140,16 +141,32 @@ REFUSED = [
         ["'txn.start': table: Storage scheme 's4://' of table s4://lake/t is not supported. Supported: local paths"],
     ),
     (
-        merge("[{'kind': 'not_matched', 'action': 'insert'}]"),
+        merge("clauses=[{'kind': 'not_matched', 'action': 'insert'}]"),
         ["'m': the MERGE has the clause 'not_matched' with action 'insert'; known are matched: update, delete; notMatched"],
     ),
     (
-        merge("[{'kind': 'matched', 'action': 'update', 'conditions': 'source.n > 0'}]"),
+        merge("clauses=[{'kind': 'matched', 'action': 'update', 'conditions': 'source.n > 0'}]"),
         ["the MERGE has a clause with 'conditions' (did you mean 'condition'?); a clause has kind, action, condition, set"],
     ),
-    (merge("[{'kind': 'matched'}]"), ["the MERGE has a clause that is none: MergeClause lacks the field action"]),
-    (merge("[]"), ["the MERGE has no clause: give at least one WHEN"]),
+    (merge("clauses=[{'kind': 'matched'}]"), ["the MERGE has a clause that is none: MergeClause lacks the field action"]),
+    (merge("clauses=[]"), ["'m': the MERGE has no clause: give at least one WHEN"]),
     ('DeltaMaintenanceOperator(task_id="m", tables=["/lake/t", "s4://lake/t"])', ["'m': tables: Storage scheme 's4://'"]),
+    (
+        merge("clauses=[when_matched_update(), when_matched_update()]"),
+        ["'m': the MERGE has a clause WHEN MATCHED without a condition before another one"],
+    ),
+    (
+        merge().replace("SELECT 1 AS id", "staging.orders"),
+        ["source of the task 'm' is 'staging.orders', which is not a query. Write the SELECT, or name files: source={"],
+    ),
+    (
+        'DeltaAlterTableOperator(task_id="a", table="/lake/t", changes=[{"change": "SetPropertys", "properties": {}}])',
+        ["'a': Not a change of ALTER TABLE: {'change': 'SetPropertys'", "Give one of AddColumns, ChangeColumn"],
+    ),
+    (
+        'DeltaAlterTableOperator(task_id="a", table="/lake/t", changes=[{"change": "RenameColumn", "column": "a", "to": "b"}])',
+        ["'a': RenameColumn has no field to; it has column, newName."],
+    ),
 ]
 
 
@@ -162,8 +179,8 @@ def test_refused_when_the_dag_is_parsed(tmp_path, body, parts):
 
 
 ACCEPTED = [
-    merge("[{'kind': '{{ params.kind }}', 'action': 'insert'}]"),
-    merge("[{'kind': 'matched', 'action': 'update', 'set': {'n': '{{ params.n }}'}}]"),
+    merge("clauses=[{'kind': '{{ params.kind }}', 'action': 'insert'}]"),
+    merge("clauses=[{'kind': 'matched', 'action': 'update', 'set': {'n': '{{ params.n }}'}}]"),
     stage('mode="{{ params.mode }}", replace_where="day = \'{{ ds }}\'"'),
     stage(around=", rerun_policy=\"{{ dag_run.conf['policy'] }}\""),
     'start = DeltaStartTransactionOperator(task_id="s", table="/lake/t")\n'
@@ -179,6 +196,11 @@ ACCEPTED = [
     audit('value_range={"amount": {"min": "{{ params.least }}"}, "day": "{{ params.days }}"}, rows_change="{{ params.change }}"'),
     audit('value_range="{{ params.ranges }}", partitions="{{ params.days }}"'),
     'DeltaTableVersionSensor(task_id="s", table="s3://lake/t", partitions="day >= \'{{ ds }}\'")',
+    merge('clauses="{{ params.clauses }}"'),
+    merge('clauses=[{"kind": "{{ params.kind }}", "action": "delete"}]'),
+    merge().replace("SELECT 1 AS id", "{{params.query}}"),
+    'DeltaAlterTableOperator(task_id="a", table="/lake/t", changes="{{ params.changes }}")',
+    'DeltaAlterTableOperator(task_id="a", table="/lake/t", changes=[{"change": "{{ params.kind }}"}])',
 ]
 
 

@@ -14,11 +14,12 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
 from airflow_delta.assets.delta import commits_of_events, delta_asset
-from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkJobException
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, SparkJobException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_session import typed_errors
 from airflow_delta.retry_policies import FINAL_ERRORS
+from airflow_delta.spark.operations import read_source
 from airflow_delta.spark.useful_lines import useful_line
 
 JOB = """An error occurred while calling o158.parquet.
@@ -126,6 +127,11 @@ class TestSparkErrors:
             frames.append(trace.tb_frame.f_code.co_name)
             trace = trace.tb_next
         assert "collect" in frames  # where the author's code failed
+
+    def test_sql_of_a_source_that_does_not_parse_is_named(self, spark):
+        said = r"The SQL of the source is not a query that Spark can parse: \[PARSE_SYNTAX_ERROR\] Syntax error at or near 'SE"
+        with pytest.raises(DeltaAnalysisException, match=said):
+            read_source(spark, {"sql": "SELEC 1 AS id"}, {})
 
     def test_an_error_of_the_author_stays_as_it_is(self):
         with pytest.raises(ZeroDivisionError), typed_errors("s3://lake/t"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta.choices import Given, is_literal
 from airflow_delta.operators.base import Parts, templated
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.staging.changes import Change
+from airflow_delta.staging.changes import Change, kind_problem
 from airflow_delta.staging.contract import StagedWrite
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ class DeltaAlterTableOperator(DeltaTableOperator):
     def __init__(self, *, changes: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.changes = _as_json(changes)
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:
+        """Yield what is no change of ALTER TABLE."""
+        changes = given("changes")
+        for change in changes if isinstance(changes, list | tuple) else ():
+            if isinstance(change, Mapping) and is_literal(change.get("change")):
+                yield from () if (problem := kind_problem(change)) is None else (problem,)
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Return the staged write, or what Spark has to check first."""

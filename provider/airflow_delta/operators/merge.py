@@ -23,7 +23,7 @@ from airflow_delta.staging.merge import (
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
-from airflow_delta.staging.options import CONNECTION, check_source, check_writer_options
+from airflow_delta.staging.options import CONNECTION, check_is_query, check_source, check_writer_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -138,6 +138,7 @@ class DeltaMergeOperator(DeltaTableOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_source(source, whose=f"the task {self.task_id!r}")
+        check_is_query(source, whose=f"the task {self.task_id!r}")
         check_writer_options(MergeStatement.of(self).options, whose=f"The task {self.task_id!r}")
         # Airflow would call a function in a template field.
         self.merge_source = None if callable(source) else source
@@ -183,6 +184,7 @@ class DeltaMergeOperator(DeltaTableOperator):
     def _named_source(self) -> dict[str, Any] | None:
         if isinstance(self.merge_source, str | Mapping):
             check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
+            check_is_query(self.merge_source, whose=f"the task {self.task_id!r}")
             named = {"sql": self.merge_source} if isinstance(self.merge_source, str) else dict(self.merge_source)
             if reads_table(named) and SparkRunner.of(self).submits:
                 raise DeltaIllegalArgumentException(

@@ -14,7 +14,7 @@ from airflow_delta.operators.pyspark import TableReader
 from airflow_delta.operators.source_options import source_options
 from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.staging.options import CONNECTION, check_source, check_writer_options
+from airflow_delta.staging.options import CONNECTION, check_is_query, check_source, check_writer_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,6 +123,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_source(source, whose=f"the task {self.task_id!r}")
+        check_is_query(source, whose=f"the task {self.task_id!r}")
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         if SparkRunner.of(self).submits:
             raise DeltaIllegalArgumentException(
@@ -173,6 +174,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
         if self._source_function is not None:
             return self._source_function(spark)
         check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
+        check_is_query(self.merge_source, whose=f"the task {self.task_id!r}")
         named = dict(self.merge_source) if isinstance(self.merge_source, Mapping) else {"sql": self.merge_source}
         if reads_table(named):
             self._reader = TableReader(spark, self._planned)

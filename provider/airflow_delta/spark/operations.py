@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, StagingException
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaError, DeltaIllegalArgumentException, StagingException
+from airflow_delta.spark.useful_lines import useful_line
 from airflow_delta.staging.arguments import SourceArguments
 from airflow_delta.staging.options import CONNECTION, SECRET_PROPERTY
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -67,9 +68,17 @@ def read_source(spark: SparkSession, named: Mapping[str, Any], secrets: Mapping[
 
     :param secrets: options from a connection; the source's own options override them.
     :return: ``None`` if it names no rows.
+    :raises DeltaAnalysisException: if Spark cannot parse the SQL.
     """
     if sql := named.get("sql"):
-        return spark.sql(sql)
+        from pyspark.errors import ParseException
+
+        try:
+            return spark.sql(sql)
+        except ParseException as error:
+            raise DeltaAnalysisException(
+                f"The SQL of the source is not a query that Spark can parse: {useful_line(str(error))}"
+            ) from None
     if not named.get("path") and not named.get("format"):
         return None
     reader = spark.read.format(named.get("format", "parquet")).options(**{**secrets, **(named.get("options") or {})})

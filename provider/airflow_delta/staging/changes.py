@@ -186,16 +186,22 @@ def change_from_dict(value: Any) -> Change:
     :raises DeltaIllegalArgumentException: if it is not a change.
     :raises StagingException: if a field is missing or of another type.
     """
+    if (problem := kind_problem(value)) is not None:
+        raise DeltaIllegalArgumentException(problem)
+    return KINDS[value["change"]].from_dict(value)
+
+
+def kind_problem(value: Any) -> str | None:
+    """Return what is wrong with the name of a change in its JSON form, and with the names of its fields."""
     kind = KINDS.get(str(value.get("change"))) if isinstance(value, Mapping) else None
     if kind is None:
-        raise DeltaIllegalArgumentException(
+        return (
             f"Not a change of ALTER TABLE: {str(value)[:200]}. Give one of {', '.join(KINDS)}, or a mapping with 'change' set to "
             "one of these names."
         )
-    unknown = sorted(set(value) - {"change", *(_camel(f.name) for f in dataclasses.fields(kind))})
-    if unknown:
-        raise DeltaIllegalArgumentException(f"{kind.__name__} has no field {', '.join(unknown)}")
-    return kind.from_dict(value)
+    known = [_camel(field.name) for field in dataclasses.fields(kind)]
+    unknown = sorted(set(value) - {"change", *known})
+    return f"{kind.__name__} has no field {', '.join(unknown)}; it has {', '.join(known)}." if unknown else None
 
 
 def changes_from(given: Any) -> tuple[Change, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ SECRET_PROPERTY = "spark.airflow_delta.source.secret"  # noqa: S105 - a name
 
 CONNECTION = "conn_id"
 """Key of a source that names the Airflow connection with its secret options."""
+
+_NAME = re.compile(r"[\w.`:/-]+")
+"""The name of a table, or a path: a query has more than one word, or parentheses."""
 
 _SOURCE_KEYS = ("sql", "path", "format", "options", CONNECTION)
 
@@ -63,6 +67,19 @@ def check_source(source: Any, *, whose: str) -> None:
     for key in ("sql", "path"):
         if isinstance(source.get(key), str) and (has_user_info(source[key]) or (key == "path" and has_secret(source[key]))):
             raise DeltaIllegalArgumentException(f"The {key} of the source of {whose} contains credentials. {way_out}.")
+
+
+def check_is_query(source: Any, *, whose: str) -> None:
+    """Refuse SQL of a source that is only a name, of a table or a path; a template, and a ``.sql`` file, is not checked.
+
+    :raises DeltaIllegalArgumentException: if it is.
+    """
+    sql = source.get("sql") if isinstance(source, Mapping) else source
+    if isinstance(sql, str) and _NAME.fullmatch(sql.strip()) and not sql.strip().endswith(".sql"):
+        raise DeltaIllegalArgumentException(
+            f"The source of {whose} is {sql!r}, which is not a query. Write the SELECT, or name files: "
+            'source={"format": "parquet", "path": "..."}.'
+        )
 
 
 def _named(names: list[Any]) -> str:

@@ -79,12 +79,17 @@ class FinishedRun:
             f"  {task_id}{'' if index < 0 else f'[{index}]'}: {state}, try {tries}"
             for (task_id, index), (state, tries) in sorted(self.tasks.items())
         ]
-        failed = [f"Error of {task_id}: {message}" for task_id, message in errors_of(self.log)]
+        (only, *others) = sorted({task_id for (task_id, _), (state, _) in self.tasks.items() if state == "failed"}) or [""]
+        named = [(task_id or (only if not others else ""), message) for task_id, message in errors_of(self.log)]
+        failed = [f"Error of {task_id}: {message}" if task_id else f"Error: {message}" for task_id, message in named]
         return "\n".join([f"Run {self.run_id} of {self.dag_id}: {self.state}", *lines, *failed, self.log[-_LOG_SHOWN:]])
 
 
 def errors_of(log: str) -> list[tuple[str, str]]:
-    """Return the tasks that failed and their messages, in one line each, from the log of a run."""
+    """Return the tasks that failed and their messages, in one line each, from the log of a run.
+
+    A log without INFO does not say which task begins; then the name is empty.
+    """
     task_id, found = "", []
     for entry in _ENTRY.split(log):
         if begins := _TASK_BEGINS.search(entry):
