@@ -351,6 +351,15 @@ def test_rules_that_only_spark_can_keep_are_refused_by_name(table, columns, rows
     assert table.versions() == 1
 
 
+def test_times_without_a_zone_in_constraints_are_in_utc(table):
+    handle = table.begin()
+    properties = {"delta.constraints.new": "t >= '2024-01-01'"}
+    table.publish(handle, plan_create(table.view(handle, task_id="create"), schema="t TIMESTAMP", properties=properties))
+    write(table, pa.table({"t": pa.array([dt.datetime(2024, 1, 1, tzinfo=UTC)])}))
+    with pytest.raises(ConstraintViolationException, match="new"):
+        write(table, pa.table({"t": pa.array([dt.datetime(2023, 12, 31, 23, 59, tzinfo=UTC)])}))
+
+
 def test_a_constraint_that_only_spark_evaluates_is_refused_by_name(table):
     handle = table.begin()
     properties = {"delta.constraints.upper": "upper(name) = name"}
@@ -414,6 +423,17 @@ def test_memory_is_bounded_and_files_have_a_sensible_size(table, monkeypatch):
     assert sorted(row["id"] for row in found) == list(range(60_000))
     assert {row["p"] for row in found if row["id"] % 3 == 1} <= {"p0", "p1", "p2"}
     assert 3 <= len(stats(table)) < 20
+
+
+def test_nan_that_comes_late_begins_a_file_without_bounds(table, monkeypatch):
+    monkeypatch.setattr(files, "ROW_GROUP_BYTES", 1)
+    parts = [[1.0, None], [2.0], [float("nan")], [3.0], [None]]
+    batches = [pa.record_batch({"d": pa.array(part, pa.float64()), "i": pa.array(range(len(part)))}) for part in parts]
+    write(table, pa.Table.from_batches(batches))
+    assert len(read(table)) == 6
+    bounded, unbounded = sorted(stats(table), key=lambda file: "d" not in file["minValues"])
+    assert (bounded["numRecords"], bounded["minValues"]["d"], bounded["nullCount"]["d"]) == (3, 1.0, 1)
+    assert (unbounded["numRecords"], unbounded["minValues"], unbounded["nullCount"]) == (3, {"i": 0}, {"i": 0})
 
 
 def test_a_stage_without_rows(table):
