@@ -38,7 +38,7 @@ TABLE = {"task_id": "t", "table": "/t"}
 TASKS = {
     "commit": lambda **more: DeltaCommitOperator(task_id="t", transaction={}, staged=[], **more),
     "delete": lambda **more: DeltaDeleteOperator(**TABLE, **more),
-    "merge": lambda **more: DeltaMergeOperator(**TABLE, source="s", condition="true", **more),
+    "merge": lambda **more: DeltaMergeOperator(**TABLE, source="SELECT 1 AS id", condition="true", **more),
     "optimize": lambda **more: DeltaOptimizeOperator(**TABLE, **more),
     "restore": lambda **more: DeltaRestoreOperator(**TABLE, version=0, **more),
     "statistics": lambda **more: DeltaComputeStatisticsOperator(**TABLE, **more),
