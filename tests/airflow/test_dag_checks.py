@@ -148,7 +148,7 @@ REFUSED = [
         merge("clauses=[{'kind': 'matched', 'action': 'update', 'conditions': 'source.n > 0'}]"),
         ["the MERGE has a clause with 'conditions' (did you mean 'condition'?); a clause has kind, action, condition, set"],
     ),
-    (merge("clauses=[{'kind': 'matched'}]"), ["the MERGE has a clause that is none: MergeClause lacks the field action"]),
+    (merge("clauses=[{'kind': 'matched'}]"), ["the MERGE has an invalid clause: MergeClause lacks the field action"]),
     (merge("clauses=[]"), ["'m': the MERGE has no clause: give at least one WHEN"]),
     ('DeltaMaintenanceOperator(task_id="m", tables=["/lake/t", "s4://lake/t"])', ["'m': tables: Storage scheme 's4://'"]),
     (

@@ -91,7 +91,7 @@ def test_orders_that_cannot_be_carried_out(lake, run_dag, tmp_path):
         run_dag(DAGS)
     with pytest.raises(DagRunError, match=r"defines 'appended', .*, not 'other'\.$"):
         run_dag(DAGS, "other")
-    with pytest.raises(DagRunError, match=r"There is no Dag file .*nowhere\.py\.$"):
+    with pytest.raises(DagRunError, match=r"The Dag file .*nowhere\.py does not exist\.$"):
         run_dag(tmp_path / "nowhere.py")
     with pytest.raises(DagRunError, match=r"has no task 'commit' to kill. Its tasks: txn.start"):
         run_dag(DAGS, "appended", kill=killed_at("before result", "commit"))

@@ -39,7 +39,7 @@ class DeltaAlterTableOperator(DeltaTableOperator):
 
     @staticmethod
     def literal_problems(given: Given) -> Iterator[str]:
-        """Yield what is no change of ALTER TABLE."""
+        """Yield what is wrong with the names of changes and of their fields."""
         changes = given("changes")
         for change in changes if isinstance(changes, list | tuple) else ():
             if isinstance(change, Mapping) and is_literal(change.get("change")):

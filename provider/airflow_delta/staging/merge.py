@@ -133,7 +133,7 @@ def clauses_problem(clauses: Sequence[Mapping[str, object] | MergeClause]) -> st
     try:
         found = [_parsed(clause) for clause in clauses]
     except StagingException as error:
-        return f"has a clause that is none: {error.message}"
+        return f"has an invalid clause: {error.message}"
     if not found:
         return "has no clause: give at least one WHEN"
     for clause in found:

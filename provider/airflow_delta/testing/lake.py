@@ -79,7 +79,7 @@ class LakeTable:
 
         :param rows: an Arrow table, or rows as mappings.
         :param partition_by: partition columns of a new table.
-        :raises ValueError: if there are no rows that say which columns there are.
+        :raises ValueError: if there are no rows to take the columns from.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq

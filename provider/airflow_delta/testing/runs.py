@@ -138,7 +138,7 @@ class DagRunner:
         """
         file = Path(dag_file).resolve()
         if not file.is_file():
-            raise DagRunError(f"There is no Dag file {file}.")
+            raise DagRunError(f"The Dag file {file} does not exist.")
         order = {
             "dag_file": str(file),
             "dag_id": dag_id,

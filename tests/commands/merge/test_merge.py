@@ -63,10 +63,16 @@ def test_conditions(text: str, pruned: str | None, keys: list[tuple[Any, ...]]) 
 def test_text_compared_with_a_field_of_a_struct() -> None:
     inner = schema(column("n", "integer"), column("s", "string"))
     known = parse_schema(schema(column("st", json.loads(inner))))
-    on = MergeCondition("target.st.n = '1.5' AND target.st.s = 'a' AND target.st.n > '3'", known, "target", "source", table="t")
+    on = MergeCondition(
+        "target.st.n = '1.5' AND target.st.n IN ('3') AND target.st.s IN ('a') AND target.st.n > '3'",
+        known,
+        "target",
+        "source",
+        table="t",
+    )
     found = on.of_target(lambda alone: Predicate.parse(alone, known, []))
     assert found is not None
-    assert found.text == "`st`.`s` = 'a' AND `st`.`n` > 3"
+    assert found.text == "`st`.`s` IN ('a') AND `st`.`n` > 3"
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class MergeCondition:
         found = []
         for text in self.conjuncts:
             columns = list(self._columns(text))
-            if any(side != "target" for side, _ in columns) or self._lists_text(text) or self._casts_text(text):
+            if any(side != "target" for side, _ in columns) or self._compares_text(text):
                 continue
             alone = _without_alias(text, self._sides.target)
             try:
@@ -69,22 +69,10 @@ class MergeCondition:
         """Return the columns that are equal in rows that match."""
         return self._sides.compared(self.conjuncts)
 
-    def _lists_text(self, text: str) -> bool:
-        """Tell whether an IN compares another type with text, which Spark does as text outside of ANSI mode."""
-        from sqlglot import exp
+    def _compares_text(self, text: str) -> bool:
+        """Tell whether another type is compared with text, so that the meaning depends on the ANSI mode.
 
-        for among in tree_of(text).find_all(exp.In):
-            if any(value.is_string for value in among.expressions):
-                names = self._sides.of(among.this)[1] if isinstance(among.this, exp.Column) else []
-                field = self._sides.schema.find(names[0]) if len(names) == 1 else None
-                if field is None or field.data_type.name != "string":
-                    return True
-        return False
-
-    def _casts_text(self, text: str) -> bool:
-        """Tell whether a number is compared with text, which Spark casts in one of several ways, depending on the ANSI mode.
-
-        Whole numbers of few digits are the same in each.
+        Outside of it, IN compares both as text, and other comparisons cast the text. Whole numbers of few digits are the same.
         """
         from sqlglot import exp
 
@@ -94,10 +82,15 @@ class MergeCondition:
             node: Any = literal
             while isinstance(node.parent, exp.Paren):
                 node = node.parent
-            if not isinstance(node.parent, exp.Binary | exp.Between):
+            comparison = node.parent
+            if isinstance(comparison, exp.In):
+                data_type = self._type_of(unwrapped(comparison.this))
+                if data_type is None or data_type.name != "string":
+                    return True
+            if not isinstance(comparison, exp.Binary | exp.Between):
                 continue
-            for other in map(unwrapped, node.parent.iter_expressions()):
-                data_type = self._type_of(other) if isinstance(other, exp.Column) else None
+            for other in map(unwrapped, comparison.iter_expressions()):
+                data_type = self._type_of(other)
                 if data_type is None or data_type.name in _SAME_AS_TEXT:
                     continue
                 digits = _DIGITS.get(data_type.name, 0)
@@ -105,10 +98,14 @@ class MergeCondition:
                     return True
         return False
 
-    def _type_of(self, column: Any) -> DataType | None:
-        """Return the type of a column of the table or of a field in it, ``None`` if there is no such field."""
+    def _type_of(self, node: Any) -> DataType | None:
+        """Return the type of a column of the table, or of a field of a struct; ``None`` for anything else."""
+        from sqlglot import exp
+
+        if not isinstance(node, exp.Column):
+            return None
         found: DataType | None = self._sides.schema
-        for name in self._sides.of(column)[1]:
+        for name in self._sides.of(node)[1]:
             find = getattr(found, "find", None)
             field = None if find is None else find(name)
             found = None if field is None else field.data_type

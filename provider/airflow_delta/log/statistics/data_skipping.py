@@ -87,7 +87,7 @@ def skipping_mask(
 
 
 def _sound(bounds: Bounds) -> Bounds:
-    """Leave out greatest texts that may be too small: Delta 3 and before ends truncated ones with U+FFFD, below an emoji."""
+    """Leave out greatest texts that may be too small: older versions of Delta end truncated ones with U+FFFD, below an emoji."""
     if bounds.maximum is None or not pa.types.is_string(bounds.maximum.type):
         return bounds
     unsafe = pc.ends_with(bounds.maximum, _OLD_TIE_BREAKER)

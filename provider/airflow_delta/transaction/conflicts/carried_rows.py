@@ -82,6 +82,8 @@ def _selected(reader: WinnersRows, files: Sequence[AddFile | RemoveFile], condit
 
 def _rows(reader: WinnersRows, file: AddFile | RemoveFile, conditions: Sequence[RowCondition]) -> Iterator[_Row]:
     """Yield the rows of a file that may satisfy a condition, each as its columns that are not null."""
+    import pyarrow as pa
+
     from airflow_delta.log.arrow.arrays import array
 
     data = reader.open(file)
@@ -95,7 +97,8 @@ def _rows(reader: WinnersRows, file: AddFile | RemoveFile, conditions: Sequence[
         here = [at - start for at in selected if start <= at < start + length]
         if here:
             columns = reader.columns(data, number, start, length, names).columns
-            values = [_exact(columns[name].take(array(here, _positions_type()))) for name in names]
+            positions = array(here, pa.int64())
+            values = [_exact(columns[name].take(positions)) for name in names]
             for row in zip(*values, strict=True):
                 yield tuple((name, value) for name, value in zip(names, row, strict=True) if value is not None)
 
@@ -109,9 +112,3 @@ def _exact(values: pa.Array) -> list[Any]:
         unit = str(kind)
         return [None if value is None else (unit, value) for value in values.cast(pa.int64()).to_pylist()]
     return [None if value is None else repr(value) for value in values.to_pylist()]
-
-
-def _positions_type() -> pa.DataType:
-    import pyarrow as pa
-
-    return pa.int64()

@@ -51,7 +51,7 @@ class Resolution:
 
     :param level: ``statistics`` or ``rows``.
     :param read_limit: bytes of winners' files that may be read.
-    :ivar followed: files that hold rows of files that were read, after a compaction.
+    :ivar followed: files that hold rows of files that were read, after a winner has written them again.
     :ivar rows_of_both: set when a winner marked rows that the transaction marks too.
     """
 
