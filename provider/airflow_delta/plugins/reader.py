@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitException
+from airflow_delta.exceptions import DeltaTableNotFoundException, PathOutsideTableException, ReadLimitException
 from airflow_delta.masking import masked, masked_values, secret_values
 
 if TYPE_CHECKING:
@@ -61,30 +61,11 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     secrets = secret_values(request.get("options") or {})
     try:
-        check_within(request["uri"], request.get("within"))
         return {"result": masked_values(_small_enough(_read(request)), secrets)}
     except MemoryError:
         return _failed(ReadLimitException(f"Reading table {request['uri']} takes more memory than is available."), secrets)
     except Exception as error:  # noqa: BLE001 - every error is an answer
         return _failed(error, secrets)
-
-
-def check_within(uri: str, base: str | None) -> None:
-    """Refuse a local table if a symbolic link leads out of the allowed directory.
-
-    :param base: local directory; ``None`` for no limit.
-    :raises DeltaTableNotFoundException: if the table, its log or its staging directory lies elsewhere.
-    """
-    if base is None:
-        return
-    from airflow_delta.log.storage.file_names import LOG_DIRECTORY
-    from airflow_delta.log.storage.local import local_path
-    from airflow_delta.staging.paths import STAGING_DIRECTORY
-
-    allowed, table = os.path.realpath(local_path(base)), local_path(uri)
-    for read in (table, f"{table}/{LOG_DIRECTORY}", f"{table}/{STAGING_DIRECTORY}"):
-        if os.path.commonpath([allowed, os.path.realpath(read)]) != allowed:
-            raise OutsideBasePath(f"{uri} leads out of the base path of its connection.", table=uri)
 
 
 class OutsideBasePath(DeltaTableNotFoundException):
@@ -102,7 +83,23 @@ def _read(request: Mapping[str, Any]) -> Any:
         "rows": commit_rows.rows_of_commit,
     }
     log: DeltaLog = DeltaLog.for_table(request["uri"], storage_options=request.get("options") or None)
+    if (base := request.get("within")) is not None:
+        _hold_within(log, base)
     return actions[request["what"]](log, **request.get("arguments", {}))
+
+
+def _hold_within(log: DeltaLog, base: str) -> None:
+    """Refuse a local table that is not below an allowed directory, and see to it that it stays there.
+
+    :raises OutsideBasePath: if a symbolic link leads elsewhere.
+    """
+    from airflow_delta.log.storage.local import LocalStore, local_path
+
+    if isinstance(log.store, LocalStore):
+        try:
+            log.store.hold_within(local_path(base))
+        except PathOutsideTableException:
+            raise OutsideBasePath(f"{log.uri} leads out of the base path of its connection.", table=log.uri) from None
 
 
 def _small_enough(result: Any) -> Any:

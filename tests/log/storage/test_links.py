@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +19,7 @@ from airflow_delta.log import DeltaLog, Snapshot
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vector, write_deletion_vectors
 from airflow_delta.log.checkpoint.last_checkpoint import read_last_checkpoint
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
+from airflow_delta.log.storage.factory import sibling
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import Operation
 from support import tables
@@ -162,3 +168,105 @@ def test_what_is_no_file(store: LocalStore) -> None:
     for name in ("d/pipe", "d"):
         with pytest.raises(DeltaLogCorruptedException, match="not a regular file"):
             store.read(name)
+
+
+SWAPS = """
+import ctypes, os, sys
+place, outside = map(os.fsencode, sys.argv[1:])
+os.symlink(outside, place + b".link")
+libc, here, exchange = ctypes.CDLL(None, use_errno=True), -100, 2
+while not libc.renameat2(here, place, here, place + b".link", exchange):
+    pass
+"""
+
+
+@pytest.fixture(params=["d", "a/d", "a/d/e"])
+def swapped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LocalStore, str]]:
+    """A table with a directory that another process replaces by a link, and back, all the time; and that directory."""
+    directory = "d" if request.param == "d" else "a/d"
+    (tmp_path / "outside/e").mkdir(parents=True)
+    store = LocalStore(str(tmp_path / "table"), {"durable": "false"})
+    for place in ("", "e/"):
+        store.put(f"{directory}/{place}file", b"own")
+        (tmp_path / f"outside/{place}file").write_text("of somebody else")
+        (tmp_path / f"outside/{place}other").write_text("of somebody else")
+        (tmp_path / f"outside/{place}empty").mkdir()
+    process = subprocess.Popen([sys.executable, "-c", SWAPS, f"{store.local_root}/{directory}", str(tmp_path / "outside")])
+    yield store, request.param
+    process.kill()
+    process.wait()
+
+
+def test_a_directory_that_is_swapped_for_a_link(swapped: tuple[LocalStore, str], tmp_path: Path) -> None:
+    store, directory = swapped
+    outside = tmp_path / "outside"
+    before = sorted(str(path) for path in outside.rglob("*"))
+    done: Counter[str] = Counter()
+
+    def read() -> None:
+        assert store.read(f"{directory}/file") == b"own"
+
+    def status() -> None:
+        assert (found := store.head(f"{directory}/file")) is None or found.size == 3
+
+    def listing() -> None:
+        assert {item.name for item in store.list_from(directory, "")}.isdisjoint({"other", "empty"})
+
+    def recursive() -> None:
+        assert {item.name for item in store.list_recursive(directory)}.isdisjoint({"other", "empty"})
+
+    actions: list[Callable[[], object]] = [
+        read,
+        status,
+        listing,
+        recursive,
+        lambda: store.put(f"{directory}/new", b"own"),
+        lambda: store.put_if_absent(f"{directory}/{uuid.uuid4()}/x/new", b"own"),
+        lambda: [store.delete_tree(f"{directory}/{name}") for name in store.list_directories(directory) if name != "e"],
+        lambda: store.delete([f"{directory}/other"]),
+        lambda: store.delete_tree(f"{directory}/empty"),
+        lambda: store.remove_directory(f"{directory}/empty"),
+        lambda: store.open_input(f"{directory}/file").read() == b"own" or pytest.fail("read elsewhere"),
+    ]
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        for number, action in enumerate(actions):
+            try:
+                action()
+            except (OSError, PathOutsideTableException):  # while it is a link, or not there
+                done["refused"] += 1
+            else:
+                done[str(number)] += 1
+    assert sorted(str(path) for path in outside.rglob("*")) == before
+    assert all(path.read_text() == "of somebody else" for path in outside.rglob("*") if path.is_file())
+    assert min(done.values()) > 50
+
+
+def test_a_table_is_held_below_a_directory(tmp_path: Path) -> None:
+    """Once it is held, no link in place of the table, or of a directory above it, leads elsewhere."""
+    filled(tmp_path / "base/team/table")
+    filled(tmp_path / "elsewhere/team/table", id=SECRET)
+    log = DeltaLog.for_table(str(tmp_path / "base/team/table"))
+    assert isinstance(log.store, LocalStore)
+    log.store.hold_within(str(tmp_path / "base"))
+    (tmp_path / "base/team").rename(tmp_path / "base/moved")
+    (tmp_path / "base/team").symlink_to(tmp_path / "elsewhere/team")
+    assert log.snapshot.metadata.id != SECRET
+    swapped = DeltaLog.for_table(str(tmp_path / "base/team/table"))
+    assert isinstance(swapped.store, LocalStore)
+    with pytest.raises(PathOutsideTableException, match="is not below"):
+        swapped.store.hold_within(str(tmp_path / "base"))
+    with pytest.raises(PathOutsideTableException, match="is not below"):
+        sibling(log.store, str(tmp_path / "elsewhere/team/table"))
+
+
+def test_a_held_table_is_written_below_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "base/table").mkdir(parents=True)
+    (tmp_path / "base/link").symlink_to("table")
+    store = LocalStore(str(tmp_path / "base/link"))
+    store.hold_within(str(tmp_path / "base"))
+    store.put("a/b/c", b"x")
+    assert [status.path for status in store.list_recursive("")] == ["a/b/c"]
+    assert (tmp_path / "base/table/a/b/c").read_text() == "x"
+    with pytest.raises(FileNotFoundError):
+        LocalStore(str(tmp_path / "base/none")).hold_within(str(tmp_path / "base"))

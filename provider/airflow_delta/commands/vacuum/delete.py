@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.vacuum.listing import Listing, parents
 from airflow_delta.commands.vacuum.staged_transactions import StagedTransactions, transaction_of
+from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_marker
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ def delete(log: DeltaLog, found: Found, look: LastLook) -> Found:
     files = _delete_files(log, found.files, look)
     kept = {transaction_of(status.path) for status in set(found.files) - set(files)}
     markers = _delete_files(log, [s for s in found.markers if transaction_of(s.path) not in kept], look)
-    root = log.store.local_root
-    if root is None:
+    store = log.store
+    if not isinstance(store, LocalStore):
         return replace(found, files=files, markers=markers, directories=[])
-    directories = [directory for directory in found.directories if _remove_directory(root, directory)]
-    _remove_staging_directories(root, [status.path for status in (*files, *markers)])
+    directories = [directory for directory in found.directories if store.remove_directory(directory)]
+    _remove_staging_directories(store, [status.path for status in (*files, *markers)])
     return replace(found, files=files, markers=markers, directories=directories)
 
 
@@ -107,7 +107,7 @@ def _checksum(path: str) -> str:
     return f"{directory}{slash}.{name}.crc"
 
 
-def _remove_staging_directories(root: str, paths: Sequence[str]) -> None:
+def _remove_staging_directories(store: LocalStore, paths: Sequence[str]) -> None:
     """Delete directories below ``staged/`` that this run emptied: thousands of transactions would leave as many."""
     emptied = {
         directory
@@ -117,12 +117,4 @@ def _remove_staging_directories(root: str, paths: Sequence[str]) -> None:
         if directory != STAGING_DIRECTORY
     }
     for directory in sorted(emptied, reverse=True):
-        _remove_directory(root, directory)
-
-
-def _remove_directory(root: str, directory: str) -> bool:
-    try:
-        os.rmdir(f"{root}/{directory}")
-    except OSError:  # not empty, or gone
-        return False
-    return True
+        store.remove_directory(directory)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.local import LocalStore, is_there
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ def _visible(hidden: Callable[[str], bool], path: str) -> bool:
 
 
 def _list_below(store: LogStore, start: str, hidden: Callable[[str], bool], listing: Listing, cuts: Sequence[str] = ()) -> None:
-    if store.local_root is not None:
-        _walk(store.local_root, start, hidden, listing)
+    if isinstance(store, LocalStore):
+        _walk(store, start, hidden, listing)
         return
     tables = set()
     files = []
@@ -129,37 +130,48 @@ def _list_below(store: LogStore, start: str, hidden: Callable[[str], bool], list
 
 def _foreign_directories(store: LogStore, directories: Collection[str]) -> set[str]:
     """Return those directories that are links, or hold another table."""
-    root = store.local_root
-    if root is not None:
-        return {directory for directory in directories if not _is_own(root, directory)}
+    if isinstance(store, LocalStore):
+        return {directory for directory in directories if not _is_own(store, directory)}
     wanted = list(directories)
     with ThreadPoolExecutor(_THREADS) as pool:
         logs = pool.map(lambda directory: store.list_from(f"{directory}/{LOG_DIRECTORY}", "", stat=False), wanted)
         return {directory for directory, log in zip(wanted, logs, strict=True) if log}
 
 
-def _is_own(root: str, directory: str) -> bool:
+def _is_own(store: LocalStore, directory: str) -> bool:
+    parent, _, name = directory.rpartition("/")
     try:
-        real = stat.S_ISDIR(os.lstat(f"{root}/{directory}").st_mode)
-    except (FileNotFoundError, NotADirectoryError):
+        with store.folder(parent) as folder:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                return False
+        with store.folder(directory) as folder:
+            return not is_there(folder, LOG_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError, PathOutsideTableException):
         return False
-    return real and not os.path.lexists(f"{root}/{directory}/{LOG_DIRECTORY}")
 
 
 def _status(store: LogStore, named: FileStatus) -> FileStatus | None:
     """Return a file with the time that counts for VACUUM, ``None`` if it is gone or a directory."""
     from airflow_delta.log.storage.base import FileStatus
 
-    if store.local_root is None:
+    if not isinstance(store, LocalStore):
         return named
-    path = f"{store.local_root}/{named.path}"
+    directory, _, name = named.path.rpartition("/")
     try:
-        status = os.lstat(path)
+        with store.folder(directory) as folder:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode) or (stat.S_ISLNK(status.st_mode) and _is_directory(name, folder)):
+                return None
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if os.path.isdir(path):
-        return None
     return FileStatus(named.path, named.size, max(named.modification_time, status.st_mtime_ns // 1_000_000))
+
+
+def _is_directory(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=folder).st_mode)
+    except OSError:  # a dangling link
+        return False
 
 
 def parents(path: str) -> Iterator[str]:
@@ -179,37 +191,45 @@ def all_parents(paths: Collection[str]) -> set[str]:
     return found
 
 
-def _walk(root: str, start: str, hidden: Callable[[str], bool], listing: Listing) -> None:
-    from airflow_delta.log.storage.base import FileStatus
-
+def _walk(store: LocalStore, start: str, hidden: Callable[[str], bool], listing: Listing) -> None:
     pending = [start]
     while pending:
         directory = pending.pop()
         staged = f"{directory}/".startswith(_STAGED)
         try:
-            with os.scandir(f"{root}/{directory}") as entries:
-                children = list(entries)
-        except (FileNotFoundError, NotADirectoryError):  # gone while we list
+            with store.folder(directory) as folder, os.scandir(folder) as entries:
+                pending += _list_one(directory, staged, list(entries), hidden, listing)
+        except (FileNotFoundError, NotADirectoryError, PathOutsideTableException):  # gone, or a link by now
             continue
-        names = {entry.name for entry in children}
-        if directory and LOG_DIRECTORY in names:  # another table
-            listing.directories.pop(directory, None)
+
+
+def _list_one(
+    directory: str, staged: bool, children: Sequence[os.DirEntry[str]], hidden: Callable[[str], bool], listing: Listing
+) -> list[str]:
+    """Add the files of a directory to a listing, and return its directories."""
+    from airflow_delta.log.storage.base import FileStatus
+
+    found: list[str] = []
+    names = {entry.name for entry in children}
+    if directory and LOG_DIRECTORY in names:  # another table
+        listing.directories.pop(directory, None)
+        return found
+    for entry in children:
+        if not staged and hidden(entry.name):
             continue
-        for entry in children:
-            if not staged and hidden(entry.name):
-                continue
-            if staged and _checksum_of(entry.name) in names:  # goes with its file
-                continue
-            path = f"{directory}/{entry.name}" if directory else entry.name
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    listing.directories[path] = entry.stat().st_mtime_ns // 1_000_000
-                    pending.append(path)
-                elif not entry.is_dir():
-                    status = entry.stat()
-                    listing.files.append(FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000))
-            except FileNotFoundError:  # gone while we list, or a dangling link
-                continue
+        if staged and _checksum_of(entry.name) in names:  # goes with its file
+            continue
+        path = f"{directory}/{entry.name}" if directory else entry.name
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                listing.directories[path] = entry.stat().st_mtime_ns // 1_000_000
+                found.append(path)
+            elif not entry.is_dir():
+                status = entry.stat()
+                listing.files.append(FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000))
+        except FileNotFoundError:  # gone while we list, or a dangling link
+            continue
+    return found
 
 
 def _checksum_of(name: str) -> str | None:

@@ -63,5 +63,13 @@ def _scheme_of(table_uri: str) -> str:
 
 
 def sibling(store: LogStore, uri: str) -> LogStore:
-    """Return the store of another location, with the settings of an open store."""
-    return store_for(uri, store.options, connection=store.connection)
+    """Return the store of another location, with the settings of an open store.
+
+    :raises PathOutsideTableException: if the open store must not leave a directory, and the location is not below it.
+    """
+    from airflow_delta.log.storage.local import LocalStore
+
+    found = store_for(uri, store.options, connection=store.connection)
+    if isinstance(store, LocalStore) and isinstance(found, LocalStore) and store.held_within is not None:
+        found.hold_within(store.held_within)
+    return found

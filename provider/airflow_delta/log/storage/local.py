@@ -27,6 +27,12 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LINK = {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}
 """Errors of systems for a link that must not be followed."""
 
+_GONE = {errno.ENOENT, *_LINK}
+"""Errors of systems for a directory that was deleted, or replaced by a link, during a listing."""
+
+_TRIES = 10
+"""How often a path is opened while somebody replaces a directory of it by a link, and back."""
+
 _NO_LINKS = (LOG_DIRECTORY, "staged")
 """Directories whose writers never create links."""
 
@@ -51,6 +57,7 @@ class LocalStore(LogStore):
 
     :param table_uri: path or ``file:`` URI.
     :param options: ``durable``: ``"false"`` skips fsync (for tests and throw-away tables).
+    :ivar held_within: the directory that the table, and what its log names elsewhere, must be below; ``None`` for no limit.
     """
 
     probes = True
@@ -65,60 +72,114 @@ class LocalStore(LogStore):
             )
         self._durable = durable == "true"
         self._anonymous_files = hasattr(os, "O_TMPFILE")
+        self.held_within: str | None = None
+        self._held: _Held | None = None
         self._scratch: weakref.WeakSet[BinaryIO] = weakref.WeakSet()
 
     def _absolute(self, path: str) -> str:
         return f"{self.local_root}/{path}"
 
     # -- opening: no link leads out of the table --------------------------------------------------------------------------------
+    #
+    # Directories are opened one below the other, each relative to the descriptor of the one above: whoever replaces a directory
+    # by a link meanwhile leads nobody elsewhere. No path is checked first and opened later.
+
+    def hold_within(self, base: str) -> None:
+        """Open the table's directory now, and keep it, if it is below another directory; links on the way are resolved once.
+
+        :raises FileNotFoundError: if there is no such directory.
+        :raises PathOutsideTableException: if the table is not below it.
+        """
+        allowed, table = os.path.realpath(base), os.path.realpath(self.local_root)
+        if os.path.commonpath([allowed, table]) != allowed:
+            raise self._outside(self.local_root, f"is not below {base}")
+        folder = os.open(allowed, _FOLDER)
+        try:
+            self._held = _Held(_walk(folder, _parts(os.path.relpath(table, allowed))))
+            self.held_within = base
+        except OSError as error:
+            if error.errno in _LINK:
+                raise self._outside(self.local_root, f"is not below {base}") from error
+            raise
+        finally:
+            os.close(folder)
+
+    def _open_root(self, first: str = "") -> int:
+        """Open the table's directory, or one in it."""
+        if self._held is not None:
+            return os.open(first or ".", _FOLDER | os.O_NOFOLLOW, dir_fd=self._held.folder)
+        return os.open(self._absolute(first), _FOLDER | (os.O_NOFOLLOW if first else 0))  # the table itself may lie behind links
 
     def _open(self, path: str) -> int:
         """Open a file for reading."""
-        directory, _, name = path.rpartition("/")
-        folder = self._open_folder(directory)
         try:
-            descriptor = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+            descriptor = self._open_without_links(path)
         except OSError as error:
             if error.errno == errno.ENXIO:  # a socket
                 raise self._not_regular(path) from error
-            descriptor = os.open(self._resolve(path, error), _READ)
-        finally:
-            os.close(folder)
+            descriptor = self._open_through_links(path, error, self._open_without_links, os.path.isfile)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise self._not_regular(path)
         return descriptor
 
+    def _open_without_links(self, path: str) -> int:
+        directory, _, name = path.rpartition("/")
+        folder = self._open_folder(directory)
+        try:
+            return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            os.close(folder)
+
     def _open_folder(self, directory: str) -> int:
-        """Open a directory component by component, which is cheaper than resolving each path, and free of races."""
-        first, *rest = [part for part in directory.split("/") if part not in ("", ".")] or [""]
-        if ".." in rest or first == "..":
+        """Open a directory of the table."""
+        if ".." in directory.split("/"):
             raise self._outside(directory, "leads out of it")
         try:
-            folder = os.open(self._absolute(first), _FOLDER | (os.O_NOFOLLOW if first else 0))
-            for part in rest:
-                try:
-                    inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-                finally:
-                    os.close(folder)
-                folder = inner
+            return self._open_folder_without_links(directory)
         except OSError as error:
-            return os.open(self._resolve(directory, error), _FOLDER)
-        return folder
+            return self._open_through_links(directory, error, self._open_folder_without_links, os.path.isdir)
 
-    def _resolve(self, path: str, error: OSError) -> str:
-        """Return the target of a path with links, if it is below the table and the path is not in the log or in ``staged/``.
+    def _open_folder_without_links(self, directory: str) -> int:
+        first, *rest = _parts(directory) or [""]
+        folder = self._open_root(first)
+        return _walk(folder, rest, close=True) if rest else folder
 
-        :param error: why it was not opened; raised again if a link is not the reason.
+    def _open_through_links(self, path: str, error: OSError, again: Callable[[str], int], is_one: Callable[[str], bool]) -> int:
+        """Open the target of a path with links, if it is below the table and the path is not in the log or in ``staged/``.
+
+        :param error: why the path itself was not opened; raised again if a link is not the reason.
+        :param again: opens a path without links, below the table.
+        :param is_one: whether a path is what is opened: then a link on the way was replaced by a directory meanwhile.
         """
         parts = path.split("/")
         places = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        if error.errno not in _LINK or not any(os.path.islink(self._absolute(place)) for place in places):
-            raise error
-        target, root = os.path.realpath(self._absolute(path)), os.path.realpath(self.local_root)
-        if parts[0] in _NO_LINKS or not target.startswith(f"{root.rstrip('/')}/"):
-            raise self._outside(path, f"leads through a symbolic link to {target}") from error
-        return target
+        for _ in range(_TRIES):
+            if error.errno not in _LINK:
+                raise error
+            if any(os.path.islink(self._absolute(place)) for place in places):
+                target, root = os.path.realpath(self._absolute(path)), os.path.realpath(self.local_root)
+                if parts[0] in _NO_LINKS or not target.startswith(f"{root.rstrip('/')}/"):
+                    raise self._outside(path, f"leads through a symbolic link to {target}") from error
+                place = target[len(root.rstrip("/")) + 1 :]
+            elif is_one(self._absolute(path)):
+                place = path
+            else:
+                raise error
+            try:
+                return again(place)
+            except OSError as failure:
+                error = failure
+        raise self._outside(path, "is replaced by a symbolic link again and again") from error
+
+    @contextlib.contextmanager
+    def folder(self, directory: str) -> Iterator[int]:
+        """Hold a directory of the table open inside a ``with`` block."""
+        folder = self._open_folder(directory)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
 
     def _outside(self, path: str, what: str) -> PathOutsideTableException:
         return PathOutsideTableException(
@@ -168,11 +229,15 @@ class LocalStore(LogStore):
 
     def head(self, path: str) -> FileStatus | None:
         """Return a file's status, or ``None``."""
+        directory, _, name = path.rpartition("/")
         try:
-            status = os.stat(self._absolute(path))
+            folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000)
+        try:
+            return _status(folder, directory, name)
+        finally:
+            os.close(folder)
 
     def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:
         """Return the direct children of a directory from ``start_name`` on."""
@@ -181,33 +246,21 @@ class LocalStore(LogStore):
         except (FileNotFoundError, NotADirectoryError):
             return []
         try:
-            names = os.listdir(folder)
+            names = sorted(name for name in os.listdir(folder) if name >= start_name)
+            if not stat:
+                return [FileStatus(f"{directory}/{name}", UNKNOWN, UNKNOWN) for name in names]
+            found = (_status(folder, directory, name) for name in names)
+            return [status for status in found if status is not None]
         finally:
             os.close(folder)
-        names = sorted(name for name in names if name >= start_name)
-        if not stat:
-            return [FileStatus(f"{directory}/{name}", UNKNOWN, UNKNOWN) for name in names]
-        found = (self.head(f"{directory}/{name}") for name in names)
-        return [status for status in found if status is not None]
 
     def list_recursive(self, directory: str, *, cuts: Sequence[str] = ()) -> Iterator[FileStatus]:  # noqa: ARG002 - disks are fast
         """Yield all files below a directory; a link is marked, with the size and time of its target."""
         try:
-            os.close(self._open_folder(directory))
-            with os.scandir(self._absolute(directory) if directory else self.local_root) as entries:
-                children = list(entries)
+            folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
             return
-        for entry in children:
-            path = f"{directory}/{entry.name}" if directory else entry.name
-            if entry.is_dir(follow_symlinks=False):
-                yield from self.list_recursive(path)
-                continue
-            try:
-                status = entry.stat()
-            except FileNotFoundError:  # deleted during the listing, or a dangling link
-                continue
-            yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000, entry.is_symlink())
+        yield from _files_below(folder, directory)
 
     def list_directories(self, directory: str) -> list[str]:
         """Return the names of the subdirectories of a directory."""
@@ -254,12 +307,12 @@ class LocalStore(LogStore):
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Create a file, unless it exists: an unnamed file is written, synced and then linked to its name."""
         target = self._absolute(path)
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
         directory, name = os.path.split(path)
         durable = durable and self._durable
         folder = self._open_directory(directory)
         try:
+            if is_there(folder, name):  # spares writing it
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
             if not (self._anonymous_files and self._link_anonymous(folder, name, data, durable)):
                 self._link_named(folder, name, data, durable)
             if durable:
@@ -274,9 +327,12 @@ class LocalStore(LogStore):
     def scratch_file(self) -> BinaryIO:
         """Return an unnamed file in the log directory if the system supports it, so that putting it copies nothing."""
         if self._anonymous_files:
-            directory = self._absolute(LOG_DIRECTORY)
-            with contextlib.suppress(OSError):  # then any other place is fine
-                descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            with contextlib.suppress(OSError, PathOutsideTableException):  # then any other place is fine
+                folder = self._open_folder(LOG_DIRECTORY)
+                try:
+                    descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666, dir_fd=folder)
+                finally:
+                    os.close(folder)
                 file = os.fdopen(descriptor, "w+b")
                 self._scratch.add(file)
                 return file
@@ -326,14 +382,41 @@ class LocalStore(LogStore):
         return True
 
     def _open_directory(self, directory: str) -> int:
+        """Open a directory, which is created if it is missing."""
         try:
             return self._open_folder(directory)
         except FileNotFoundError:
-            self._make_directories(self._absolute(directory).rstrip("/"))
-            return self._open_folder(directory)
+            pass
+        parts = _parts(directory)
+        if self._held is None:
+            self._make_root()
+        there = len(parts)
+        while True:
+            there -= 1
+            try:
+                folder = self._open_folder("/".join(parts[: max(there, 0)]))
+                break
+            except FileNotFoundError:
+                if there <= 0:
+                    raise
+        for name in parts[max(there, 0) :]:
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=folder)
+                    if self._durable:
+                        os.fsync(folder)
+                inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            except OSError as error:
+                if error.errno in _LINK:
+                    raise self._outside(directory, "is replaced by a symbolic link") from error
+                raise
+            finally:
+                os.close(folder)
+            folder = inner
+        return folder
 
-    def _make_directories(self, directory: str) -> None:
-        missing = []
+    def _make_root(self) -> None:
+        missing, directory = [], self.local_root.rstrip("/")
         while directory and not os.path.isdir(directory):
             missing.append(directory)
             directory = os.path.dirname(directory)
@@ -341,7 +424,7 @@ class LocalStore(LogStore):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
             if self._durable:
-                parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+                parent = os.open(os.path.dirname(path), _FOLDER)
                 try:
                     os.fsync(parent)
                 finally:
@@ -447,9 +530,31 @@ class LocalStore(LogStore):
                         continue
         finally:
             os.close(folder)
-        with contextlib.suppress(OSError):
-            os.rmdir(self._absolute(directory))
+        self.remove_directory(directory)
         return count
+
+    def remove_directory(self, directory: str) -> bool:
+        """Delete a directory if it is empty, and return whether it was."""
+        parent, _, name = directory.rstrip("/").rpartition("/")
+        try:
+            folder = self._open_folder(parent)
+        except OSError:
+            return False
+        try:
+            os.rmdir(name, dir_fd=folder)
+        except OSError:  # not empty, or gone
+            return False
+        finally:
+            os.close(folder)
+        return True
+
+
+class _Held:
+    """A directory that is open as long as a store needs it."""
+
+    def __init__(self, folder: int) -> None:
+        self.folder = folder
+        weakref.finalize(self, os.close, folder)
 
 
 class _Folders:
@@ -479,6 +584,70 @@ class _Folders:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _parts(directory: str) -> list[str]:
+    return [part for part in directory.split("/") if part not in ("", ".")]
+
+
+def _walk(folder: int, parts: Sequence[str], *, close: bool = False) -> int:
+    """Open a directory below an open one, following no link.
+
+    :param close: close the open one.
+    """
+    if not parts:
+        return os.dup(folder)
+    for part in parts:
+        try:
+            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            if close:
+                os.close(folder)
+        folder, close = inner, True
+    return folder
+
+
+def _status(folder: int, directory: str, name: str) -> FileStatus | None:
+    """Return the status of a file in an open directory, of a link that of its target."""
+    try:
+        status = os.stat(name, dir_fd=folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return FileStatus(f"{directory}/{name}" if directory else name, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def is_there(folder: int, name: str) -> bool:
+    """Return whether an open directory has a file or a link of a name."""
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _files_below(folder: int, directory: str) -> Iterator[FileStatus]:
+    """Yield all files below an open directory, which is closed at the end; its directories are opened one after the other."""
+    try:
+        with os.scandir(folder) as entries:
+            children = list(entries)
+        for entry in children:
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                try:
+                    inner = os.open(entry.name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                except OSError as error:
+                    if error.errno not in _GONE:
+                        raise
+                    continue
+                yield from _files_below(inner, path)
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:  # deleted during the listing, or a dangling link
+                continue
+            yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000, entry.is_symlink())
+    finally:
+        os.close(folder)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
