@@ -713,6 +713,53 @@ def test_too_many_that_wait_are_told_so(airflow_app, monkeypatch):
     assert [answer.status for answer in answers[5:] if isinstance(answer, PageProblem)] == [503, 503]
 
 
+def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, monkeypatch):
+    """A real server: requests beyond the queue are refused at once, and the others are answered."""
+    import socket
+    import threading
+    import time
+    from collections import Counter
+    from concurrent.futures import ThreadPoolExecutor
+
+    import httpx
+    import uvicorn
+
+    from airflow_delta.plugins import pages, reading
+
+    token = client().cookies["_token"]
+    found = pages._located
+
+    def slowly(*arguments):
+        time.sleep(0.05)
+        return found(*arguments)
+
+    monkeypatch.setattr(pages, "_located", slowly)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(airflow_app, port=port, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        with httpx.Client(cookies={"_token": token}, limits=httpx.Limits(max_connections=None), timeout=60) as browser:
+            url = f"http://127.0.0.1:{port}{page('api/table', known)}"
+            with ThreadPoolExecutor(200) as pool:
+                answers = list(pool.map(lambda _: browser.get(url), range(600)))
+            states = Counter(answer.status_code for answer in answers)
+            assert set(states) == {200, 503}
+            assert states[200] >= reading.WAITING_FOR_A_THREAD
+            refused = next(answer for answer in answers if answer.status_code == 503)
+            assert refused.headers["Retry-After"] == "5"
+            assert refused.json()["title"] == "Too many pages are asked for at once"
+            assert browser.get(url).status_code == 200
+            assert reading._process().web.waiting == 0
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
 def test_a_commit_is_read_once_and_again_when_it_is_another(client, known):
     from airflow_delta.plugins import reading
 

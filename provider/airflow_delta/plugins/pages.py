@@ -18,7 +18,7 @@ from airflow_delta.plugins.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.plugins.known import KnownTable, find_table, table_of_connection
 from airflow_delta.plugins.place import Place
 from airflow_delta.plugins.problems import PageProblem, rows_refused, with_command
-from airflow_delta.plugins.reading import in_thread
+from airflow_delta.plugins.reading import admitted, in_thread
 from airflow_delta.plugins.responses import SecureHeaders, add_error_pages, prefix_of, render, root_of
 from airflow_delta.plugins.urls import diff_command, table_url
 
@@ -63,7 +63,7 @@ async def open_table(
     request: Request, viewer: ViewerDep, conn_id: Annotated[str, Query()], name: Annotated[str, Query(max_length=1000)]
 ) -> Response:
     """Redirect to the table of this name below a connection's base path."""
-    uri = await in_thread(table_of_connection, viewer, conn_id, name)
+    uri = await admitted(table_of_connection, viewer, conn_id, name)
     return RedirectResponse(table_url(prefix_of(request), uri), status_code=303)
 
 
@@ -122,11 +122,11 @@ async def api_rows(request: Request, viewer: ViewerDep, location: Location, vers
 
 async def _tables(request: Request, viewer: Viewer, search: str, page: int) -> dict[str, Any]:
     where = root_of(request), prefix_of(request)
-    return await in_thread(views.table_list, viewer, *where, search=search, page=page)
+    return await admitted(views.table_list, viewer, *where, search=search, page=page)
 
 
 async def _table(request: Request, viewer: Viewer, location: str, before: int | None, limit: int) -> dict[str, Any]:
-    known, place = await in_thread(_located, viewer, location)
+    known, place = await admitted(_located, viewer, location)
     missing: PageProblem | None = None
     history: Mapping[str, Any]
     try:
@@ -142,19 +142,19 @@ async def _table(request: Request, viewer: Viewer, location: str, before: int | 
 
 
 async def _transactions(request: Request, viewer: Viewer, location: str) -> dict[str, Any]:
-    known, place = await in_thread(_located, viewer, location)
+    known, place = await admitted(_located, viewer, location)
     found = await reading.open_transactions(place)
     return await in_thread(views.transactions_page, viewer, known, found, root_of(request), prefix_of(request))
 
 
 async def _commit(request: Request, viewer: Viewer, location: str, version: int, offset: int) -> dict[str, Any]:
-    known, place = await in_thread(_located, viewer, location)
+    known, place = await admitted(_located, viewer, location)
     detail = await reading.commit(place, version, offset=offset)
     return await in_thread(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
 
 
 async def _rows(request: Request, viewer: Viewer, location: str, version: int) -> dict[str, Any]:
-    known, place = await in_thread(_located, viewer, location)
+    known, place = await admitted(_located, viewer, location)
     if not await in_thread(viewer.may_read_rows, known.conn_id):
         raise rows_refused(known.uri)
     try:

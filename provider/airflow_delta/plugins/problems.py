@@ -7,6 +7,8 @@ from collections.abc import Collection
 from airflow_delta.links.delta import masked
 
 _MAX_DETAIL = 1500
+_MOMENT = 5
+"""Seconds."""
 
 
 class PageProblem(Exception):
@@ -16,14 +18,16 @@ class PageProblem(Exception):
     :param title: what happened, in a few words.
     :param advice: what to do about it.
     :param detail: the error message of the engine or the storage.
+    :param retry_after: seconds after which the same request may be answered (``Retry-After``).
     """
 
-    def __init__(self, status: int, title: str, advice: str = "", detail: str = "") -> None:
+    def __init__(self, status: int, title: str, advice: str = "", detail: str = "", *, retry_after: int | None = None) -> None:
         super().__init__(title)
         self.status = status
         self.title = title
         self.advice = advice
         self.detail = masked(detail)
+        self.retry_after = retry_after
 
 
 def unknown_table(table: str) -> PageProblem:
@@ -135,4 +139,9 @@ def timed_out(table: str, seconds: float) -> PageProblem:
 
 def busy(table: str) -> PageProblem:
     """Return the page for a connection with too many waiting reads."""
-    return PageProblem(503, "Too many pages are waiting for this storage", "Try again in a moment.", table)
+    return PageProblem(503, "Too many pages are waiting for this storage", "Try again in a moment.", table, retry_after=_MOMENT)
+
+
+def overloaded() -> PageProblem:
+    """Return the page for a request that too many others are before."""
+    return PageProblem(503, "Too many pages are asked for at once", "Try again in a moment.", retry_after=_MOMENT)

@@ -7,6 +7,7 @@ an argument or in the environment. Airflow is not imported.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -93,11 +94,16 @@ def _hold_within(log: DeltaLog, base: str) -> None:
 
     :raises OutsideBasePath: if a symbolic link leads elsewhere.
     """
+    from airflow_delta.log.storage.file_names import LOG_DIRECTORY
     from airflow_delta.log.storage.local import LocalStore, local_path
+    from airflow_delta.staging.paths import STAGING_DIRECTORY
 
     if isinstance(log.store, LocalStore):
         try:
             log.store.hold_within(local_path(base))
+            for name in (LOG_DIRECTORY, STAGING_DIRECTORY):
+                with contextlib.suppress(FileNotFoundError), log.store.folder(name):
+                    pass
         except PathOutsideTableException:
             raise OutsideBasePath(f"{log.uri} leads out of the base path of its connection.", table=log.uri) from None
 

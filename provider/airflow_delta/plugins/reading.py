@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from airflow_delta.exceptions import ReadLimitException
 from airflow_delta.plugins.place import Place
-from airflow_delta.plugins.problems import PageProblem, busy, of_error, of_kinds, timed_out
+from airflow_delta.plugins.problems import PageProblem, busy, of_error, of_kinds, overloaded, timed_out
 from airflow_delta.plugins.readers import ReaderDiedError, readers
 from airflow_delta.plugins.remembered import Remembered
 
@@ -46,6 +46,9 @@ LISTED_FOR = 10.0
 
 WEB_THREADS = 2
 """Threads that query Airflow's database and render pages; few, since they hold the interpreter."""
+
+WAITING_FOR_A_THREAD = 50
+"""Calls that wait for these threads while requests are still admitted: about a second of work."""
 
 LISTING, ROWS = "transactions", "rows"
 SLOW = frozenset({LISTING, ROWS})
@@ -108,9 +111,20 @@ async def commit_rows(place: Place, version: int) -> dict[str, Any]:
 async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Call a function that queries Airflow's database or renders a page, in one of the plugin's own threads.
 
-    In the framework's threads it would block Airflow's own API.
+    In the framework's threads it would block Airflow's own API. For a request that :func:`admitted` has let in: half of its work
+    is done.
     """
     return await asyncio.wrap_future(_process().web.submit(lambda: function(*arguments, **named)))
+
+
+async def admitted(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Call the first function of a request as :func:`in_thread` does, unless too many requests are waiting.
+
+    :raises PageProblem: if they are: the browser is told to come back.
+    """
+    if _process().web.waiting >= WAITING_FOR_A_THREAD:
+        raise overloaded()
+    return await in_thread(function, *arguments, **named)
 
 
 AskReader = Callable[[str, dict[str, Any]], Any]
@@ -253,6 +267,27 @@ def _ask(place: Place, what: str, arguments: dict[str, Any]) -> Any:
     return answer["result"]
 
 
+class _Threads:
+    """The threads that query and render, and how many calls wait for them."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(WEB_THREADS, thread_name_prefix="delta-tables")
+        self._lock = threading.Lock()
+        self.waiting = 0
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Return the future result of a call; one that is cancelled waits no longer."""
+        with self._lock:
+            self.waiting += 1
+        future = self._threads.submit(call)
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, _: Future[Any]) -> None:
+        with self._lock:
+            self.waiting -= 1
+
+
 class _Process:
     """The state of one process of the API server."""
 
@@ -260,7 +295,7 @@ class _Process:
         self.pid = os.getpid()
         self.remembered = Remembered()
         self.schedule = _Schedule(self.remembered.keep)
-        self.web = ThreadPoolExecutor(WEB_THREADS, thread_name_prefix="delta-tables")
+        self.web = _Threads()
 
 
 _lock = threading.Lock()

@@ -127,9 +127,13 @@ def _sign_in(request: Request) -> Response:
 def _answer(request: Request, problem: PageProblem, sign_in: str | None = None) -> Response:
     if _wants_json(request):
         content = {"status": problem.status, "title": problem.title, "advice": problem.advice, "detail": problem.detail}
-        return JSONResponse(content, status_code=problem.status)
-    template = "problem_part.html" if _is_part(request) else "problem.html"
-    return render(request, template, problem.status, problem=problem, sign_in=sign_in)
+        answer: Response = JSONResponse(content, status_code=problem.status)
+    else:
+        template = "problem_part.html" if _is_part(request) else "problem.html"
+        answer = render(request, template, problem.status, problem=problem, sign_in=sign_in)
+    if problem.retry_after is not None:
+        answer.headers["Retry-After"] = str(problem.retry_after)
+    return answer
 
 
 def _path(request: Request) -> str:
