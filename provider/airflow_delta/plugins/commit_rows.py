@@ -22,6 +22,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.plugins.data import MAX_COMMIT_BYTES
+from airflow_delta.texts import visible
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog
@@ -130,9 +131,9 @@ def _differs(old: _Row, new: _Row, columns: Sequence[str]) -> list[bool]:
 
 def _text(value: Any) -> str | None:
     """Return a value of JSON as text of a cell; ``None`` is null."""
-    if value is None or isinstance(value, str):
-        return value if value is None else _shortened(value, _WIDTH)
-    return _shortened("".join(_pieces(value)), _WIDTH)
+    if value is None:
+        return None
+    return visible(_shortened(value if isinstance(value, str) else "".join(_pieces(value)), _WIDTH))
 
 
 def _pieces(value: Any) -> Iterator[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.diff.schema_changes import schema_lines
+from airflow_delta.texts import visible
 
 if TYPE_CHECKING:
     from airflow_delta.commands.diff.table_diff import TableDiff
@@ -39,7 +41,7 @@ def diff_to_text(diff: TableDiff) -> str:
     """Return Markdown: the counts, what changes in the schema, and the sample as tables."""
     lines = [summary(diff)]
     for line in schema_lines(diff.schema_changes):
-        lines += ["", _escaped(line)]
+        lines += ["", _harmless(line)]
     if diff.changed_rows:
         lines += ["", "Changed rows, each before and after:", "", *_changes(diff)]
     for title, rows in (("Added rows", diff.added_rows), ("Removed rows", diff.removed_rows)):
@@ -56,7 +58,7 @@ def summary(diff: TableDiff) -> str:
             f"Compared with {against}: at most {_count(diff.added)} added and at most {_count(diff.removed)} removed. There are "
             "too many rows to compare: those that are only copied to another file are counted as well."
         )
-    changed = "" if diff.changed is None else f", {_count(diff.changed)} changed (by {', '.join(diff.keys)})"
+    changed = "" if diff.changed is None else f", {_count(diff.changed)} changed (by {_harmless(', '.join(diff.keys))})"
     return f"Compared with {against}: {_count(diff.added)} added, {_count(diff.removed)} removed{changed}."
 
 
@@ -95,7 +97,23 @@ def _cell(value: Any) -> str:
     if value is None:
         return "null"
     text = " ".join(str(_plain(value)).split())
-    return _escaped(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…")
+    return _harmless(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…")
+
+
+def _harmless(text: str) -> str:
+    """Return a text as Markdown that shows it and does nothing else.
+
+    Escapes do not keep GitHub and others from making links of bare addresses, and mentions of names: only code does.
+    """
+    text = visible(text)
+    if _LINKED.search(text) is None:
+        return _escaped(text)
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
+
+
+_LINKED = re.compile(r"://|www\.|@|mailto:|xmpp:|#\d|\bGH-\d", re.IGNORECASE)
 
 
 def _escaped(text: str) -> str:
