@@ -2,90 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import uuid
 from pathlib import Path
-from types import SimpleNamespace
 
 import deltalake
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta import staging_path
-from airflow_delta.exceptions import HandleMismatchException, StagingException
-from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.operators.delete_update import DeltaTruncateOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator
-from airflow_delta.operators.stage import DeltaStageFilesOperator
-from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaStartTransactionOperator
+from support.one_by_one import TaskInstance, World, outside_of_the_task_runner  # noqa: F401 - a fixture
 
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-
-
-class TaskInstance(SimpleNamespace):
-    def get_task_states(self, *, dag_id, task_ids, run_ids):
-        return {run_ids[0]: {"stage": "success"}} if task_ids == ["stage"] else {}
-
-    def xcom_push(self, *, key, value):
-        pass
-
-
-class World:
-    """A Dag of one transaction, its tasks run one by one; XComs are what a test says."""
-
-    def __init__(self, table: str, *, run_id: str = "a_run", dag_id: str = "a_dag", **start) -> None:
-        self.run_id = run_id
-        with DAG(dag_id, schedule=None) as self.dag:
-            self.start = DeltaStartTransactionOperator(task_id="start", table=table, **start)
-            self.stage = DeltaStageFilesOperator(task_id="stage", transaction=self.start.output, path="rows")
-            self.audit = DeltaAuditOperator(task_id="audit", transaction=self.start.output, staged=self.stage.output, min_rows=1)
-            self.commit = DeltaCommitOperator(task_id="commit", transaction=self.start.output, staged=self.stage.output)
-            self.abort = DeltaAbortOperator(task_id="abort", transaction=self.start.output)
-
-    def run(self, definition, map_index: int = -1, **arguments):
-        """Run a task as Airflow does: a copy of it, its arguments rendered, those that are XComs handed in."""
-        operator = copy.copy(definition)
-        ti = TaskInstance(
-            dag_id=self.dag.dag_id, run_id=self.run_id, task_id=definition.task_id, map_index=map_index, try_number=1
-        )
-        context = {"ti": ti, "dag": self.dag, "task": operator, "outlet_events": OutletEventAccessors(), "run_id": self.run_id}
-        context["params"] = {"t": "t", **definition.params}
-        context["task_instance_key_str"] = f"{self.dag.dag_id}__{definition.task_id}__{self.run_id}"
-        ti.task = operator
-        for name in operator.template_fields:
-            value = arguments[name] if name in arguments else operator.render_template(getattr(operator, name), context)
-            setattr(operator, name, value)
-        return operator.execute(context)
-
-    def begin(self):
-        return self.run(self.start)
-
-    def staged(self, handle):
-        directory = Path(handle["stagingPath"]) / "rows"
-        directory.mkdir(parents=True)
-        pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "part-0.parquet")
-        return self.run(self.stage, transaction=handle)
-
-    def publish(self):
-        handle = self.begin()
-        return handle, self.run(self.commit, transaction=handle, staged=self.staged(handle))
-
-    def refuses(self, handle, staged=None) -> None:
-        """Every task that works for the transaction refuses the handle."""
-        for definition in (self.stage, self.audit, self.commit, self.abort):
-            more = {"staged": staged or []} if definition in (self.audit, self.commit) else {}
-            with pytest.raises(StagingException) as refused:
-                self.run(definition, transaction=handle, **more)
-            assert isinstance(refused.value, HandleMismatchException) or "cannot be part of a staging path" in str(refused.value)
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
 
 def files(directory) -> set[str]:

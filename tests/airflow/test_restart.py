@@ -27,9 +27,10 @@ from airflow_delta.commands.write.collect_write import collect_files
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators import restart
 from airflow_delta.operators.airflow_api import _base_url, _verify, clear_with_downstream
-from airflow_delta.operators.origin import new_transaction_id
+from airflow_delta.operators.origin import definition_mark, new_transaction_id
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
+from airflow_delta.staging.paths import marked
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +100,8 @@ class World:
         directory = Path(self.uri, "staged", handle.transaction_id, "rows")
         directory.mkdir(parents=True)
         pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "part-0.parquet")
-        return collect_files(open_stage(self.log, handle, task_id=task_id, attempt="1-00000000"), path="rows", mode=mode)
+        attempt = marked("1-00000000", definition_mark(handle))
+        return collect_files(open_stage(self.log, handle, task_id=task_id, attempt=attempt), path="rows", mode=mode)
 
     def run_of(self, handle, mode):
         return publish(self.log, handle, [self.staged(handle, mode)], attempt="1-00000000")

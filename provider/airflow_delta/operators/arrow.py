@@ -15,7 +15,7 @@ from airflow_delta.hooks.frames import ROW_LIMIT
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.drift import drift_told
 from airflow_delta.operators.pyspark import authors_own, call_injected, without_injected
-from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
 from airflow_delta.operators.table_reads import TableReads, change_bounds
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
@@ -77,11 +77,12 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
     :param python_callable: function that returns the rows.
     :param write_options: ``compression`` and ``maxRecordsPerFile``, as for Spark's Parquet writer. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork` and
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.stage_work.GivenTable` and
     :class:`~airflow_delta.operators.write_options.WriteOptions`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, WriteOptions)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
     template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
     transaction_role: ClassVar[str] = "stage"
     changes_table: ClassVar[bool] = False

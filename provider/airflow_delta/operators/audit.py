@@ -16,6 +16,7 @@ from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, stage_identity
 from airflow_delta.operators.origin import open_transaction
 from airflow_delta.operators.spark_runner import SparkRunner
+from airflow_delta.operators.stage_work import GivenTable
 from airflow_delta.read_versions import read_version_name, what_was_read
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.staging.audit import BOUNDS, RATIOS, limits_problem
@@ -58,13 +59,14 @@ class DeltaAuditOperator(DeltaOperator):
     :param on_undecidable: ``fail`` (default) or ``warn``, if statistics cannot decide a check. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.GivenTable` and
+    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
     transaction_role: ClassVar[str] = "audit"
     choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN, "on_undecidable": FAIL_OR_WARN}
     changes_table: ClassVar[bool] = False
-    parts: ClassVar[Parts] = (SparkRunner,)
+    parts: ClassVar[Parts] = (GivenTable, SparkRunner)
     template_fields: Sequence[str] = (
         "transaction",
         "staged",
@@ -197,7 +199,7 @@ class DeltaAuditOperator(DeltaOperator):
             )
             return audit_report(handle, (), already_committed=True)
         check_not_aborted(self, context, log, handle)
-        table = AuditedTable(log, handle, valid_reports(context, flatten_reports(self.staged)))
+        table = AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged)))
         self.log.info(
             "Transaction %s: auditing %s rows of %s stages for %s; %s.",
             handle.transaction_id,

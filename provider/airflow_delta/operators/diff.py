@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.operators.base import DeltaOperator
+from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.ended import check_not_aborted
 from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import column_names, flatten_reports, whole_number
 from airflow_delta.operators.origin import open_transaction
+from airflow_delta.operators.stage_work import GivenTable
 from airflow_delta.retry_policies import AUDIT_ERRORS
 
 if TYPE_CHECKING:
@@ -35,11 +36,14 @@ class DeltaDiffOperator(DeltaOperator):
     :param sample: number of rows of each kind to show. Who may read XComs can read them: 0 shows none. (templated)
     :param limit: number of rows to compare of the files that come, and of those that go; default: 1,000,000. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
+
+    The other parameter is that of :class:`~airflow_delta.operators.stage_work.GivenTable`.
     """
 
     transaction_role: ClassVar[str] = "audit"
     changes_table: ClassVar[bool] = False
-    template_fields: Sequence[str] = ("transaction", "staged", "keys", "sample", "limit", "delta_conn_id")
+    parts: ClassVar[Parts] = (GivenTable,)
+    template_fields: Sequence[str] = ("transaction", "staged", "keys", "sample", "limit", "delta_conn_id", *templated(parts))
     default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 
@@ -97,7 +101,7 @@ class DeltaDiffOperator(DeltaOperator):
 
         sample, limit = whole_number("sample", self.sample), whole_number("limit", self.limit)
         found = staged_diff(
-            AuditedTable(log, handle, valid_reports(context, flatten_reports(self.staged))),
+            AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged))),
             keys=column_names(self.keys),
             sample=SAMPLE if sample is None else sample,
             limit=ROWS_COMPARED if limit is None else limit,

@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 
 from airflow_delta.exceptions import StagingException
+from airflow_delta.operators.origin import check_mark
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.operators.transaction import DeltaCommitOperator
-    from airflow_delta.staging.contract import StagedWrite
+    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 logger = logging.getLogger(__name__)
 
 
-def valid_reports(context: Context, reports: Iterable[Mapping[str, Any] | None]) -> list[StagedWrite]:
+def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable[Mapping[str, Any] | None]) -> list[StagedWrite]:
     """Return the reports of the task instances that succeeded in this run; other XComs are ignored.
 
+    :param handle: of the transaction.
     :param reports: staged writes from XCom; ``None`` for an instance without one.
     :raises StagingException: if a report names a task that this Dag run does not have.
+    :raises HandleMismatchException: if a stage worked on the table with another version or definition.
     """
     from airflow_delta.staging.contract import StagedWrite
 
@@ -44,6 +47,7 @@ def valid_reports(context: Context, reports: Iterable[Mapping[str, Any] | None])
     for write in writes:
         state = states.get((write.task_id, write.map_index))
         if state == "success":
+            check_mark(handle, write)
             valid.append(write)
         else:
             logger.info(

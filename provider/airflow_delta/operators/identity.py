@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,11 @@ def parse_handle(value: Any, *, task_id: str) -> TransactionHandle:
 def column_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the names in an argument that is one name or several."""
     return (value,) if isinstance(value, str) and value else tuple(value or ())
+
+
+def schema_text(schema: str | Mapping[str, Any] | None) -> str | None:
+    """Return a schema that a start task was given, in Spark's JSON form."""
+    return json.dumps(schema) if isinstance(schema, Mapping) else schema
 
 
 def flatten_reports(value: Any) -> Iterator[Mapping[str, Any] | None]:

@@ -2,14 +2,18 @@
 
 Users who may write XComs may not be allowed to delete a table, but they cannot change the Dag file. So each task renders the
 start task's table, connection and key itself, in its own context, and refuses a handle that says otherwise. A transaction's id
-also names its owner: it starts with a digest of the Dag, the start task and the run.
+also names its owner: it starts with a digest of the Dag, the start task and the run. What an existing table is comes from its log
+(:mod:`airflow_delta.commands.begin.read_snapshot`), what a new one will be from the start task in the Dag file. The name of each
+attempt of a stage holds a digest of that, so that the directory of its files shows for which table it checked them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +24,7 @@ from airflow.sdk.definitions.param import process_params
 
 from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.identity import default_key_prefix, parse_handle
+from airflow_delta.operators.identity import column_names, default_key_prefix, parse_handle, schema_text
 from airflow_delta.read_versions import read_version_name
 from airflow_delta.staging.paths import transaction_directory
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
-    from airflow_delta.staging.contract import TransactionHandle
+    from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 
 def new_transaction_id(context: Context) -> str:
@@ -51,13 +55,13 @@ def _transaction_id(digest: bytes, tail: bytes) -> str:
 def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, TransactionHandle]:
     """Return the log and the handle of the transaction that a task works for.
 
-    If the handle can come from a start task of the Dag, it must be what that task would have returned in this run: its table,
-    connection, key and policy, an id of its own, and the staging directory of that id below the table. A literal handle in the
-    Dag file is trusted.
+    The handle must be what the start task that it comes from would have returned in this run: its table, connection, key and
+    policy, an id of its own, the staging directory of that id below the table, and the definition of a new table. Without such a
+    task the operator's own ``table`` must be the handle's. A literal handle in the Dag file is trusted.
 
-    :param operator: has ``transaction`` and ``delta_conn_id``, rendered. With ``changes_table`` it publishes or deletes, so a
-        start task or its own ``table`` must say which table it may change.
-    :raises HandleMismatchException: if the handle says otherwise, or nothing says which table it may name.
+    :param operator: has ``transaction`` and ``delta_conn_id``, rendered, and may have ``table``. With ``changes_table`` it
+        publishes or deletes: its ``table`` must be the handle's even if there is a start task.
+    :raises HandleMismatchException: if the handle says otherwise, or nothing in the Dag file says which table it may name.
     :raises StagingException: if there is no handle.
     """
     handle = parse_handle(operator.transaction, task_id=operator.task_id)
@@ -68,25 +72,58 @@ def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, Transac
         declared = _Declared.of(start, context)
         mismatches = list(declared.mismatches(handle, context))
         if not mismatches:
-            handle = replace(handle, given_table=declared.table_of(handle))
+            handle = declared.completed(handle)
             break
     if mismatches:
         raise _refused(handle, operator, "; ".join(mismatches))
-    conn_id = operator.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name
-    given = operator.table if operator.changes_table else None
-    if given is not None:
+    conn_id = operator.delta_conn_id
+    if conn_id is None and (declared is not None or starts is None):
+        conn_id = handle.delta_conn_id
+    conn_id = conn_id or DeltaHook.default_conn_name
+    given = getattr(operator, "table", None)
+    if given is not None and (operator.changes_table or declared is None):
         if (expected := _uri(given, conn_id)) != handle.table:
             raise _refused(handle, operator, f"the table of the task is {expected}")
-    elif starts is not None and declared is None and operator.changes_table:
+        if declared is None and handle.delta_conn_id not in (None, conn_id):
+            raise _refused(
+                handle, operator, f"the connection of the task is {conn_id}, not {handle.delta_conn_id}; pass delta_conn_id="
+            )
+    elif starts is not None and declared is None:
         raise _refused(
             handle,
             operator,
-            "no start task is upstream of this task, so the Dag file does not say which table it may change; pass table=",
+            "no start task is upstream of this task, so the Dag file does not say which table it may be about; pass table=",
         )
     log = DeltaHook(conn_id).get_log(handle.table)
     if handle.staging_path != f"{log.uri}/{transaction_directory(handle.transaction_id)}" or log.uri != handle.table:
         raise _refused(handle, operator, f"its staging path {handle.staging_path} is not that of its id below the table")
     return log, handle
+
+
+def definition_mark(handle: TransactionHandle) -> str:
+    """Return a digest of the table that a transaction works on: the version that it reads, or the definition of a new table."""
+    known = handle.to_dict()
+    return hashlib.sha256(json.dumps([known[name] for name in _MARKED], sort_keys=True).encode()).hexdigest()[:8]
+
+
+_MARKED = ("readVersion", "tableId", "schemaString", "partitionColumns", "configuration", "features")
+
+
+def check_mark(handle: TransactionHandle, write: StagedWrite) -> None:
+    """Check that a stage worked on the table that this task works on: its files lie below the name of its attempt.
+
+    :raises HandleMismatchException: if not.
+    """
+    if write.transaction_id != handle.transaction_id or write.attempt.endswith(f"-{definition_mark(handle)}"):
+        return
+    raise HandleMismatchException(
+        f"The attempt {write.attempt} of stage {write.stage} did not check its rows for table {handle.table} "
+        f"({read_version_name(handle.read_version)}) as this task knows it: another version, columns or properties were in its "
+        "handle. Nothing was written. If the stage ran in an earlier release, clear the start task. Otherwise an XCom was "
+        "altered.",
+        table=handle.table,
+        version=handle.read_version,
+    )
 
 
 def _refused(handle: TransactionHandle, operator: Any, why: str) -> HandleMismatchException:
@@ -116,7 +153,7 @@ def check_table_of_result(operator: Any, context: Context, table: str) -> None:
     given = argument_of(definition, "committed", None)
     sources = _references(given)
     if not sources:
-        if isinstance(given, Mapping):
+        if _is_literal(given):
             return
         sources = list(definition.get_flat_relatives(upstream=True))
     tasks = [*sources, *(start for source in sources for start in _starts_of(source) or ())]
@@ -150,10 +187,30 @@ def _starts_of(definition: Any) -> list[Any] | None:
         return [task for task, cls in classes if getattr(cls, "transaction_role", None) == "start"]
 
     references = _references(given)
-    if not references and isinstance(given, Mapping):
+    if not references and _is_literal(given):
         return None
     # Passed on by another task: it comes from a start task upstream of that one.
     return starts(references) or starts(definition.get_flat_relatives(upstream=True))
+
+
+def _is_literal(given: Any) -> bool:
+    """Return whether a handle, or a result, stands in the Dag file as it is: no text in it is a template."""
+    if isinstance(given, _Each):
+        return False
+    from airflow_delta.staging.contract import Payload
+
+    value = given.to_dict() if isinstance(given, Payload) else given
+    return isinstance(value, Mapping) and not any(mark in text for text in _texts(value) for mark in ("{{", "{%"))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
 
 
 def argument_of(definition: Any, name: str, default: Any) -> Any:
@@ -218,6 +275,7 @@ class _Declared:
     conn_ids: tuple[str, ...]
     uris: tuple[str, ...]
     identity: Mapping[str, tuple[Any, ...]]
+    definition: Mapping[str, tuple[Any, ...]]
 
     @classmethod
     def of(cls, start: Any, context: Context) -> _Declared:
@@ -234,14 +292,22 @@ class _Declared:
         tables = tuple(map(str, values("table")))
         identity = {name: values(name) for name in ("transaction_key", "app_id", "txn_version")}
         identity["rerun_policy"] = values("rerun_policy", "skip")
+        identity["isolation_level"] = values("isolation_level")
+        definition = {name: values(name) for name in ("partition_by", "schema", "properties", "description")}
+        definition["create"] = values("create", True)
         uris = tuple(_uri(table, conn_id) for table in tables for conn_id in dict.fromkeys(conn_ids))
-        return cls(start, tables, conn_ids, uris, identity)
+        return cls(start, tables, conn_ids, uris, identity, definition)
 
-    def table_of(self, handle: TransactionHandle) -> str | None:
-        """Return the table as named in the Dag file."""
+    def completed(self, handle: TransactionHandle) -> TransactionHandle:
+        """Return the handle with what nobody checks, since it is no rule of the table, as in the Dag file."""
+        given_table: str | None = handle.given_table if handle.given_table in self.tables else None
         if len(self.tables) == 1:
-            return self.tables[0]
-        return handle.given_table if handle.given_table in self.tables else None
+            given_table = self.tables[0]
+        if handle.read_version >= 0:
+            return replace(handle, given_table=given_table)
+        descriptions = self.definition["description"]
+        description = handle.description if handle.description in descriptions else descriptions[0]
+        return replace(handle, given_table=given_table, name=None, description=description)
 
     def mismatches(self, handle: TransactionHandle, context: Context) -> Iterator[str]:
         """Yield how the handle differs."""
@@ -255,7 +321,15 @@ class _Declared:
             yield f"{name!r} did not make this id in the run {ti.run_id}"
         if handle.rerun_policy not in self.identity["rerun_policy"]:
             yield f"the rerun_policy of {name!r} is {self.identity['rerun_policy'][0]}, not {handle.rerun_policy}"
+        from airflow_delta.commands.begin.begin import default_isolation_level
+
+        by_property = default_isolation_level(handle.configuration)  # which are checked, too
+        levels = [str(level or by_property) for level in self.identity["isolation_level"]]
+        if handle.isolation_level not in levels:
+            yield f"the isolation level is {' or '.join(levels[:3])}, not {handle.isolation_level}"
         yield from self._other_key(handle, ti)
+        if handle.read_version < 0 and handle.committed is None:
+            yield from self._other_table(handle)
 
     def _other_key(self, handle: TransactionHandle, ti: Any) -> Iterator[str]:
         keys = [str(key) for key in (*self.identity["transaction_key"], *self.identity["app_id"]) if key is not None]
@@ -263,8 +337,43 @@ class _Declared:
         prefix = default_key_prefix(ti.dag_id, self.start.task_id, ti.run_id)
         if handle.app_id not in keys if keys else not handle.app_id.startswith(prefix):
             yield f"the key of {self.start.task_id!r} is {' or '.join(keys[:3]) or f'{prefix}...'}, not {handle.app_id}"
-        elif versions and str(handle.txn_version) not in versions and not _same_number(handle.txn_version, versions):
+        elif handle.monotonic not in {version not in (None, "") for version in self.identity["txn_version"]}:
+            yield f"the key of {self.start.task_id!r} {'has a' if versions else 'has no'} txn_version"
+        elif not handle.monotonic and handle.txn_version and handle.committed is None and handle.rerun_policy in ("skip", "fail"):
+            yield f"a transaction with rerun_policy {handle.rerun_policy!r} is the first with its key, not {handle.txn_version}"
+        elif handle.monotonic and str(handle.txn_version) not in versions and not _same_number(handle.txn_version, versions):
             yield f"the txn_version of {self.start.task_id!r} is {' or '.join(versions[:3])}, not {handle.txn_version}"
+
+    def _other_table(self, handle: TransactionHandle) -> Iterator[str]:
+        """Yield how the table that the handle would create differs from the one that the start task would."""
+        from airflow_delta.commands.begin.begin import of_new_table
+
+        name = self.start.task_id
+        if not any(self.definition["create"]):
+            yield f"{name!r} does not create a table (create=False), and the handle says that there is none"
+            return
+        nothing = replace(handle, table_id=None)
+        wanted: TransactionHandle | None = None
+        for columns, schema, properties in itertools.product(*(self.definition[key] for key in _NEW_TABLE)):
+            wanted = of_new_table(nothing, column_names(columns), schema_text(schema), properties)
+            if all(_without_names(getattr(wanted, key)) == _without_names(getattr(handle, key)) for key in _RULES):
+                return
+        for key in _RULES:
+            given, found = getattr(handle, key), getattr(wanted, key)
+            if _without_names(given) != _without_names(found):
+                yield f"the new table of {name!r} has the {key} {str(found)[:300]}, not {str(given)[:300]}"
+
+
+_NEW_TABLE = ("partition_by", "schema", "properties")
+_RULES = ("table_id", "schema_string", "partition_columns", "configuration", "features")
+
+
+def _without_names(value: Any) -> Any:
+    """Return a schema without the random physical names of its columns; other values as they are."""
+    return _PHYSICAL_NAME.sub("", value) if isinstance(value, str) else value
+
+
+_PHYSICAL_NAME = re.compile(r"col-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def _same_number(version: int, versions: list[str]) -> bool:

@@ -16,7 +16,7 @@ from airflow_delta.operators.drift import drift_told
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_session import TaskSession
-from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
 from airflow_delta.operators.table_reads import TableReads, change_bounds
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
@@ -107,10 +107,11 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.stage_work.GivenTable`,
     :class:`~airflow_delta.operators.write_options.WriteOptions` and :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, WriteOptions, TaskSession)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, TaskSession)
     template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
     transaction_role: ClassVar[str] = "stage"
     changes_table: ClassVar[bool] = False

@@ -9,7 +9,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import TABLE_VIEW, DeltaOperator, Parts, templated
 from airflow_delta.operators.pyspark import TableReader, stage_rows
 from airflow_delta.operators.spark_session import TaskSession
-from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_source, check_writer_options
 
@@ -36,10 +36,11 @@ class DeltaStageSqlOperator(DeltaOperator):
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.stage_work.GivenTable`,
     :class:`~airflow_delta.operators.write_options.WriteOptions` and :class:`~airflow_delta.operators.spark_session.TaskSession`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, WriteOptions, TaskSession)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, TaskSession)
     template_fields: Sequence[str] = (*templated(parts), "sql", "parameters", "where", "write_options")
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql", "where": "sql", "parameters": "json"}
     template_ext: Sequence[str] = (".sql",)
@@ -90,14 +91,16 @@ class DeltaStageSqlOperator(DeltaOperator):
         from pyspark.errors import ParseException
 
         from airflow_delta.commands.write.sql_query import not_a_query
+        from airflow_delta.spark.queries import run_query
 
         if query.mentions(TABLE_VIEW):
             table.as_view(TABLE_VIEW, self.where)
         try:
             for statement in query.preparation:
-                spark.sql(statement)
+                run_query(spark, statement, whose=self._whose)
             # As a subquery, where Spark's grammar allows nothing but a query: `WITH ... INSERT` would run at once.
-            return spark.sql(f"SELECT * FROM ({query.query}\n)", args=dict(self.parameters or {}) or None)  # noqa: S608
+            text = f"SELECT * FROM ({query.query}\n)"  # noqa: S608
+            return run_query(spark, text, whose=self._whose, parameters=self.parameters)
         except ParseException as error:
             raise not_a_query(self._whose, error) from error
 

@@ -18,7 +18,7 @@ from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.spark_connection import check_submission
 from airflow_delta.operators.spark_properties import properties_file, submit_defaults, submit_error
 from airflow_delta.operators.spark_storage import SparkStorage
-from airflow_delta.operators.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
 from airflow_delta.operators.submission import close_pipe
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
@@ -52,10 +52,11 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         file of the worker; default: that local file. (templated)
 
     The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.stage_work.GivenTable`,
     :class:`~airflow_delta.operators.write_options.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
     """
 
-    parts: ClassVar[Parts] = (StageWork, WriteOptions)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
     template_fields: Sequence[str] = (
         *templated(parts),
         "read",
@@ -270,11 +271,12 @@ class DeltaStageFilesOperator(DeltaOperator):
     :param rows_checked: the job has checked the rules that footers cannot show: CHECK constraints, generated columns, lengths of
         texts, NOT NULL structs, lists and maps. Without it, files for a table with such rules are refused.
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork` and
+    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
+    :class:`~airflow_delta.operators.stage_work.GivenTable` and
     :class:`~airflow_delta.operators.write_options.WriteOptions`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, WriteOptions)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
     template_fields: Sequence[str] = (*templated(parts), "path", "time_zone")
     transaction_role: ClassVar[str] = "stage"
     changes_table: ClassVar[bool] = False

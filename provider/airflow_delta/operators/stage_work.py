@@ -11,8 +11,9 @@ from airflow_delta.operators.base import Part
 from airflow_delta.operators.ended import find_end
 from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, stage_identity
-from airflow_delta.operators.origin import open_transaction
+from airflow_delta.operators.origin import definition_mark, open_transaction
 from airflow_delta.retry_policies import FINAL_ERRORS
+from airflow_delta.staging.paths import marked
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, RetryPolicy
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
     from airflow_delta.staging.report import StageRequest
 
 STAGE_COLOR = "#e0f2f7"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GivenTable(Part):
+    """The part of a task that only works for a transaction begun by a start task.
+
+    :param table: the transaction's table. Needed only if no start task is upstream of this task: then nothing else in the Dag
+        file says which table the handle may name. (templated)
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("table",)
+
+    table: str | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -50,10 +64,11 @@ class StageWork(Part):
     def open(self, context: Context) -> None:
         """Find the transaction that the task got as XCom, and whether it goes on.
 
-        :raises HandleMismatchException: if it is not the one in the Dag file.
+        :raises HandleMismatchException: if it is not the one in the Dag file, or nothing there says which table it may be about.
         :raises TransactionAbortedException: if it was aborted.
         """
         self.open_own(context, *open_transaction(self.task, context))
+        self._identity["attempt"] = marked(self._identity["attempt"], definition_mark(self.handle))  # the commit looks for it
         if self.handle.committed is None:
             self._end = find_end(self.task, context, self.log, self.handle)
 
@@ -74,7 +89,7 @@ class StageWork(Part):
         """The staged writes that this stage builds on; a skipped stage left none."""
         reports = flatten_reports(self.after) if self.after else ()
         if self.transaction is not None:
-            return tuple(valid_reports(self.context, reports))
+            return tuple(valid_reports(self.context, self.handle, reports))
         from airflow_delta.staging.contract import StagedWrite
 
         return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)  # the plan refuses them

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from airflow_delta.operators.identity import (
     default_transaction_key,
     flatten_reports,
     former_keys,
+    schema_text,
     text_of,
     whole_number,
 )
@@ -146,7 +146,7 @@ class DeltaStartTransactionOperator(BaseOperator):
             txn_version=whole_number("txn_version", self.txn_version),
             rerun_policy=self.rerun_policy,
             partition_by=column_names(self.partition_by),
-            schema=json.dumps(self.schema) if isinstance(self.schema, Mapping) else self.schema,
+            schema=schema_text(self.schema),
             configuration=self.properties,
             description=self.description,
             isolation_level=self.isolation_level,
@@ -255,7 +255,7 @@ class DeltaCommitOperator(DeltaOperator):
         staged: list[StagedWrite] = []
         expected: dict[tuple[str, int], str | None] | None = None
         if handle.committed is None:
-            staged = valid_reports(context, flatten_reports(self.staged))
+            staged = valid_reports(context, handle, flatten_reports(self.staged))
             expected = expected_stages(self, context, staged)
         self.log.info(
             "Transaction %s: committing %s staged writes (%s files, %s bytes) to %s; %s.",

@@ -111,7 +111,7 @@ def _rows(commit: Any, context: Context, handle: TransactionHandle) -> str:
     """Return the staged rows as text; what the stages report decides nothing here."""
     try:
         staged = commit.partial_kwargs.get("staged") if commit.is_mapped else commit.staged
-        writes = valid_reports(context, flatten_reports(commit.render_template(staged, context)))
+        writes = valid_reports(context, handle, flatten_reports(commit.render_template(staged, context)))
     except Exception as error:  # noqa: BLE001 - the abort itself is done
         return f"it is not known how many rows were staged ({error})"
     own = [write for write in writes if write.transaction_id == handle.transaction_id and not write.already_committed]

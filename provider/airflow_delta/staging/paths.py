@@ -28,6 +28,7 @@ COMMIT_MARKER_PREFIX = "_commit-"
 """Prefix of the numbers that attempts of the commit and deletions take: ``_commit-0``, ``_commit-1``, ..."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_MARKED = re.compile(r"[0-9]+-[0-9a-f]{8}-[0-9a-f]{8}")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
@@ -45,6 +46,19 @@ def stage_key(task_id: str, map_index: int = -1) -> str:
 def new_attempt(try_number: int = 1) -> str:
     """Return a name for one execution of a stage or commit, unique even among executions of the same try."""
     return f"{try_number}-{uuid.uuid4().hex[:8]}"
+
+
+def marked(attempt: str, mark: str) -> str:
+    """Return the name of an attempt that shows for which table its rows were checked.
+
+    :param mark: eight hexadecimal digits.
+    """
+    return f"{attempt}-{mark}"
+
+
+def is_marked(name: str) -> bool:
+    """Return whether a name is one of :func:`marked`."""
+    return _MARKED.fullmatch(name) is not None
 
 
 def transaction_directory(transaction_id: str) -> str:

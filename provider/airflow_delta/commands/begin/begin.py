@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_delta.commands.begin.read_snapshot import table_fields
 from airflow_delta.commands.outcome.commit_result import result_without_commit
 from airflow_delta.commands.outcome.find_commit import TryChain, commit_of_chain, find_commit
 from airflow_delta.commands.outcome.horizon import PossibleSince, last_txn_version
@@ -132,11 +133,8 @@ def begin(
         delta_conn_id=delta_conn_id,
     )
     if snapshot.version < 0:
-        return _of_new_table(handle, partition_by, schema, configuration, name, description, isolation_level)
-    handle = replace(
-        _of_table(handle, snapshot, partition_by, isolation_level),
-        features=tuple(sorted(protocol.features(snapshot.protocol))),
-    )
+        return of_new_table(handle, partition_by, schema, configuration, name, description, isolation_level)
+    handle = _of_table(handle, snapshot, partition_by, isolation_level)
     if own is not None:
         return replace(handle, committed=own)
     is_new = last is None or (identity.txn_version is not None and last < identity.txn_version)
@@ -239,26 +237,33 @@ def _of_table(
         )
     return replace(
         handle,
-        table_id=metadata.id,
-        schema_string=metadata.schema_string,
-        partition_columns=tuple(metadata.partition_columns),
-        configuration=dict(metadata.configuration),
-        name=metadata.name,
-        description=metadata.description,
-        isolation_level=isolation_level or metadata.configuration.get("delta.isolationLevel", ISOLATION_LEVELS[0]),
+        **table_fields(snapshot),
+        isolation_level=isolation_level or default_isolation_level(metadata.configuration),
         timestamp=snapshot.timestamp,
     )
 
 
-def _of_new_table(
+def default_isolation_level(configuration: Mapping[str, str]) -> str:
+    """Return the isolation level of transactions that are not given one, by the table's properties."""
+    return configuration.get("delta.isolationLevel", ISOLATION_LEVELS[0])
+
+
+def of_new_table(
     handle: TransactionHandle,
-    partition_by: Sequence[str],
-    schema: str | None,
-    configuration: Mapping[str, str | None] | None,
-    name: str | None,
-    description: str | None,
-    isolation_level: str | None,
+    partition_by: Sequence[str] = (),
+    schema: str | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    isolation_level: str | None = None,
 ) -> TransactionHandle:
+    """Return the handle of a transaction on a table that does not exist: with what the commit will create.
+
+    The parameters are those of :func:`begin`.
+
+    :raises DeltaAnalysisException: if the schema is not valid.
+    :raises DeltaIllegalArgumentException: if a property is not valid.
+    """
     from airflow_delta.log.features.properties import validate
 
     wanted = {**DEFAULT_CONFIGURATION, **(configuration or {})}
@@ -277,7 +282,7 @@ def _of_new_table(
         features=_features_of_new_table(schema, given),
         name=name,
         description=description,
-        isolation_level=isolation_level or given.get("delta.isolationLevel", ISOLATION_LEVELS[0]),
+        isolation_level=isolation_level or default_isolation_level(given),
     )
 
 

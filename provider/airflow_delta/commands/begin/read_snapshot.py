@@ -1,11 +1,19 @@
-"""The table at the version that a transaction reads, and checks of the schema of a new one."""
+"""The table at the version that a transaction reads, and checks of the schema of a new one.
+
+A handle travels through XCom, which is not believed: what the table is comes from its log.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import DeltaIllegalStateException, VersionNotFoundException
+from airflow_delta.exceptions import (
+    DeltaIllegalStateException,
+    HandleMismatchException,
+    MetadataChangedException,
+    VersionNotFoundException,
+)
 from airflow_delta.staging.contract import TransactionHandle
 
 if TYPE_CHECKING:
@@ -44,6 +52,70 @@ def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
             table=log.uri,
             version=handle.read_version,
         ) from error
+
+
+def table_fields(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what a handle says about the table of a version: the fields of its metadata and protocol."""
+    from airflow_delta.log.features import protocol
+
+    metadata = snapshot.metadata
+    return {
+        "table_id": metadata.id,
+        "schema_string": metadata.schema_string,
+        "partition_columns": tuple(metadata.partition_columns),
+        "configuration": dict(metadata.configuration),
+        "name": metadata.name,
+        "description": metadata.description,
+        "features": tuple(sorted(protocol.features(snapshot.protocol))),
+    }
+
+
+def check_handle(handle: TransactionHandle, snapshot: Snapshot) -> None:
+    """Check that a handle says about an existing table what its log says at the version that the transaction reads.
+
+    :param snapshot: that version.
+    :raises MetadataChangedException: if another table is at the location.
+    :raises HandleMismatchException: if a field differs.
+    """
+    if snapshot.version < 0:
+        return
+    for name, found in table_fields(snapshot).items():
+        given = getattr(handle, name)
+        if given == found:
+            continue
+        if name == "table_id" and given is not None:
+            raise MetadataChangedException(
+                f"Table {handle.table} has the id {found} at version {snapshot.version}, the transaction read a table with the "
+                f"id {given}: it was deleted and created again. Clear the start task.",
+                table=handle.table,
+                winning_version=snapshot.version,
+            )
+        raise HandleMismatchException(
+            f"The handle of transaction {handle.transaction_id} has other {_FIELDS[name]} than the log of table {handle.table} "
+            f"at version {snapshot.version}: {_shown(given, found)}. Nothing was written. If the start task ran in an earlier "
+            "release, or the log was changed, clear it. Otherwise its XCom was altered.",
+            table=handle.table,
+            version=snapshot.version,
+        )
+
+
+_FIELDS = {
+    "table_id": "id (tableId)",
+    "schema_string": "columns (schemaString)",
+    "partition_columns": "partition columns (partitionColumns)",
+    "configuration": "properties (configuration)",
+    "name": "name (name)",
+    "description": "description (description)",
+    "features": "table features (features)",
+}
+_SHOWN = 300
+
+
+def _shown(given: Any, found: Any) -> str:
+    if isinstance(given, Mapping) and isinstance(found, Mapping):
+        keys = sorted({*given, *found}, key=str)
+        given, found = ({key: side.get(key) for key in keys if given.get(key) != found.get(key)} for side in (given, found))
+    return f"{str(given)[:_SHOWN]} instead of {str(found)[:_SHOWN]}"
 
 
 def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Mapping[str, str], *, table: str) -> str:

@@ -28,7 +28,7 @@ from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.view import TransactionView
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import DeltaLog
     from airflow_delta.staging.contract import Json
     from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
 
@@ -49,12 +49,11 @@ def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult
     """Commit stages as one version on top of the one that the transaction reads.
 
     :param view: with stages that are checked against each other and storage.
-    :raises MetadataChangedException: if another table is at the location now, or one with other columns or properties.
+    :raises MetadataChangedException: if there is a table by now with other columns or properties.
     :raises DeltaConcurrentModificationException: if another commit conflicts.
     :raises CommitStateUnknownException: if the store did not say whether the entry was written.
     """
     handle = view.handle
-    _check_same_table(handle, view.snapshot)
     altered = altered_table(view)
     if altered is not None:
         return _attempt(with_altered_reads(view, altered), options, altered=altered)
@@ -162,13 +161,3 @@ def _created_otherwise(
         winning_commit=error.winning_commit,
         partition=error.partition,
     )
-
-
-def _check_same_table(handle: TransactionHandle, snapshot: Snapshot) -> None:
-    if snapshot.version >= 0 and handle.table_id is not None and snapshot.metadata.id != handle.table_id:
-        raise MetadataChangedException(
-            f"Table {handle.table} has the id {snapshot.metadata.id} at version {snapshot.version}, the transaction read "
-            f"a table with the id {handle.table_id}: it was deleted and created again. Clear the start task.",
-            table=handle.table,
-            winning_version=snapshot.version,
-        )

@@ -12,7 +12,7 @@ from airflow_delta.commands.stage.load import parse_staged
 from airflow_delta.commands.stage.new_columns import check_new_columns
 from airflow_delta.commands.stage.scan import spark_table
 from airflow_delta.commands.stage.staged_paths import check_paths
-from airflow_delta.commands.stage.view import ReadVersion, TransactionView, load_stages
+from airflow_delta.commands.stage.view import TransactionView, load_stages, opened
 from airflow_delta.exceptions import DeltaIllegalStateException, StagingException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
 from airflow_delta.staging.arguments import Arguments
@@ -204,13 +204,14 @@ def open_stage(
     :param attempt: unique name of this execution (:func:`airflow_delta.staging.paths.new_attempt`).
     :param after: staged writes of the earlier stages that this one is planned on top of.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
+    :raises HandleMismatchException: if the log says otherwise about the table than the handle.
     :raises ManifestException: if a manifest is missing, truncated or altered.
     :raises StageConflictException: if an earlier stage builds on one that is not given.
     """
     stage = StageView(
         log=log,
         handle=handle,
-        read=ReadVersion(log, handle),
+        read=opened(log, handle),
         spark_table_uri=spark_table_uri,
         task_id=task_id,
         map_index=map_index,

@@ -14,7 +14,7 @@ from airflow_delta.exceptions import DeltaLogCorruptedException, StagingExceptio
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import attempt_directory, stage_key, transaction_directory
+from airflow_delta.staging.paths import attempt_directory, is_marked, stage_key, transaction_directory
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.load import StageActions
@@ -98,12 +98,13 @@ def _check_new_files(
     write = stage.write
     root = f"{transaction_directory(handle.transaction_id)}/"
     attempt = f"{attempt_directory(handle.transaction_id, write.stage, write.attempt)}/"
-    # Finished files may lie anywhere below the staging path, except in another stage's directory.
+    # Finished files may lie anywhere below the staging path, except in the directory of another stage or attempt.
     data = root if write.operation == "WRITE" and write.mode != "rewrite" else attempt
 
     def check(path: str, directory: str) -> None:
         parts = path.split("/")
-        if not path.startswith(directory) or ".." in parts or parts[2] in others:
+        foreign = parts[2:3] == [write.stage] and is_marked(parts[3]) and not path.startswith(attempt)
+        if not path.startswith(directory) or ".." in parts or parts[2] in others or foreign:
             raise not_staged(handle, write, f"{path} is not under its staging path {directory}")
 
     for add in stage.adds:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.begin.read_snapshot import read_snapshot
+from airflow_delta.commands.begin.read_snapshot import check_handle, read_snapshot
 from airflow_delta.commands.stage.after import FileKey, file_key, handle_after, in_order, predicate_of, stage_id
 from airflow_delta.commands.stage.load import StageActions, load_actions
 from airflow_delta.commands.stage.staged_paths import check_paths
@@ -32,6 +32,19 @@ class ReadVersion:
     def snapshot(self) -> Snapshot:
         """Return the snapshot; raises as :func:`~airflow_delta.commands.begin.read_snapshot.read_snapshot` does."""
         return read_snapshot(self._log, self._handle) if self._known is None else self._known
+
+
+def opened(log: DeltaLog, handle: TransactionHandle) -> ReadVersion:
+    """Return the version that a transaction reads, once its log has confirmed what the handle says about the table.
+
+    Every task calls this before it works on the table: the rules that rows must keep come from the log, not from XCom.
+
+    :raises HandleMismatchException: if the handle says otherwise.
+    """
+    read = ReadVersion(log, handle)
+    if handle.read_version >= 0 and handle.committed is None:  # otherwise nothing is staged
+        check_handle(handle, read.snapshot)
+    return read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +161,13 @@ class TransactionView:
 def view_of(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite] = ()) -> TransactionView:
     """Return the view of a transaction with its stages loaded and checked.
 
+    :raises HandleMismatchException: if the log says otherwise about the table than the handle.
     :raises ManifestException: if a manifest is missing, truncated or altered.
     :raises StagingException: if an action is malformed, or names what is not the stage's.
     :raises StageConflictException: if a stage builds on one that is not given.
     """
-    view = TransactionView(log=log, handle=handle, read=ReadVersion(log, handle), stages=load_stages(log, handle, writes))
+    read = opened(log, handle)
+    view = TransactionView(log=log, handle=handle, read=read, stages=load_stages(log, handle, writes))
     check_paths(view)
     return view
 
