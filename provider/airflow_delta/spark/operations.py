@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaError, DeltaIllegalArgumentException, StagingException
+from airflow_delta.spark.queries import run_query
 from airflow_delta.spark.useful_lines import useful_line
 from airflow_delta.staging.arguments import SourceArguments
 from airflow_delta.staging.options import CONNECTION, SECRET_PROPERTY
@@ -74,7 +75,7 @@ def read_source(spark: SparkSession, named: Mapping[str, Any], secrets: Mapping[
         from pyspark.errors import ParseException
 
         try:
-            return spark.sql(sql)
+            return run_query(spark, sql, whose="the source")
         except ParseException as error:
             raise DeltaAnalysisException(
                 f"The SQL of the source is not a query that Spark can parse: {useful_line(str(error))}"

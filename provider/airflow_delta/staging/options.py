@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.masking import has_secret, has_user_info, refused_options
+from airflow_delta.staging.queries import check_query
 
 SECRET_PROPERTY = "spark.airflow_delta.source.secret"  # noqa: S105 - a name
 """Spark property with secret options of a source, as Base64 of JSON; Spark redacts properties of such names."""
@@ -42,12 +43,16 @@ def check_source(source: Any, *, whose: str) -> None:
     :param source: Spark SQL, or a mapping as of :class:`~airflow_delta.operators.merge.DeltaMergeOperator`; anything else is not
         checked.
     :param whose: the operation or task, for the message.
-    :raises DeltaIllegalArgumentException: if it has such options, or an unknown key.
+    :raises DeltaIllegalArgumentException: if it has such options, or an unknown key, or if its SQL would run something on Spark's
+        driver.
     """
     way_out = (
         'Put them in an Airflow connection and name it: source={"format": ..., "options": {...}, "conn_id": "..."}; options go '
         'in its extra as {"spark_options": {...}}'
     )
+    sql = source if isinstance(source, str) else source.get("sql") if isinstance(source, Mapping) else None
+    if isinstance(sql, str):
+        check_query(sql, whose=f"the source of {whose}")
     if isinstance(source, str) and has_user_info(source):
         raise DeltaIllegalArgumentException(f"The SQL of the source of {whose} contains credentials. {way_out}.")
     if not isinstance(source, Mapping):

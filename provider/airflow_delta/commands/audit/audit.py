@@ -39,6 +39,7 @@ from airflow_delta.staging.audit import (
 )
 from airflow_delta.staging.contract import ScanPlan, StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import attempt_directory, transaction_directory
+from airflow_delta.staging.queries import check_query
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def parse_sql_checks(checks: Mapping[str, Any] | None, *, on_failure: str = FAIL
     """Return the SQL checks of an author: a query by name, or a mapping with ``sql`` and ``on_failure``.
 
     :param on_failure: for checks that do not set it.
-    :raises DeltaIllegalArgumentException: if a check is neither.
+    :raises DeltaIllegalArgumentException: if a check is neither, or would run something on Spark's driver.
     """
     parsed = []
     for name, check in by_name("checks", checks).items():
@@ -175,6 +176,7 @@ def parse_sql_checks(checks: Mapping[str, Any] | None, *, on_failure: str = FAIL
             raise DeltaIllegalArgumentException(
                 f"The check {name!r} must be a query, or a mapping with sql and on_failure, got {check!r}"
             )
+        check_query(str(given["sql"]), whose=f"the check {name!r}")
         severity = check_severity(f"on_failure of the check {name!r}", given.get("on_failure", on_failure))
         parsed.append(SqlCheck(name=str(name), sql=str(given["sql"]), on_failure=severity))
     return parsed

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.staging.queries import check_query
 
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
 _PREPARE = ("SET", "USE", "DECLARE")
@@ -31,7 +32,9 @@ class SqlQuery:
 
         :param whose: the task, for the message.
         :raises DeltaAnalysisException: if there is no query at the end, or a statement before it does more than prepare.
+        :raises DeltaIllegalArgumentException: if it would run something on Spark's driver.
         """
+        check_query(text, whose=whose)
         *before, last = _statements(text) or [([], "")]
         if not last[1]:
             raise DeltaAnalysisException(f"The SQL of {whose} is empty. Give a query that returns the rows to write.")

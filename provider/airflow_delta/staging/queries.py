@@ -1,0 +1,69 @@
+"""Which SQL texts of an author may go to Spark: queries, which may read what Spark may read, but run nothing else on its driver.
+
+Texts are templates, and what is rendered into them may be somebody else's. Where Spark's lexer could read a text in more than one
+way (comments, quotes), the text is refused if any of them is.
+"""
+
+from __future__ import annotations
+
+import re
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+_VARIABLE = re.compile(r"\$\{(?!\{)")  # ${{ x }}: a dollar sign before a template, and no variable of Spark's
+_CALLED = re.compile(r"\b(reflect|try_reflect|java_method|identifier)\b", re.IGNORECASE)
+_USING = re.compile(r"\busing\b", re.IGNORECASE)
+_NAMED = re.compile(r"\(\s*(?::\w+|'[\w.`-]*')\s*\)")
+"""The parameter or the literal of ``IDENTIFIER``."""
+
+
+def check_query(text: str, *, whose: str) -> None:
+    """Refuse SQL that calls JVM methods or runs a program, or whose variables Spark would replace by its driver's environment.
+
+    :param whose: what the text is, for the message.
+    :raises DeltaIllegalArgumentException: if it does; says what.
+    """
+    if (problem := query_problem(text)) is not None:
+        raise DeltaIllegalArgumentException(
+            f"The SQL of {whose} {problem}. Templates may put somebody else's text into it, and Spark would run it with the "
+            "rights of its driver. A function of @task.delta_stage may do what SQL may not."
+        )
+
+
+def query_problem(text: str) -> str | None:
+    """Return why a query is refused, for an error message; ``None`` if it is not."""
+    if _VARIABLE.search(text):  # even inside strings: ${env:HOME} is read from the driver's environment
+        return r"contains ${, which Spark replaces by a variable; write $\{ in a string, or use DECLARE or :parameters"
+    for match in _CALLED.finditer(text):
+        name = match[1].lower()
+        place = _next(text, match.end(), '`"')
+        if text[place : place + 1] != "(" and text[place : place + 2] != "/*":
+            continue
+        if name != "identifier":
+            return f"calls {name}(), which is never allowed"
+        named = _NAMED.match(text, place)
+        if named is None or text[_next(text, named.end()) :][:1] in ("(", "/"):
+            return "turns text into a name other than by IDENTIFIER(:parameter)"
+    for match in _USING.finditer(text):
+        following = text[_next(text, match.end()) :]
+        if following[:1] in ("'", '"') or following[:2].lower() in ("r'", 'r"', "/*"):
+            return "runs a script (TRANSFORM ... USING)"
+    return None
+
+
+def _next(text: str, place: int, skipped: str = "") -> int:
+    """Return where the next token begins that is neither white space nor a comment to the end of a line."""
+    while place < len(text):
+        character = text[place]
+        if character.isspace() or character in skipped or not character.isascii() or not character.isprintable():
+            place += 1
+        elif text.startswith("--", place):
+            end = _LINE_END.search(text, place)
+            place = len(text) if end is None else end.end()
+        else:
+            break
+    return place
+
+
+# A backslash makes Spark continue the comment on the next line.
+_LINE_END = re.compile(r"(?<!\\)[\r\n]")
