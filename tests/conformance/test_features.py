@@ -252,11 +252,15 @@ def test_the_same_feature_is_refused_once_it_is_used(row: FeatureRow, tmp_path: 
     for as_action in (True, False):
         transaction = table.open().start_transaction()
         with pytest.raises(DeltaError) as caught:
-            if not as_action:
-                transaction.update_metadata(used)
-            transaction.commit([used] if as_action else [], Operation.set_table_properties({}))
+            _alter(transaction, used, as_action=as_action)
         assert isinstance(caught.value, DeltaUnsupportedTableFeatureException) or "columnMapping" in str(caught.value)
     assert table.open().snapshot.version == 0
+
+
+def _alter(transaction: Any, used: Metadata, *, as_action: bool) -> None:
+    if not as_action:
+        transaction.update_metadata(used)
+    transaction.commit([used] if as_action else [], Operation.set_table_properties({}))
 
 
 def test_partition_columns_that_must_be_in_the_files(tmp_path: Path) -> None:
