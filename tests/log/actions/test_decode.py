@@ -55,15 +55,15 @@ def line_of(action: str, **fields: Any) -> bytes:
 
 
 def test_values_of_other_types_are_read_as_text_as_by_delta_spark() -> None:
-    """Delta Spark 4.4 reads a number 5 as "5" and so on; a null means that a property is not set."""
+    """Delta Spark 4.4 reads a number 5 as "5" and so on."""
     properties = {"a": None, "b": 5, "c": True, "d": "x", "e": {"k": [1]}, "é": 'q"'}
     data = line_of("metaData", configuration=properties, format={"provider": "parquet", "options": {"x": 1, "y": None}}, name=7)
     values = {"p": 5, "q": None, "r": 1.5, "s": False}
     data += line_of("add", partitionValues=values, tags={"t": 1, "u": None}, stats={"numRecords": 2})
     commit = decode_commit(0, data, table=TABLE)
     (metadata,), (added,) = commit.metadata, commit.adds
-    assert metadata.configuration == {"b": "5", "c": "true", "d": "x", "e": '{"k": [1]}', "é": 'q"'}
-    assert (metadata.format.options, metadata.name) == ({"x": "1"}, "7")
+    assert metadata.configuration == {"a": None, "b": "5", "c": "true", "d": "x", "e": '{"k": [1]}', "é": 'q"'}
+    assert (metadata.format.options, metadata.name) == ({"x": "1", "y": None}, "7")
     assert added.partition_values == {"p": "5", "q": None, "r": "1.5", "s": "false"}
     assert (added.tags, added.stats) == ({"t": "1", "u": None}, '{"numRecords": 2}')
     assert read_small_state([CommitFile(0, FULL), CommitFile(1, data)], table=TABLE).metadata == metadata
@@ -75,6 +75,7 @@ def test_values_of_other_types_are_read_as_text_as_by_delta_spark() -> None:
     [
         line_of("metaData", configuration=None),
         line_of("metaData", configuration=[5]),
+        line_of("metaData", configuration={"delta.columnMapping.mode": None}),
         line_of("metaData", id=None, configuration={"a": 5}),
         line_of("add", size="1"),
         line_of("add", dataChange="true", partitionValues={"p": 5}),

@@ -257,7 +257,7 @@ def _of_table(
         table_id=metadata.id,
         schema_string=metadata.schema_string,
         partition_columns=tuple(metadata.partition_columns),
-        configuration=dict(metadata.configuration),
+        configuration=metadata.properties,
         name=metadata.name,
         description=metadata.description,
         isolation_level=isolation_level or metadata.configuration.get("delta.isolationLevel", ISOLATION_LEVELS[0]),

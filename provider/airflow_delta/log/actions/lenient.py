@@ -1,9 +1,8 @@
 """JSON values of other types where the protocol has strings, read as Delta Spark reads them.
 
 Some writers put numbers, booleans or nulls into ``metaData.configuration``, partition values, tags or statistics. Spark's JSON
-reader gives a field of type string the JSON text of any value. A null in a map without nulls (``configuration``,
-``format.options``) counts as absent, as in delta-rs. Only what the strict decoder refuses is read this way: it costs nothing
-while a log is well-formed.
+reader gives a field of type string the JSON text of any value. Only what the strict decoder refuses is read this way: it costs
+nothing while a log is well-formed.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ def _fix(kind: Any) -> _Fix | None:
         return _text if types.NoneType in alternatives else None
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return lambda raw: raw if _is_null(raw) else _with_texts(raw, _fixes(kind))
-    if typing.get_origin(kind) is dict and str in _alternatives(values := typing.get_args(kind)[1]):
-        return _texts if types.NoneType in _alternatives(values) else _texts_without_nulls
+    if typing.get_origin(kind) is dict and str in _alternatives(typing.get_args(kind)[1]):
+        return _texts
     return None
 
 
@@ -86,10 +85,6 @@ def _text(raw: msgspec.Raw) -> Any:
 
 def _texts(raw: msgspec.Raw) -> Any:
     return raw if _is_null(raw) else {key: _text(value) for key, value in _object.decode(raw).items()}
-
-
-def _texts_without_nulls(raw: msgspec.Raw) -> Any:
-    return raw if _is_null(raw) else {key: _text(value) for key, value in _object.decode(raw).items() if not _is_null(value)}
 
 
 def _is_null(raw: msgspec.Raw) -> bool:

@@ -259,10 +259,8 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in row.items():
         if isinstance(value, Mapping):
             plain[name] = _plain(value)
-        elif name == "tags" and isinstance(value, list):
+        elif name in ("options", "configuration", "tags") and isinstance(value, list):
             plain[name] = dict(value)
-        elif name in ("options", "configuration") and isinstance(value, list):  # a null counts as absent
-            plain[name] = {key: text for key, text in value if text is not None}
         elif value is not None:
             plain[name] = value
     return plain
