@@ -48,9 +48,14 @@ def fields(struct: Json) -> list[Json]:
 
 
 def find_field(struct: Json, name: str) -> Json | None:
-    """Return the field of that name, ignoring case."""
+    """Return the field of that name, ignoring case. For each of many names, use :func:`fields_by_name`."""
     folded = name.lower()
     return next((f for f in struct["fields"] if f["name"].lower() == folded), None)
+
+
+def fields_by_name(struct: Json) -> dict[str, Json]:
+    """Return the fields by name in lower case; of several with one name, the first."""
+    return {f["name"].lower(): f for f in reversed(struct["fields"])}
 
 
 def type_name(data_type: Type) -> str:
@@ -187,10 +192,11 @@ def written_schema(
         problems += [*_collated(data, ""), *merging.new_columns(result, "")]
     else:
         result = merging.struct(data, table, "")
+        given, computed = fields_by_name(data), rules.computed_names
         missing = [
             f["name"]
             for f in fields(table)
-            if not f.get("nullable", True) and find_field(data, f["name"]) is None and not rules.computes(f["name"])
+            if not f.get("nullable", True) and f["name"].lower() not in given and f["name"].lower() not in computed
         ]
         if missing and not problems:
             raise InvariantViolationException(
@@ -230,12 +236,12 @@ class _Merging:
         self.problems: list[str] = []
 
     def struct(self, data: Json, table: Json, prefix: str) -> Json:
-        merged = []
+        merged, there, known = [], fields_by_name(data), fields_by_name(table)
         for f in table["fields"]:
-            given = find_field(data, f["name"])
+            given = there.get(f["name"].lower())
             merged.append(f if given is None else {**f, "type": self.type(given["type"], f["type"], prefix + f["name"])})
         for f in data["fields"]:
-            if find_field(table, f["name"]) is not None:
+            if f["name"].lower() in known:
                 continue
             if not self.merge:
                 self.problems.append(f"column {prefix + f['name']} ({type_name(f['type'])}) is not in the table")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.files.table_paths import locate
-from airflow_delta.commands.read.columns import FileKind, converter, find, has_ids
+from airflow_delta.commands.read.columns import FileFields, FileKind, converter, has_ids
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaFileNotFoundException, DeltaLogCorruptedException
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.storage.base import StoreRefusedError, StoreUnavailableError
@@ -162,12 +162,13 @@ class FileReader:
         if self._by_id and there and not has_ids(there) and not all(self._in_partition):
             raise DeltaAnalysisException("the table finds columns by field id, and it has no field ids")
         sources: list[Any] = []
+        by_name = FileFields(there, kind)
         for field, target, in_partition in zip(self._fields, self._target, self._in_partition, strict=True):
             if in_partition:
                 text = (file.partition_values or {}).get(field.physical_name)
                 sources.append(array([parse_partition_value(text, field.data_type)], target.type)[0])
                 continue
-            at = find(there, field, kind)
+            at = by_name.find(field)
             found: tuple[str, Convert] | pa.Scalar
             found = pa.nulls(1, target.type)[0] if at is None else (there[at].name, converter(field, there[at], kind))
             sources.append(found)
