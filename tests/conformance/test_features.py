@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_delta.exceptions import (
@@ -98,10 +99,12 @@ TABLE = [
     FeatureRow("typeWidening", True, None, by(enableTypeWidening="true")),
     FeatureRow("checkpointProtection", False, None, None),
 ]
-# Known by their rules, and refused for writing.
-REFUSED = [
+# Known by their rules, and refused for writing once they are in use.
+UNUSED_ONLY = [
     FeatureRow("variantType", True, None, of(kind="variant")),
-    FeatureRow("variantShredding", True, None, None, requires=("variantType",)),
+    FeatureRow("variantType-preview", True, None, of(kind="variant")),
+    FeatureRow("variantShredding", True, None, by(enableVariantShredding="true"), requires=("variantType",)),
+    FeatureRow("variantShredding-preview", True, None, by(enableVariantShredding="true")),
     FeatureRow(
         "icebergCompatV1", False, None, by(enableIcebergCompatV1="true"), requires=("columnMapping",), fails_concurrent=False
     ),
@@ -123,13 +126,16 @@ REFUSED = [
         by(**{"coordinatedCommits__commitCoordinator-preview": "c"}),
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
     ),
-    FeatureRow("catalogManaged", True, None, None, requires=("inCommitTimestamp", "vacuumProtocolCheck"), fails_concurrent=False),
     FeatureRow("materializePartitionColumns", False, None, by(enableMaterializePartitionColumnsFeature="true")),
-    FeatureRow("geospatial", True, None, None),
-    FeatureRow("redirectReaderWriter-preview", True, None, by(**{"redirectReaderWriter-preview": "{}"})),
     FeatureRow("redirectWriterOnly-preview", False, None, by(**{"redirectWriterOnly-preview": "{}"})),
 ]
-EVERY = [*TABLE, *REFUSED]
+# Refused wherever they are listed.
+REFUSED = [
+    FeatureRow("catalogManaged", True, None, None, requires=("inCommitTimestamp", "vacuumProtocolCheck"), fails_concurrent=False),
+    FeatureRow("geospatial", True, None, None),
+    FeatureRow("redirectReaderWriter-preview", True, None, by(**{"redirectReaderWriter-preview": "{}"})),
+]
+EVERY = [*TABLE, *UNUSED_ONLY, *REFUSED]
 
 
 def feature_id(row: FeatureRow) -> str:
@@ -204,16 +210,74 @@ def test_a_feature_can_be_asked_for_by_name(row: FeatureRow, tmp_path: Path) -> 
     assert stored == [], "the property itself is not stored"
 
 
+def listing(row: FeatureRow) -> dict[str, Any]:
+    """The protocol of another engine's table, with this feature and what it requires."""
+    names = {row.name, *row.requires, *(more for name in row.requires for more in FEATURES[name].requires)}
+    readers = sorted(name for name in names if FEATURES[name].reader)
+    protocol: dict[str, Any] = {
+        "minReaderVersion": 3 if readers else 1,
+        "minWriterVersion": 7,
+        "writerFeatures": sorted({*names, "appendOnly", "invariants"}),
+    }
+    return {"protocol": {**protocol, "readerFeatures": readers} if readers else protocol}
+
+
+def foreign(schema: str, **more: Any) -> dict[str, Any]:
+    meta = {"id": "m", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
+    return {"metaData": {**meta, "schemaString": schema, **more}}
+
+
+@pytest.mark.parametrize("row", UNUSED_ONLY, ids=feature_id)
+def test_a_feature_that_is_listed_and_unused_is_written(row: FeatureRow, tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.put_foreign(0, listing(row), foreign(columns(field("value"), field("other"))))
+    log = table.open()
+    counted = msgspec.structs.replace(add("a"), stats='{"numRecords":1}')
+    assert log.start_transaction().commit([counted], Operation.write("Append")) == 1
+    log.checkpoint()
+    assert row.name in has(table.open().snapshot.protocol)
+
+
+@pytest.mark.parametrize("row", UNUSED_ONLY, ids=feature_id)
+def test_the_same_feature_is_refused_once_it_is_used(row: FeatureRow, tmp_path: Path) -> None:
+    """By another engine's metadata, by our own, and by an ALTER TABLE."""
+    used = row.brought_by
+    assert used is not None
+    there = Table(tmp_path, "there")
+    there.put_foreign(0, listing(row), foreign(used.schema_string, configuration=used.configuration))
+    with pytest.raises(DeltaUnsupportedTableFeatureException):
+        there.open().start_transaction()
+    table = Table(tmp_path, "later")
+    table.put_foreign(0, listing(row), foreign(columns(field("value"), field("other"))))
+    for as_action in (True, False):
+        transaction = table.open().start_transaction()
+        with pytest.raises(DeltaError) as caught:
+            _alter(transaction, used, as_action=as_action)
+        assert isinstance(caught.value, DeltaUnsupportedTableFeatureException) or "columnMapping" in str(caught.value)
+    assert table.open().snapshot.version == 0
+
+
+def _alter(transaction: Any, used: Metadata, *, as_action: bool) -> None:
+    if not as_action:
+        transaction.update_metadata(used)
+    transaction.commit([used] if as_action else [], Operation.set_table_properties({}))
+
+
+def test_partition_columns_that_must_be_in_the_files(tmp_path: Path) -> None:
+    """The protocol asks for them as soon as the feature is listed; Delta Spark then writes them, too."""
+    row = next(row for row in UNUSED_ONLY if row.name == "materializePartitionColumns")
+    table = Table(tmp_path)
+    schema = columns(field("value"), field("other"))
+    table.put_foreign(0, listing(row), foreign(schema, partitionColumns=["other"]))
+    with pytest.raises(DeltaUnsupportedTableFeatureException, match="materializePartitionColumns"):
+        table.open().start_transaction()
+
+
 @pytest.mark.parametrize("row", REFUSED, ids=feature_id)
 def test_what_is_refused_is_refused_by_name(row: FeatureRow, tmp_path: Path) -> None:
     """A table that lists the feature, written by another engine."""
     table = Table(tmp_path)
-    names = sorted({row.name, "appendOnly", "invariants"})
-    protocol: dict[str, Any] = {"minReaderVersion": 3 if row.reader else 1, "minWriterVersion": 7, "writerFeatures": names}
-    if row.reader:
-        protocol["readerFeatures"] = [row.name]
-    meta = {"id": "m", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
-    table.put_foreign(0, {"protocol": protocol}, {"metaData": {**meta, "schemaString": columns(field("value"))}})
+    table.put_foreign(0, listing(row), foreign(columns(field("value"))))
     with pytest.raises(DeltaUnsupportedTableFeatureException) as caught:
         table.open().start_transaction()
     assert row.name in caught.value.features
@@ -363,8 +427,7 @@ PROTOCOLS = [
 
 
 def _plain() -> dict[str, Any]:
-    meta = {"id": "m", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
-    return {"metaData": {**meta, "schemaString": columns(field("value"))}}
+    return foreign(columns(field("value")))
 
 
 def _created(table: Table, given: Metadata) -> Protocol:

@@ -360,3 +360,24 @@ def test_alter_and_data_make_one_version_that_delta_spark_reads(delta: SparkSess
     assert delta_rows(delta, table.path) == ["a=1, bb='x', c=None", "a=2, bb='y', c={'x': 7}"]
     tag = json.loads(table.commit(2)["commitInfo"][0]["tags"]["airflow.operations"])
     assert [o["operation"] for o in tag] == ["ADD COLUMNS", "RENAME COLUMN", "DROP COLUMNS", "WRITE"]
+
+
+def test_a_table_of_delta_rs_that_lists_variants(tmp_path: Path, delta: SparkSession) -> None:
+    """delta-rs lists variantType with every deletion vector: we write the table and drop the feature, Delta Spark goes on."""
+    import deltalake
+    import pyarrow as pa
+
+    table = Table(tmp_path / "table", delta)
+    rows = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
+    deltalake.write_deltalake(table.uri, rows, configuration={"delta.enableDeletionVectors": "true"})
+    assert "variantType" in (table.log().snapshot.protocol.reader_features or [])
+    table.write("SELECT 4L AS a")
+    delta.sql(f"INSERT INTO delta.`{table.uri}` VALUES (5)")
+    table.publish(handle := table.begin(), plan_alter(table.view(handle), [DropFeature("variantType")]))
+    features = table.log().snapshot.protocol.writer_features or []
+    assert "variantType" not in features
+    assert "checkpointProtection" in features
+    delta.sql(f"DELETE FROM delta.`{table.uri}` WHERE a = 1")
+    table.write("SELECT 6L AS a")
+    assert table.rows() == [(2,), (3,), (4,), (5,), (6,)]
+    assert delta.table(f"delta.`{table.uri}`").count() == 5

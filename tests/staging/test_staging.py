@@ -7,11 +7,15 @@ import sys
 
 import pytest
 
-from airflow_delta.exceptions import ContractVersionException, ManifestException, StagingException
+from airflow_delta.exceptions import ContractVersionException, ManifestException, SchemaMismatchException, StagingException
+from airflow_delta.log.features import type_widening
+from airflow_delta.log.features.schema_merge import merge_schema, widens
+from airflow_delta.log.schema.types import parse_type
+from airflow_delta.staging.casts import WIDENS, cast_of
 from airflow_delta.staging.contract import ReadSet, StagedWrite
 from airflow_delta.staging.manifest import check_manifest, encode_manifest, manifest_ref
 from airflow_delta.staging.paths import attempt_directory, is_hidden, new_attempt, stage_key
-from airflow_delta.staging.schema import keeps_values, store_assignment
+from airflow_delta.staging.schema import WIDEN, keeps_values, may_widen, store_assignment, written_schema
 from airflow_delta.staging.sealed import sealed, unsealed
 
 
@@ -168,6 +172,52 @@ def test_a_write_makes_no_cast_that_can_lose_a_value(given, kept, lost):
     assert keeps_values(given, given)
     assert [keeps_values(given, target) for target in kept.split()] == [True] * len(kept.split())
     assert [keeps_values(given, target) for target in lost.split()] == [False] * len(lost.split())
+
+
+ATOMIC = (
+    *("byte", "short", "integer", "long", "float", "double", "string", "boolean", "binary", "date", "timestamp"),
+    *("timestamp_ntz", "decimal(10,2)", "decimal(20,0)", "decimal(38,18)"),
+)
+
+
+@pytest.mark.parametrize("given", ATOMIC)
+@pytest.mark.parametrize("target", ATOMIC)
+def test_both_sides_give_the_same_answer_for_a_pair_of_types(given, target):
+    """The side that writes rows and the side that merges schemas read one table of casts."""
+    one, other = parse_type(given), parse_type(target)
+    assert keeps_values(given, target) is widens(one, other)
+    assert (
+        may_widen(given, target) is type_widening.may_widen(one, other) is (given != target and cast_of(given, target) == WIDENS)
+    )
+    if keeps_values(given, target):
+        assert store_assignment(given, target) == WIDEN
+    data, table = ({"type": "struct", "fields": [{"name": "a", "type": name, "nullable": True}]} for name in (given, target))
+    for merges in (
+        lambda: written_schema(data, table, merge=True, table_name="t", version=1, exact=True),
+        lambda: merge_schema(parse_type(table), parse_type(data), merge=True),
+    ):
+        if cast_of(given, target) is None:
+            with pytest.raises(SchemaMismatchException, match="column a: expected"):
+                merges()
+        else:
+            merges()
+
+
+def test_a_new_column_has_no_collation():
+    """Spark keeps collations in the metadata of the nearest field; Delta Spark refuses such columns."""
+    inner = {"name": "x", "type": "string", "nullable": True, "metadata": {"__COLLATIONS": {"x": "icu.UNICODE"}}}
+    fields = [
+        {"name": "a", "type": "string", "nullable": True, "metadata": {"__COLLATIONS": {"a": "spark.UTF8_LCASE"}}},
+        {"name": "b", "type": {"type": "array", "elementType": {"type": "struct", "fields": [inner]}, "containsNull": True}},
+    ]
+    table = {"type": "struct", "fields": [{"name": "c", "type": "long", "nullable": True, "metadata": {}}]}
+    for known in (None, table):
+        with pytest.raises(SchemaMismatchException) as caught:
+            written_schema({"type": "struct", "fields": fields}, known, merge=True, table_name="t", version=1)
+        assert "column a has the collation spark.UTF8_LCASE" in str(caught.value)
+        assert "column b[element].x has the collation icu.UNICODE" in str(caught.value)
+    there = {"type": "struct", "fields": [{"name": "a", "type": "string", "nullable": True, "metadata": {}}]}
+    assert written_schema({"type": "struct", "fields": fields[:1]}, there, merge=False, table_name="t", version=1) == there
 
 
 def test_what_travels_to_a_cluster_imports_the_standard_library_only():

@@ -71,12 +71,12 @@ def align(
     given = df.schema.jsonValue()
     if _is_aligned(given, target):
         return df  # no projection for Spark to analyse and plan
-    columns = []
+    columns, there = [], schemas.fields_by_name(given)
     for field in target["fields"]:
         folded = field["name"].lower()
         if folded in without:
             continue
-        source = schemas.find_field(given, field["name"])
+        source = there.get(folded)
         if source is None and defaults is not None and folded in defaults:
             column = not_null(defaults[folded], field, field["name"], checks)
         elif source is None:
@@ -153,9 +153,9 @@ def _each(given: schemas.Type, target: schemas.Type, path: str, checks: RowCheck
 def _struct_fields(column: Column, given: Json, target: Json, path: str, checks: RowChecks) -> list[Column]:
     from pyspark.sql import functions as sf
 
-    columns = []
+    columns, there = [], schemas.fields_by_name(given)
     for field in target["fields"]:
-        source = schemas.find_field(given, field["name"])
+        source = there.get(field["name"].lower())
         here = f"{path}.{field['name']}"
         if source is None:
             value = sf.lit(None).cast(spark_type(field["type"]))

@@ -18,7 +18,7 @@ from airflow_delta.spark.align import RowChecks, not_null, quoted
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.lengths import length_problems
 from airflow_delta.staging.report import StageRequest
-from airflow_delta.staging.schema import find_field
+from airflow_delta.staging.schema import fields_by_name
 from airflow_delta.staging.target import partition_fields
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def _wrong_generated(
 ) -> list[tuple[Column, Column]]:
     from pyspark.sql import functions as sf
 
-    found = []
+    found, there = [], fields_by_name(target)
     for name, expression in request.rules.generated.items():
-        if name.lower() in computed or find_field(target, name) is None:
+        if name.lower() in computed or name.lower() not in there:
             continue
         violated = checks.violated(
             ConstraintViolationException,

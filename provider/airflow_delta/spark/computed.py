@@ -9,7 +9,7 @@ from airflow_delta.exceptions import IdentityInsertException
 from airflow_delta.spark.align import RowChecks, quoted, spark_type
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.rules import IdentityRule, TableRules
-from airflow_delta.staging.schema import find_field
+from airflow_delta.staging.schema import fields_by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,9 +25,9 @@ def default_values(target: Json, rules: TableRules) -> dict[str, Column]:
     """Return values for columns that the data lack, by name in lower case."""
     from pyspark.sql import functions as sf
 
-    found = {}
+    found, there = {}, fields_by_name(target)
     for name, expression in rules.defaults.items():
-        field = find_field(target, name)
+        field = there.get(name.lower())
         if field is not None:
             found[name.lower()] = sf.expr(expression).cast(spark_type(field["type"]))
     return found

@@ -13,7 +13,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegal
 from airflow_delta.spark.align import RowChecks, align, quoted, spark_type
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.history import ACTION, DELETE, INSERT, NOTHING, UPDATE, HistoryColumns
-from airflow_delta.staging.schema import find_field, nullable, written_schema
+from airflow_delta.staging.schema import fields_by_name, find_field, nullable, written_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,8 +82,8 @@ class History:
         """Return the source rows as events in the types of the table, computed once: another evaluation could differ."""
         from pyspark.sql import functions as sf
 
-        given = source.schema.jsonValue()
-        if lacking := [name for name in self.columns.given if find_field(given, name) is None]:
+        given, known = fields_by_name(source.schema.jsonValue()), fields_by_name(self._schema)
+        if lacking := [name for name in self.columns.given if name.lower() not in given]:
             raise SchemaMismatchException(
                 f"The source of the history in {self._where} lacks {', '.join(lacking)}; it has {', '.join(source.columns)}. "
                 "Select every column of the table that it does not compute: one that is missing would count as null.",
@@ -93,7 +93,7 @@ class History:
         gone = sf.lit(False) if deleted is None else sf.coalesce(sf.expr(deleted).cast("boolean"), sf.lit(False))
         about = {_AT: sf.expr(effective_at).cast(self._period), _GONE: gone}
         rows = source.select(*self._names(self.columns.given), *(column.alias(name) for name, column in about.items()))
-        fields = [field for name in self.columns.given if (field := find_field(self._schema, name)) is not None]
+        fields = [known[name.lower()] for name in self.columns.given if name.lower() in known]
         for name, kind in ((_AT, self.columns.period_type), (_GONE, "boolean")):
             fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
         # Nullable: what ends a version need not have its values. The MERGE checks what it writes.

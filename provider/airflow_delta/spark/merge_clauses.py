@@ -14,7 +14,7 @@ from airflow_delta.spark.rewrite import Rewrite
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.mapping import mapped_schema
 from airflow_delta.staging.merge import DELETE, INSERT, UPDATE, MergeArguments, MergeClause
-from airflow_delta.staging.schema import Type, find_field, written_schema
+from airflow_delta.staging.schema import Type, fields_by_name, written_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,6 +35,7 @@ class MergeClauses:
         self._alias = arguments.target_alias
         self.all = arguments.clauses
         self.table = work.target
+        self._known = fields_by_name(work.target)
         work.target = self._evolved()
         self._values: dict[int, dict[str, tuple[Column, Type]]] = {}
 
@@ -170,9 +171,10 @@ class MergeClauses:
         request = self._work.request
         computed = {name.lower() for name in (*request.rules.generated, *(rule.column for rule in request.rules.identities))}
         values, absent = {}, []
+        there = fields_by_name(self._source.schema)
         for field in self._work.target["fields"]:
             folded = field["name"].lower()
-            found = find_field(self._source.schema, field["name"])
+            found = there.get(folded)
             if found is not None:
                 self._check_identity(clause, folded)
                 values[folded] = (sf.col(f"{quoted(self._source.alias)}.{quoted(found['name'])}"), found["type"])
@@ -236,7 +238,7 @@ class MergeClauses:
         column, given = values[field["name"].lower()]
         if given == "void":
             return column.cast(spark_type(field["type"]))
-        known = find_field(self.table, field["name"])
+        known = self._known.get(field["name"].lower())
         if clause.action == UPDATE and clause.set is None and known is not None and absent_fields(given, known["type"]):
             old = self._table_column(known)
             return merged(column, given, field["type"], old, known["type"], field["name"], self._work.checks)
@@ -246,7 +248,7 @@ class MergeClauses:
         """Return a column's value in the table; null for a new column."""
         from pyspark.sql import functions as sf
 
-        known = find_field(self.table, field["name"])
+        known = self._known.get(field["name"].lower())
         if known is None:
             return sf.lit(None).cast(spark_type(field["type"]))
         return converted(self._table_column(known), known["type"], field["type"], field["name"], self._work.checks)

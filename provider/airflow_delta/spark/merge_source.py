@@ -17,10 +17,11 @@ from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.rewrite import Rewrite
 from airflow_delta.spark.written import check_read_back, save
+from airflow_delta.staging.casts import DIGITS
 from airflow_delta.staging.contract import Json, ScanFile
 from airflow_delta.staging.key_values import KeyValues, is_plain
 from airflow_delta.staging.merge import SCRATCH, ComparedColumns
-from airflow_delta.staging.schema import INTEGRAL, find_field
+from airflow_delta.staging.schema import find_field
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,7 +36,7 @@ _WIDE = 4
 """Number of values that a value of variable size counts as."""
 
 _ORDERED = {"date", "string", "timestamp", "timestamp_ntz", "double", "float"}
-_FIXED = {*INTEGRAL, "float", "double", "boolean", "date", "timestamp", "timestamp_ntz"}
+_FIXED = {*DIGITS, "float", "double", "boolean", "date", "timestamp", "timestamp_ntz"}
 
 
 class MergeSource:
@@ -120,7 +121,7 @@ class MergeSource:
         mine, other = self._type(key), find_field(self._work.target, key.column)
         if other is None or not isinstance(mine, str) or not is_plain(other):
             return False
-        if mine in INTEGRAL and other["type"] in INTEGRAL:
+        if mine in DIGITS and other["type"] in DIGITS:
             return True
         return bool(mine == other["type"]) and (mine in _ORDERED or mine.startswith("decimal"))
 

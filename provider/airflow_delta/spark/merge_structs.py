@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_delta.spark.align import RowChecks, converted, not_null, spark_type
-from airflow_delta.staging.schema import Type, find_field
+from airflow_delta.staging.schema import Type, fields_by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -15,9 +15,9 @@ def absent_fields(given: Type, known: Type) -> list[str]:
     """Return the fields of a struct, at every depth, that another struct lacks."""
     if isinstance(given, str) or isinstance(known, str) or {given["type"], known["type"]} != {"struct"}:
         return []
-    found = []
+    found, there = [], fields_by_name(given)
     for field in known["fields"]:
-        mine = find_field(given, field["name"])
+        mine = there.get(field["name"].lower())
         inner = [] if mine is None else absent_fields(mine["type"], field["type"])
         found += [field["name"]] if mine is None else [f"{field['name']}.{name}" for name in inner]
     return found
@@ -33,9 +33,10 @@ def merged(column: Column, given: Type, wanted: Type, old: Column, known: Type, 
     """
     from pyspark.sql import functions as sf
 
-    columns = []
+    columns, news, olds = [], fields_by_name(given), fields_by_name(known)
     for field in wanted["fields"]:
-        mine, theirs, here = find_field(given, field["name"]), find_field(known, field["name"]), f"{path}.{field['name']}"
+        name, here = field["name"].lower(), f"{path}.{field['name']}"
+        mine, theirs = news.get(name), olds.get(name)
         if mine is not None and theirs is not None and absent_fields(mine["type"], theirs["type"]):
             new, before = column.getField(mine["name"]), old.getField(theirs["name"])
             value = merged(new, mine["type"], field["type"], before, theirs["type"], here, checks)

@@ -6,7 +6,7 @@ from airflow_delta.exceptions import IdentityInsertException
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.report import StageRequest
 from airflow_delta.staging.rules import IdentityRule, TableRules
-from airflow_delta.staging.schema import find_field
+from airflow_delta.staging.schema import fields_by_name
 
 
 def absent_identities(data: Json, request: StageRequest) -> tuple[IdentityRule, ...]:
@@ -15,9 +15,9 @@ def absent_identities(data: Json, request: StageRequest) -> tuple[IdentityRule, 
     :param data: schema of the DataFrame.
     :raises IdentityInsertException: if the DataFrame has values for a column that is GENERATED ALWAYS.
     """
-    absent = []
+    absent, given = [], fields_by_name(data)
     for identity in request.rules.identities:
-        if find_field(data, identity.column) is None:
+        if identity.column.lower() not in given:
             absent.append(identity)
         elif not identity.explicit:
             raise IdentityInsertException(
@@ -31,5 +31,5 @@ def absent_identities(data: Json, request: StageRequest) -> tuple[IdentityRule, 
 
 def computed_names(data: Json, rules: TableRules) -> set[str]:
     """Return the generated and identity columns that this write computes, in lower case."""
-    names = (*rules.generated, *(identity.column for identity in rules.identities))
-    return {name.lower() for name in names if find_field(data, name) is None}
+    names = {name.lower() for name in (*rules.generated, *(identity.column for identity in rules.identities))}
+    return names - fields_by_name(data).keys()

@@ -13,7 +13,7 @@ from airflow_delta.exceptions import SchemaDriftException
 from airflow_delta.staging.contract import Json, Payload
 from airflow_delta.staging.report import StageRequest
 from airflow_delta.staging.rules import TableRules
-from airflow_delta.staging.schema import Type, find_field, parse_struct, type_name
+from airflow_delta.staging.schema import Type, fields_by_name, parse_struct, type_name
 from airflow_delta.staging.write import WriteArguments
 
 ENFORCE, STRICT = "enforce", "strict"
@@ -103,8 +103,9 @@ def differences(data: Json, expected: Json, *, computed: Collection[str] = (), p
 
     :param computed: names, in lower case, of columns that may be missing.
     """
+    there, known = fields_by_name(data), fields_by_name(expected)
     for field in expected["fields"]:
-        path, given = prefix + field["name"], find_field(data, field["name"])
+        path, given = prefix + field["name"], there.get(field["name"].lower())
         if given is None:
             if field["name"].lower() not in computed:
                 yield Difference(kind=MISSING, column=path, expected=type_name(field["type"]))
@@ -113,7 +114,7 @@ def differences(data: Json, expected: Json, *, computed: Collection[str] = (), p
             yield Difference(kind=SPELLING, column=path, expected=field["name"], given=given["name"])
         yield from _of_types(given["type"], field["type"], path)
     for field in data["fields"]:
-        if find_field(expected, field["name"]) is None:
+        if field["name"].lower() not in known:
             yield Difference(kind=NEW, column=prefix + field["name"], given=type_name(field["type"]))
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from airflow_delta.staging.casts import DIGITS
 from airflow_delta.staging.contract import Json, Payload
 from airflow_delta.staging.lengths import DECLARED
-from airflow_delta.staging.schema import INTEGRAL, find_field, type_name
+from airflow_delta.staging.schema import find_field, type_name
 
 _DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -50,14 +51,14 @@ def is_plain(field: Json) -> bool:
 
 def is_exact(data_type: Any) -> bool:
     """Return whether values of a type can be key values."""
-    return isinstance(data_type, str) and (data_type in ("string", "date", *INTEGRAL) or bool(_DECIMAL.fullmatch(data_type)))
+    return isinstance(data_type, str) and (data_type in ("string", "date", *DIGITS) or bool(_DECIMAL.fullmatch(data_type)))
 
 
 def same_exact_type(one: Json, other: Json) -> bool:
     """Return whether values of two fields can be compared as key values: integers of any size, else values of one type."""
     if not (is_plain(one) and is_plain(other) and is_exact(one["type"])):
         return False
-    return one["type"] == other["type"] or {one["type"], other["type"]} <= INTEGRAL.keys()
+    return one["type"] == other["type"] or {one["type"], other["type"]} <= DIGITS.keys()
 
 
 def problem_with(keys: KeyValues, schema: Json) -> str | None:
@@ -89,7 +90,7 @@ def _all_rows(keys: KeyValues) -> Iterator[Any]:
 
 def _check_of(data_type: str) -> Callable[[Any], bool]:
     """Return the check of a value that is not null."""
-    if data_type in INTEGRAL:
+    if data_type in DIGITS:
         return lambda value: type(value) is int and -(1 << 63) <= value < 1 << 63
     if data_type == "string":
         return _is_text

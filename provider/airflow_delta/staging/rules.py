@@ -49,8 +49,8 @@ class TableRules(Payload):
     type_widening: bool = False
     change_data: bool = False
 
-    def computes(self, column: str) -> bool:
-        """Return whether the write computes values for a column that the data lack."""
-        folded = column.lower()
+    @property
+    def computed_names(self) -> set[str]:
+        """Return the columns that the write computes if the data lack them, in lower case."""
         names = (*self.generated, *self.defaults, *(identity.column for identity in self.identities))
-        return any(name.lower() == folded for name in names)
+        return {name.lower() for name in names}

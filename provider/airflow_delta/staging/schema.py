@@ -13,16 +13,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_delta.exceptions import InvariantViolationException, SchemaMismatchException
+from airflow_delta.staging.casts import DECIMAL, DIGITS, WIDENS, cast_of
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.rules import TableRules
 
 Type = Any
 """A type in Spark's JSON form: a name, or an object with ``type``."""
 
-INTEGRAL = {"byte": 3, "short": 5, "integer": 10, "long": 20}
-_ATOMIC = {"string", "boolean", "binary", "date", "timestamp", "timestamp_ntz", "float", "double", *INTEGRAL}
+_ATOMIC = {"string", "boolean", "binary", "date", "timestamp", "timestamp_ntz", "float", "double", *DIGITS}
 _INVALID_NAME = re.compile(r"[ ,;{}()\n\t=]")
-_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+# SQL's store assignment, also where digits of a number are lost.
 _WIDER = {
     "byte": {"short", "integer", "long", "float", "double"},
     "short": {"integer", "long", "float", "double"},
@@ -31,16 +31,10 @@ _WIDER = {
     "float": {"double"},
     "date": {"timestamp", "timestamp_ntz"},
 }
-_EXACT = {**_WIDER, "integer": {"long", "double"}, "long": set()}
-_EVOLVES = {
-    "byte": {"short", "integer", "long", "double"},
-    "short": {"integer", "long", "double"},
-    "integer": {"long", "double"},
-    "float": {"double"},
-    "date": {"timestamp_ntz"},
-}
-_DECIMAL_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
+
+COLLATIONS = "__COLLATIONS"
+"""Spark's key in the metadata of a field for the collations of its strings."""
 
 WIDEN = "widen"
 """A cast that cannot fail."""
@@ -54,9 +48,14 @@ def fields(struct: Json) -> list[Json]:
 
 
 def find_field(struct: Json, name: str) -> Json | None:
-    """Return the field of that name, ignoring case."""
+    """Return the field of that name, ignoring case. For each of many names, use :func:`fields_by_name`."""
     folded = name.lower()
     return next((f for f in struct["fields"] if f["name"].lower() == folded), None)
+
+
+def fields_by_name(struct: Json) -> dict[str, Json]:
+    """Return the fields by name in lower case; of several with one name, the first."""
+    return {f["name"].lower(): f for f in reversed(struct["fields"])}
 
 
 def type_name(data_type: Type) -> str:
@@ -129,35 +128,20 @@ def store_assignment(given: str, target: str) -> str | None:
     if given in ("void", target) or target in _WIDER.get(given, ()):
         return WIDEN
     if target == "string":
-        return WIDEN if given != "binary" and (given in _ATOMIC or _DECIMAL.fullmatch(given)) else None
+        return WIDEN if given != "binary" and (given in _ATOMIC or DECIMAL.fullmatch(given)) else None
     if _digits(given) is not None and _digits(target) is not None:
         return _between_numbers(given, target)
     return CHECKED if given in _TIMES and target in _TIMES else None
 
 
 def keeps_values(given: str, target: str) -> bool:
-    """Return whether every value of one atomic type can be stored as another: no fraction, digit, time of day or instant is lost.
-
-    Timestamps in another type depend on a time zone, in which an hour may occur twice.
-    """
-    if given in ("void", target):
-        return True
-    if target == "string":
-        return given != "timestamp" and store_assignment(given, target) is not None
-    if _DECIMAL.fullmatch(target):
-        return _digits(given) is not None and _between_numbers(given, target) == WIDEN
-    return target in _EXACT.get(given, ())
+    """Return whether every value of one atomic type can be stored as another, see :mod:`airflow_delta.staging.casts`."""
+    return cast_of(given, target) is not None
 
 
 def may_widen(table: str, data: str) -> bool:
     """Return whether ``mergeSchema`` may change a column's type to the wider one of the data (Delta's ``TypeWidening``)."""
-    old, new = _DECIMAL.fullmatch(table), _DECIMAL.fullmatch(data)
-    if old and new:
-        precision, scale = int(new[1]) - int(old[1]), int(new[2]) - int(old[2])
-        return (precision, scale) != (0, 0) and precision >= scale >= 0
-    if new:
-        return table in _DECIMAL_DIGITS and int(new[1]) - int(new[2]) >= _DECIMAL_DIGITS[table]
-    return data in _EVOLVES.get(table, ())
+    return cast_of(table, data) == WIDENS
 
 
 def _between_numbers(given: str, target: str) -> str:
@@ -165,15 +149,15 @@ def _between_numbers(given: str, target: str) -> str:
     if one is None or other is None or "float" in (given, target) or "double" in (given, target):
         return CHECKED
     fits = other[0] - other[1] >= one[0] - one[1] and other[1] >= one[1]
-    return WIDEN if fits and target not in INTEGRAL else CHECKED
+    return WIDEN if fits and target not in DIGITS else CHECKED
 
 
 def _digits(name: str) -> tuple[int, int] | None:
     """Return precision and scale of a number's type; floating types have none that matters."""
-    if match := _DECIMAL.fullmatch(name):
+    if match := DECIMAL.fullmatch(name):
         return int(match[1]), int(match[2])
-    if name in INTEGRAL:
-        return INTEGRAL[name], 0
+    if name in DIGITS:
+        return DIGITS[name], 0
     return (0, 0) if name in ("float", "double") else None
 
 
@@ -205,13 +189,14 @@ def written_schema(
     problems += _duplicates(data, "")
     if table is None:
         result: Json = nullable(data)
-        problems += merging.new_columns(result, "")
+        problems += [*_collated(data, ""), *merging.new_columns(result, "")]
     else:
         result = merging.struct(data, table, "")
+        given, computed = fields_by_name(data), rules.computed_names
         missing = [
             f["name"]
             for f in fields(table)
-            if not f.get("nullable", True) and find_field(data, f["name"]) is None and not rules.computes(f["name"])
+            if not f.get("nullable", True) and f["name"].lower() not in given and f["name"].lower() not in computed
         ]
         if missing and not problems:
             raise InvariantViolationException(
@@ -251,18 +236,18 @@ class _Merging:
         self.problems: list[str] = []
 
     def struct(self, data: Json, table: Json, prefix: str) -> Json:
-        merged = []
+        merged, there, known = [], fields_by_name(data), fields_by_name(table)
         for f in table["fields"]:
-            given = find_field(data, f["name"])
+            given = there.get(f["name"].lower())
             merged.append(f if given is None else {**f, "type": self.type(given["type"], f["type"], prefix + f["name"])})
         for f in data["fields"]:
-            if find_field(table, f["name"]) is not None:
+            if f["name"].lower() in known:
                 continue
             if not self.merge:
                 self.problems.append(f"column {prefix + f['name']} ({type_name(f['type'])}) is not in the table")
                 continue
             new = {"name": f["name"], "type": nullable(f["type"]), "nullable": True, "metadata": _own_metadata(f)}
-            self.problems.extend(self.new_columns({"fields": [new]}, prefix))
+            self.problems += [*_collated({"fields": [f]}, prefix), *self.new_columns({"fields": [new]}, prefix)]
             merged.append(new)
         return {"type": "struct", "fields": merged}
 
@@ -319,7 +304,7 @@ class _Merging:
         if isinstance(data_type, str):
             if data_type == "void":
                 return [f"column {path} holds only untyped nulls (void), cast it to a type"]
-            if data_type not in _ATOMIC and not _DECIMAL.fullmatch(data_type):
+            if data_type not in _ATOMIC and not DECIMAL.fullmatch(data_type):
                 return [f"column {path} has the type {data_type}, which the table cannot store"]
             return []
         match data_type["type"]:
@@ -342,6 +327,20 @@ def _duplicates(struct: Json, prefix: str) -> Iterator[str]:
         seen.add(name)
         if not isinstance(f["type"], str) and f["type"]["type"] == "struct":
             yield from _duplicates(f["type"], f"{prefix}{f['name']}.")
+
+
+def _collated(data_type: Type, prefix: str) -> Iterator[str]:
+    """Yield the columns with a collation, which Spark keeps in the metadata of the nearest field."""
+    if isinstance(data_type, str):
+        return
+    for f in data_type.get("fields", ()):
+        if names := (f.get("metadata") or {}).get(COLLATIONS):
+            collations = ", ".join(sorted(set(names.values())))
+            yield f"column {prefix + f['name']} has the collation {collations}, which the table cannot store, cast it to STRING"
+        yield from _collated(f["type"], f"{prefix}{f['name']}.")
+    for part in ("elementType", "keyType", "valueType"):
+        if part in data_type:
+            yield from _collated(data_type[part], f"{prefix.removesuffix('.')}[{part.removesuffix('Type')}].")
 
 
 def _partitioning(struct: Json, partition_columns: Sequence[str]) -> list[str]:

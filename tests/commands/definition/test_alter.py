@@ -248,6 +248,22 @@ def test_features_that_readers_know_are_not_dropped(table: Table) -> None:
         run(table, DropFeature("deletionVectors"))
 
 
+@pytest.mark.parametrize("feature", ["variantType", "icebergCompatV2"])
+def test_a_feature_that_nobody_used_is_dropped(table: Table, feature: str) -> None:
+    """A reader feature leaves the protection of the checkpoints before, as in Delta; a writer feature leaves nothing."""
+    begin = {"configuration": {f"delta.feature.{feature}": "supported", "delta.columnMapping.mode": "name"}}
+    table.write(ROWS, begin=begin)
+    assert feature in (table.log().snapshot.protocol.writer_features or [])
+    run(table, DropFeature(feature))
+    snapshot = table.log().snapshot
+    left = {*(snapshot.protocol.reader_features or ()), *(snapshot.protocol.writer_features or ())}
+    assert feature not in left
+    protected = snapshot.metadata.configuration.get("delta.requireCheckpointProtectionBeforeVersion")
+    assert (protected, "checkpointProtection" in left) == (("1", True) if feature == "variantType" else (None, False))
+    table.write("SELECT 3 AS a, 'y' AS b")
+    assert table.log().snapshot.version == 2
+
+
 def test_row_tracking_where_every_file_has_row_ids(table: Table) -> None:
     table.write(ROWS, begin={"configuration": {"delta.feature.rowTracking": "supported"}})
     run(table, SetProperties({"delta.enableRowTracking": "true"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from airflow_delta.log.actions.decode import (
     read_commit_info,
     read_small_state,
 )
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from support import tables
 
 TABLE = "s3://lake/t"
@@ -41,6 +43,49 @@ def test_every_kind_of_action() -> None:
     assert commit.protocol == [tables.protocol()]
     assert commit.metadata == [tables.metadata()]
     assert commit.txns == [tables.txn("app", 3)]
+
+
+def line_of(action: str, **fields: Any) -> bytes:
+    """One action with fields as another writer spells them."""
+    known = {
+        "metaData": {"id": "m", "schemaString": '{"type":"struct","fields":[]}', "format": {"provider": "parquet"}},
+        "add": {"path": "a", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True},
+    }
+    return json.dumps({action: known[action] | fields}).encode() + b"\n"
+
+
+def test_values_of_other_types_are_read_as_text_as_by_delta_spark() -> None:
+    """Delta Spark 4.4 reads a number 5 as "5" and so on."""
+    properties = {"a": None, "b": 5, "c": True, "d": "x", "e": {"k": [1]}, "é": 'q"'}
+    data = line_of("metaData", configuration=properties, format={"provider": "parquet", "options": {"x": 1, "y": None}}, name=7)
+    values = {"p": 5, "q": None, "r": 1.5, "s": False}
+    data += line_of("add", partitionValues=values, tags={"t": 1, "u": None}, stats={"numRecords": 2})
+    commit = decode_commit(0, data, table=TABLE)
+    (metadata,), (added,) = commit.metadata, commit.adds
+    assert metadata.configuration == {"a": None, "b": "5", "c": "true", "d": "x", "e": '{"k": [1]}', "é": 'q"'}
+    assert (metadata.format.options, metadata.name) == ({"x": "1", "y": None}, "7")
+    assert added.partition_values == {"p": "5", "q": None, "r": "1.5", "s": "false"}
+    assert (added.tags, added.stats) == ({"t": "1", "u": None}, '{"numRecords": 2}')
+    assert read_small_state([CommitFile(0, FULL), CommitFile(1, data)], table=TABLE).metadata == metadata
+    assert WinningCommit(CommitFile(1, data), table=TABLE).metadata == [metadata]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        line_of("metaData", configuration=None),
+        line_of("metaData", configuration=[5]),
+        line_of("metaData", configuration={"delta.columnMapping.mode": None}),
+        line_of("metaData", id=None, configuration={"a": 5}),
+        line_of("add", size="1"),
+        line_of("add", dataChange="true", partitionValues={"p": 5}),
+        line_of("add", modificationTime=1.5),
+        line_of("add", partitionValues=None),
+    ],
+)
+def test_what_delta_spark_does_not_read_either(data: bytes) -> None:
+    with pytest.raises(DeltaLogCorruptedException, match="is malformed in line 1"):
+        decode_commit(0, data, table=TABLE)
 
 
 @pytest.mark.parametrize(

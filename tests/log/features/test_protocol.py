@@ -60,14 +60,19 @@ def test_legacy_versions_are_written_while_their_features_are_not_used(versions)
     [
         (
             protocol(1, 7, None, ["icebergCompatV1"]),
-            PLAIN,
+            metadata(enableIcebergCompatV1="true"),
             "icebergCompatV1",
             "icebergCompatV1: this provider does not write the Parq",
         ),
-        (protocol(2, 7, None, ["columnMapping", "icebergCompatV2"]), PLAIN, "icebergCompatV2", "Iceberg readers need"),
+        (protocol(1, 2), metadata(enableIcebergCompatV2="true"), "icebergCompatV2", "Iceberg readers need"),
         (protocol(1, 2), metadata(enableIcebergCompatV3="true"), "icebergCompatV3", "Iceberg readers need"),
         (protocol(3, 7, ["variantType"], ["variantType"]), metadata("variant"), "variantType", "DELTA_UNSUPPORTED_FEATURES_FOR_"),
-        (protocol(1, 7, None, ["coordinatedCommits-preview"]), PLAIN, "coordinatedCommits-preview", "commit coordinator"),
+        (
+            protocol(1, 7, None, ["coordinatedCommits-preview"]),
+            metadata(**{"coordinatedCommits__commitCoordinator-preview": "c"}),
+            "coordinatedCommits-preview",
+            "commit coordinator",
+        ),
         (
             protocol(3, 7, ["catalogManaged"], ["catalogManaged"]),
             PLAIN,
@@ -76,7 +81,7 @@ def test_legacy_versions_are_written_while_their_features_are_not_used(versions)
         ),
         (
             protocol(1, 7, None, ["redirectWriterOnly-preview"]),
-            PLAIN,
+            metadata(**{"redirectWriterOnly-preview": "{}"}),
             "redirectWriterOnly-preview",
             "DELTA_UNSUPPORTED_FEATURES_FOR_WR",
         ),

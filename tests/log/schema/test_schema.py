@@ -89,7 +89,7 @@ def test_data_may_differ_in_case_and_order_and_lack_nullable_columns():
         (struct(id=LONG, extra=STRING), "column extra: unexpected.*string"),
         (struct(name=STRING), "column id: missing.*bigint NOT NULL"),
         (struct(id=STRING), "column id: expected bigint, got string"),
-        (struct(id=LONG, name=LONG), "column Name: expected string, got bigint"),
+        (struct(id=LONG, name=PrimitiveType("binary")), "column Name: expected string, got binary"),
         (struct(id=LONG, s=struct(x=LONG)), "column s.x: expected int, got bigint"),
         (struct(id=LONG, ID=LONG), "twice"),
     ],
@@ -167,6 +167,46 @@ def test_bad_metadata_is_refused(bad, said):
 def test_the_columns_of_the_change_data_feed_are_reserved():
     with pytest.raises(DeltaIllegalStateException, match="DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS"):
         check_metadata(metadata(struct(_change_type=LONG), [], enableChangeDataFeed="true"))
+
+
+COLLATED = {"__COLLATIONS": {"c": "spark.UTF8_LCASE"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        (*struct(a=LONG).fields, StructField("c", STRING, metadata=COLLATED)),
+        (StructField("s", StructType((StructField("c", STRING, metadata=COLLATED),))),),
+        (StructField("l", ArrayType(StructType((StructField("c", STRING, metadata=COLLATED),)))),),
+    ],
+)
+def test_a_new_column_has_no_collation(schema):
+    bad = metadata(StructType(schema))
+    with pytest.raises(DeltaAnalysisException, match=r"c has a collation \(spark.UTF8_LCASE\).*DELTA_UNSUPPORTED_DATA_TYPES"):
+        check_metadata(bad)
+    check_metadata(bad, bad)  # another engine's
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        (
+            {"universalFormat.enabledFormats": "iceberg"},
+            "requires delta.enableIcebergCompatV1 or V2 .*DELTA_UNIVERSAL_FORMAT",
+        ),
+        ({"universalFormat.enabledFormats": "Hudi , iceberg"}, "requires delta.enableIcebergCompatV1"),
+        ({"universalFormat.enabledFormats": "hudi"}, "names hudi, whose metadata this provider does not write"),
+        ({"universalFormat.enabledFormats": "iceberg", "enableIcebergCompatV2": "true"}, "names iceberg, whose metadata"),
+    ],
+)
+def test_formats_that_our_commits_leave_stale_are_refused(properties, said):
+    asked = metadata(struct(a=LONG), **properties)
+    with pytest.raises(DeltaAnalysisException, match=said):
+        check_metadata(asked)
+    with pytest.raises(DeltaAnalysisException, match=said):
+        check_metadata(asked, metadata(struct(a=LONG)))
+    check_metadata(asked, asked)  # it was there, set by Delta Spark
+    check_metadata(metadata(struct(a=LONG), **{"universalFormat.enabledFormats": ""}), asked)
 
 
 def test_a_table_without_columns_stays_one():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
-from airflow_delta.log.features.schema_merge import merge_schema, widens
+from airflow_delta.log.features.schema_merge import merge_schema, stored_otherwise, widens
 from airflow_delta.log.schema.types import (
     DATE,
     DOUBLE,
@@ -88,7 +88,9 @@ def test_everything_inside_becomes_nullable() -> None:
         (DecimalType(5, 2), DecimalType(7, 3), True),
         (DecimalType(5, 2), DecimalType(5, 3), False),
         (DecimalType(5, 2), DOUBLE, False),
-        (DATE, TIMESTAMP, False),
+        (DATE, TIMESTAMP, True),
+        (TIMESTAMP, STRING, False),
+        (LONG, DOUBLE, False),
     ],
 )
 def test_which_values_fit(data: DataType, table: DataType, fits: bool) -> None:
@@ -109,6 +111,28 @@ def test_what_does_not_fit_is_named_by_its_path(table: StructType, data: StructT
     with pytest.raises(SchemaMismatchException) as caught:
         merge_schema(table, data, merge=True)
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "files", "widening", "found"),
+    [
+        (STRING, INTEGER, True, ["c"]),
+        (LONG, INTEGER, False, []),
+        (DOUBLE, FLOAT, False, []),
+        (DOUBLE, INTEGER, False, ["c"]),
+        (DOUBLE, INTEGER, True, []),
+        (INTEGER, LONG, False, ["c"]),
+        (DecimalType(7, 3), DecimalType(5, 2), False, ["c"]),
+        (DecimalType(7, 3), DecimalType(5, 2), True, []),
+        (TIMESTAMP, DATE, True, ["c"]),
+        (ArrayType(LONG), ArrayType(STRING), False, ["c.element"]),
+        (MapType(STRING, struct(x=STRING)), MapType(STRING, struct(X=LONG)), False, ["c.value.X"]),
+        (struct(x=STRING), STRING, False, []),
+    ],
+)
+def test_types_in_files_that_readers_do_not_take_for_the_tables(table, files, widening, found) -> None:
+    """Those of another kind are refused by the merge of the schemas."""
+    assert [path for path, _, _ in stored_otherwise(struct(c=table), struct(c=files), widening=widening)] == found
 
 
 def test_lists_and_maps_merge_inside() -> None:

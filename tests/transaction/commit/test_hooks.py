@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,6 +84,57 @@ def test_one_process_at_a_time_writes_checkpoints(tmp_path: Path, caplog: pytest
     assert checkpoints(table) == []
     log.start_transaction().commit([add("b")], Operation.write())
     assert checkpoints(table) == [2]
+
+
+LOCK = """
+import fcntl, os, sys
+if os.getuid() == 0:
+    os.setuid(65534)
+held = []
+for path in sys.argv[1:]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        held.append(descriptor)
+    except OSError:
+        pass
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_whoever_may_read_the_table_cannot_keep_its_checkpoints_from_being_written(tmp_path: Path) -> None:
+    """Another user locks the log, all of its files and what he finds of our locks."""
+    for directory in (tmp_path, *list(tmp_path.parents)[:-3]):
+        if directory.stat().st_uid == os.getuid():
+            directory.chmod(0o755)
+    table = Table(tmp_path)
+    table.create(configuration={"delta.checkpointInterval": "1"})
+    log = table.open()
+    with turn(log.store):  # the file is there
+        pass
+    known = [table.root, *table.root.rglob("*"), *Path(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}").glob("*.turn")]
+    other = subprocess.Popen(
+        [sys.executable, "-c", LOCK, *map(str, known)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    with other:
+        assert int(other.stdout.readline()) >= 2 or os.getuid() != 0
+        log.start_transaction().commit([add("a")], Operation.write())
+        other.communicate("")
+    assert checkpoints(table) == [1]
+
+
+def test_a_turn_that_is_not_given_back_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(tmp_path)
+    table.create(configuration={"delta.checkpointInterval": "1"})
+    log = table.open()
+    with turn(log.store) as free, turn(log.store) as second:
+        assert free
+        assert not second
+        monkeypatch.setattr("airflow_delta.log.storage.turn.LONGEST_SECONDS", -1)
+        log.start_transaction().commit([add("a")], Operation.write())
+    assert checkpoints(table) == [1]
 
 
 def test_who_writes_a_checkpoint_writes_what_falls_due_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from airflow_delta.exceptions import DeltaLogCorruptedException, ProtocolChanged
 from airflow_delta.log.actions.actions import DomainMetadata, Protocol
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.prepare.feature_drop import obstacle
-from transaction.harness import Table, add, foreign_info, metadata
+from transaction.harness import Table, add, foreign_info, metadata, schema
 from transaction.matrix import with_vector
 
 TRACKED = replace(add("a"), stats='{"numRecords":3}')
@@ -47,6 +47,11 @@ def created(root: Path, *actions: Any, **configuration: str) -> Table:
         ("v2Checkpoint", {"feature_v2Checkpoint": "supported"}, [], None),
         ("vacuumProtocolCheck", {"feature_vacuumProtocolCheck": "supported"}, [], None),
         ("appendOnly", {}, [], "does not allow it"),
+        ("variantType", {"feature_variantType": "supported"}, [], None),
+        ("variantShredding", {"feature_variantShredding": "supported"}, [], None),
+        ("icebergCompatV2", {"feature_icebergCompatV2": "supported"}, [], None),
+        ("materializePartitionColumns", {"feature_materializePartitionColumns": "supported"}, [], None),
+        ("coordinatedCommits-preview", {"feature_coordinatedCommits-preview": "supported"}, [], None),
     ],
 )
 def test_what_stands_in_the_way(
@@ -58,6 +63,27 @@ def test_what_stands_in_the_way(
     else:
         assert found is not None
         assert why in found
+
+
+@pytest.mark.parametrize(
+    ("feature", "changed", "why"),
+    [
+        ("variantType", {"schemaString": schema(value="integer", v="variant")}, "the table uses it"),
+        ("variantType-preview", {"schemaString": schema(value="integer", v="variant")}, "the table uses it"),
+        ("variantShredding", {"configuration": {"delta.enableVariantShredding": "true"}}, "the table uses it"),
+        ("icebergCompatV1", {"configuration": {"delta.enableIcebergCompatV1": "true"}}, "the table uses it"),
+        (
+            "coordinatedCommits-preview",
+            {"configuration": {"delta.coordinatedCommits.tableConf-preview": "{}"}},
+            "the table properties delta.coordinatedCommits.tableConf-preview are set",
+        ),
+    ],
+)
+def test_what_another_engine_uses(tmp_path: Path, feature: str, changed: dict[str, Any], why: str) -> None:
+    table = created(tmp_path)
+    before = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
+    table.put_foreign(1, foreign_info(), {"metaData": {**before, **changed}})
+    assert obstacle({feature}, table.open().snapshot) == why
 
 
 def test_files_with_deletion_vectors(tmp_path: Path) -> None:

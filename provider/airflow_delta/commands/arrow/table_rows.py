@@ -43,5 +43,6 @@ def table_rows(
         partition_columns=list(target.partition_columns),
         configuration=dict(target.configuration),
     )
-    rows = read_files(view.log, files, metadata=metadata, version=handle.read_version, predicate=predicate, columns=columns)
-    return limited(rows, view.log, handle.read_version, limit)
+    version = handle.read_version
+    rows = read_files(view.log, files, metadata=metadata, version=version, predicate=predicate, columns=columns, limit=limit)
+    return limited(rows, view.log, version, limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ __all__ = ["RERUN_POLICIES", "begin", "find_commit"]
 DEFAULT_CONFIGURATION = {"delta.setTransactionRetentionDuration": "interval 90 days"}
 """Properties of tables that we create, unless told otherwise: application ids of Dag runs add up in the log."""
 
+logger = logging.getLogger(__name__)
 _MAX_LONG = 2**63 - 1
 
 
@@ -101,6 +103,7 @@ def begin(
 
         protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version)
         protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
+        _warn_of_other_formats(log.uri, snapshot)
         # To commit again needs no memory: 'append' is the author's way out if it cannot be known.
         asked = None if rerun_policy == "append" else possible_since
         last = last_txn_version(log, snapshot, identity.app_id, asked)
@@ -203,6 +206,18 @@ def _check_unexpired(table: str, snapshot: Snapshot, identity: _Identity, last: 
 def _check_text(name: str, value: object, table: str) -> None:
     if not isinstance(value, str) or not value.strip():
         raise DeltaIllegalArgumentException(f"{name} must be a non-empty string, got {value!r}.", table=table)
+
+
+def _warn_of_other_formats(table: str, snapshot: Snapshot) -> None:
+    formats = snapshot.properties.universal_formats
+    if formats:
+        logger.warning(
+            "Table %s has delta.universalFormat.enabledFormats=%s, but commits of this provider update the Delta log only: "
+            "readers of %s see them after Delta Spark's next commit.",
+            table,
+            ",".join(sorted(formats)),
+            " and ".join(sorted(formats)),
+        )
 
 
 def _check_choice(name: str, value: str, allowed: Sequence[str], table: str) -> None:

@@ -63,7 +63,7 @@ def table_fields(snapshot: Snapshot) -> dict[str, Any]:
         "table_id": metadata.id,
         "schema_string": metadata.schema_string,
         "partition_columns": tuple(metadata.partition_columns),
-        "configuration": dict(metadata.configuration),
+        "configuration": metadata.properties,
         "name": metadata.name,
         "description": metadata.description,
         "features": tuple(sorted(protocol.features(snapshot.protocol))),

@@ -68,11 +68,11 @@ def read_changes(
         counts = [count for commit in changes.commits for count in _counts(commit)] if predicate is None else []
         check_limit(log, changes.end, counts, limit, complete=predicate is None)
     schema = read_files(log, [], metadata=metadata, version=changes.read.version, columns=columns).schema
-    return limited(Rows(schema, _batches(log, changes, predicate, columns)), log, changes.end, limit)
+    return limited(Rows(schema, _batches(log, changes, predicate, columns, limit)), log, changes.end, limit)
 
 
 def _batches(
-    log: DeltaLog, changes: Changes, predicate: Predicate | None, columns: Sequence[str] | None
+    log: DeltaLog, changes: Changes, predicate: Predicate | None, columns: Sequence[str] | None, limit: int | None
 ) -> Iterator[pa.RecordBatch]:
     read = changes.read
     for commit in changes.commits:
@@ -90,6 +90,7 @@ def _batches(
                 predicate=predicate,
                 columns=columns,
                 deleted=deleted,
+                limit=limit,
             )
 
 

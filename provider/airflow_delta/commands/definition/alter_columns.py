@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 def add_columns(table: AlteredTable, change: AddColumns) -> AlteredTable:
     """Add columns at any depth; existing rows have null in them."""
     schema, documents = table.schema, []
+    at_the_end: dict[Path, list[tuple[Column, StructField]]] = {}
     for column in change.columns:
         path = parse_column_path(column.name)
         new = _new_field(table, column, path)
@@ -56,15 +57,43 @@ def add_columns(table: AlteredTable, change: AddColumns) -> AlteredTable:
             document["position"] = column.position
         documents.append(document)
 
+        if column.position is None:  # all of a struct at once
+            at_the_end.setdefault(path[:-1], []).append((column, new))
+            continue
+        schema = _with_appended(table, schema, at_the_end)
+        at_the_end = {}
+
         def insert(struct: StructType, new: StructField = new, column: Column = column) -> StructType:
-            if struct.find(new.name) is not None:
-                raise table.refuse(f"Column {column.name} is already in the schema (FIELD_ALREADY_EXISTS)")
-            at = len(struct.fields) if column.position is None else position_of(table, struct.fields, column.position)
+            _refuse_known(table, struct, [(column, new)])
+            at = position_of(table, struct.fields, column.position or "")
             return StructType((*struct.fields[:at], new, *struct.fields[at:]))
 
         schema = edited(table, schema, path[:-1], insert)
+    schema = _with_appended(table, schema, at_the_end)
     metadata = _with_schema(table, schema, new_names=True)
     return table.with_metadata(metadata, Operation.add_columns(documents))
+
+
+def _with_appended(
+    table: AlteredTable, schema: StructType, columns: Mapping[Path, Sequence[tuple[Column, StructField]]]
+) -> StructType:
+    """Return the schema with columns at the end of structs, by the struct's path."""
+    for path, added in columns.items():
+
+        def append(struct: StructType, added: Sequence[tuple[Column, StructField]] = added) -> StructType:
+            _refuse_known(table, struct, added)
+            return StructType((*struct.fields, *(new for _, new in added)))
+
+        schema = edited(table, schema, path, append)
+    return schema
+
+
+def _refuse_known(table: AlteredTable, struct: StructType, added: Sequence[tuple[Column, StructField]]) -> None:
+    known = {field.name.lower() for field in struct.fields}
+    for column, new in added:
+        if new.name.lower() in known:
+            raise table.refuse(f"Column {column.name} is already in the schema (FIELD_ALREADY_EXISTS)")
+        known.add(new.name.lower())
 
 
 def change_column(table: AlteredTable, change: ChangeColumn) -> AlteredTable:

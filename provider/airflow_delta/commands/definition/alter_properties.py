@@ -136,8 +136,12 @@ def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTab
 
 
 def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
-    """Drop a feature that only writers need to know: older clients can read the log without it."""
-    from airflow_delta.transaction.prepare.feature_drop import check_drop
+    """Drop a feature that left no trace in the log, which older clients can then read.
+
+    As in Delta, a table that loses a reader feature gets checkpointProtection: clients that do not know the feature must not
+    write checkpoints of the versions that have it.
+    """
+    from airflow_delta.transaction.prepare import feature_drop
 
     present = table_protocol.features(table.protocol)
     name = next((known for known in present if known.lower() == change.feature.lower()), None)
@@ -147,7 +151,8 @@ def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
             f"{', '.join(sorted(present))}"
         )
     known = table_protocol.FEATURES.get(name)
-    if known is None or known.reader or name == "checkpointProtection":
+    reader = known is not None and known.reader
+    if known is None or (reader and not feature_drop.leaves_no_trace(name)) or name == feature_drop.CHECKPOINT_PROTECTION:
         raise DeltaUnsupportedOperationException(
             f"The feature {name} cannot be dropped from table {table.table} version {table.version} by this provider: older "
             "clients would find it in the history of the table, which must be protected by checkpoints or truncated. Use Delta "
@@ -155,10 +160,12 @@ def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
             table=table.table,
             version=table.version,
         )
-    protocol = protocol_with(present - {name})
+    protocol = protocol_with(present - {name} | ({feature_drop.CHECKPOINT_PROTECTION} if reader else set()))
     if table.snapshot is not None:
-        check_drop(table.protocol, protocol, table.snapshot, table=table.table)
+        feature_drop.check_drop(table.protocol, protocol, table.snapshot, table=table.table)
     domains, metadata = dict(table.domains), table.metadata
+    if reader:
+        metadata = feature_drop.with_history_protection(metadata, table.version + 1)
     if name == "rowTracking":
         gone = {_ROW_TRACKING, "delta.rowTrackingSuspended", MATERIALIZED_ROW_ID, MATERIALIZED_ROW_COMMIT_VERSION}
         kept = {key: value for key, value in metadata.configuration.items() if key not in gone}

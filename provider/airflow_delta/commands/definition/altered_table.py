@@ -137,7 +137,7 @@ def handle_of(handle: TransactionHandle, table: AlteredTable) -> TransactionHand
         handle,
         schema_string=table.metadata.schema_string,
         partition_columns=tuple(table.metadata.partition_columns),
-        configuration=dict(table.metadata.configuration),
+        configuration=table.metadata.properties,
         features=tuple(sorted(features(table.protocol))),
     )
 

@@ -50,7 +50,7 @@ def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterabl
         if is_alter(write):
             table = apply_changes(table, write.changes)
             continue
-        now = replace(handle, configuration=dict(table.metadata.configuration))
+        now = replace(handle, configuration=table.metadata.properties)
         metadata = evolved(now, table.metadata, [write])
         if metadata is not table.metadata:
             known = table.operations

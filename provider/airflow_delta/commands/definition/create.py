@@ -159,8 +159,31 @@ def defined_metadata(handle: TransactionHandle, writes: Sequence[StagedWrite], d
     for write in writes:
         if not write.definition:
             staged = parse_schema(write.schema_string)
+            check_stored_types(handle, schema, write, staged)
             schema = merge_schema(schema, staged, merge=write.merge_schema, table=handle.table, version=handle.read_version)
     return msgspec.structs.replace(metadata, schema_string=to_json(schema))
+
+
+def check_stored_types(
+    handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType, *, widening: bool = False
+) -> None:
+    """Check that a stage wrote columns with types that readers take for those of the table and earlier stages.
+
+    Its files cannot be cast any more.
+
+    :param widening: the types may be those of type widening.
+    :raises StageConflictException: if a column has another type.
+    """
+    from airflow_delta.log.features.schema_merge import stored_otherwise
+
+    for column, given, wanted in stored_otherwise(known, staged, widening=widening):
+        raise StageConflictException(
+            f"Stage {write.stage} has written column {column} of table {handle.table} as {given}, which the table or another "
+            f"stage has as {wanted}: not every reader could read it. Cast it to the same type and "
+            "clear the start task with everything downstream.",
+            table=handle.table,
+            version=handle.read_version,
+        )
 
 
 def clustering_domain(definition: Mapping[str, Any], metadata: Metadata) -> DomainMetadata:

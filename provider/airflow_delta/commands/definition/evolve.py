@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.commands.definition.create import defined_metadata, definition_of
+from airflow_delta.commands.definition.create import check_stored_types, defined_metadata, definition_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StageConflictException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.schema.types import DataType, StructType
+    from airflow_delta.log.schema.types import StructType
 
 
 def new_metadata(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence[StagedWrite]) -> Metadata | None:
@@ -126,8 +126,7 @@ def _union(handle: TransactionHandle, base: StructType | None, writes: Sequence[
             schema = staged
         else:
             _check_spelling(handle, schema, write, staged)
-            if not (write.merge_schema and widens):
-                _check_decimals(handle, schema, write, staged)
+            check_stored_types(handle, schema, write, staged, widening=write.merge_schema and widens)
             schema = merge_schema(
                 schema,
                 staged,
@@ -164,43 +163,6 @@ def _check_spelling(handle: TransactionHandle, known: StructType, write: StagedW
                 table=handle.table,
                 version=handle.read_version,
             )
-
-
-def _check_decimals(handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType) -> None:
-    """Check that a stage wrote decimals with the types of the table and earlier stages: its files cannot be cast.
-
-    Readers promote integers, and floats to doubles. Without type widening, not all of them read other types as decimals.
-
-    :raises StageConflictException: if a decimal has another type.
-    """
-    for column, given, wanted in _other_decimals(known, staged):
-        raise StageConflictException(
-            f"Stage {write.stage} has written column {column} of table {handle.table} as {given}, which the table or another "
-            f"stage has as {wanted}: not every reader could read it. Cast it to the same type and "
-            "clear the start task with everything downstream.",
-            table=handle.table,
-            version=handle.read_version,
-        )
-
-
-def _other_decimals(known: DataType, given: DataType, path: str = "") -> Iterator[tuple[str, DataType, DataType]]:
-    """Yield the parts of a type that are decimals in one and something else in the other."""
-    from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, StructType
-    from airflow_delta.log.schema.walk import dotted
-
-    match known, given:
-        case StructType(), StructType():
-            for field in given.fields:
-                if (same := known.find(field.name)) is not None:
-                    inner = f"{path}.{dotted((field.name,))}" if path else dotted((field.name,))
-                    yield from _other_decimals(same.data_type, field.data_type, inner)
-        case ArrayType(), ArrayType():
-            yield from _other_decimals(known.element_type, given.element_type, f"{path}.element")
-        case MapType(), MapType():
-            yield from _other_decimals(known.key_type, given.key_type, f"{path}.key")
-            yield from _other_decimals(known.value_type, given.value_type, f"{path}.value")
-        case DecimalType(), _ if given != known:
-            yield path, given, known
 
 
 def _partitioning(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> list[str]:

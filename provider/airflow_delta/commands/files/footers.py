@@ -15,7 +15,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.statistics.footers import leaf_paths
 from airflow_delta.staging.contract import Json, TransactionHandle
 from airflow_delta.staging.rules import TableRules
-from airflow_delta.staging.schema import Type, find_field, nullable, parse_struct, same_type, type_name
+from airflow_delta.staging.schema import Type, fields_by_name, nullable, parse_struct, same_type, type_name
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -84,8 +84,9 @@ def schema_of_files(
                     table=log.uri,
                 )
     fields = list(merged.values())
+    known_fields = fields_by_name(table)
     for name in partition_columns:
-        known_field = find_field(table, name)
+        known_field = known_fields.get(name.lower())
         data_type = "string" if known_field is None else known_field["type"]
         fields.append({"name": name, "type": data_type, "nullable": True, "metadata": {}})
     return json.dumps(nullable({"type": "struct", "fields": fields}), separators=(",", ":"), ensure_ascii=False)
@@ -190,6 +191,7 @@ def _check_spelling(data: Type, known: Type, path: str, file: str, where: str) -
                 _check_spelling(data[part], known[part] if same_kind else "", f"{path}[{name}]", file, where)
         return
     seen: dict[str, str] = {}
+    theirs = {} if isinstance(known, str) or not same_kind else fields_by_name(known)
     for field in data["fields"]:
         name, prefix = field["name"], f"{path}." if path else ""
         if (other := seen.get(name.lower())) is not None:
@@ -197,7 +199,7 @@ def _check_spelling(data: Type, known: Type, path: str, file: str, where: str) -
             differ = f"columns {prefix}{other} and {prefix}{name}, which only differ in case"
             raise SchemaMismatchException(f"{file} has the {twice if other == name else differ}.")
         seen[name.lower()] = name
-        same = find_field(known, name) if same_kind else None
+        same = theirs.get(name.lower())
         if same is not None and same["name"] != name:
             raise SchemaMismatchException(
                 f"{file} has a column {prefix}{name}, which {where} calls {prefix}{same['name']}: case-sensitive readers would "

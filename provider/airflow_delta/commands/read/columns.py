@@ -69,24 +69,41 @@ def arrow_field(field: StructField) -> pa.Field:
         ) from error
 
 
-def find(fields: Sequence[pa.Field], wanted: StructField, kind: FileKind) -> int | None:
-    """Return the position of a column in a file, ``None`` if the file does not have it.
+class FileFields:
+    """The columns of a file, or the fields of a struct in it, which are found without a search through all of them.
 
-    As in Spark: by field id where the table maps by id and the column has one, else by physical name, whatever the case.
-
-    :raises DeltaAnalysisException: if several columns fit.
+    :param fields: in the order of the file.
     """
-    identity = field_id(wanted) if kind.by_id else None
-    if identity is not None:
-        found = [i for i, f in enumerate(fields) if (f.metadata or {}).get(_FIELD_ID) == b"%d" % identity]
-    else:
-        name = wanted.physical_name
-        found = [i for i, f in enumerate(fields) if f.name == name]
-        found = found or [i for i, f in enumerate(fields) if f.name.lower() == name.lower()]
-    if len(found) > 1:
-        names = ", ".join(fields[i].name for i in found)
-        raise DeltaAnalysisException(f"it has several columns for {wanted.name}: {names}")
-    return found[0] if found else None
+
+    def __init__(self, fields: Sequence[pa.Field], kind: FileKind) -> None:
+        self._fields = fields
+        self._by_id = kind.by_id
+        self._ids: dict[bytes, list[int]] = {}
+        self._names: dict[str, list[int]] = {}
+        self._folded: dict[str, list[int]] = {}
+        for at, field in enumerate(fields):
+            if kind.by_id and (identity := (field.metadata or {}).get(_FIELD_ID)) is not None:
+                self._ids.setdefault(identity, []).append(at)
+            self._names.setdefault(field.name, []).append(at)
+            self._folded.setdefault(field.name.lower(), []).append(at)
+
+    def find(self, wanted: StructField) -> int | None:
+        """Return the position of a column, ``None`` if the file does not have it.
+
+        As in Spark: by field id where the table maps by id and the column has one, else by physical name, whatever the case.
+
+        :raises DeltaAnalysisException: if several columns fit.
+        """
+        identity = field_id(wanted) if self._by_id else None
+        if identity is not None:
+            found = self._ids.get(b"%d" % identity, [])
+        else:
+            name = wanted.physical_name
+            found = self._names.get(name) or self._folded.get(name.lower(), [])
+        if len(found) > 1:
+            names = ", ".join(self._fields[i].name for i in found)
+            raise DeltaAnalysisException(f"it has several columns for {wanted.name}: {names}")
+        return found[0] if found else None
 
 
 def has_ids(fields: Sequence[pa.Field]) -> bool:
@@ -137,10 +154,9 @@ def _struct(data_type: StructType, found: pa.DataType, kind: FileKind) -> Conver
         raise _Mismatch(str(found))
     target = arrow_type(as_nullable(data_type))
     there = [found.field(i) for i in range(found.num_fields)]
+    by_name = FileFields(there, kind)
     parts = [
-        (None, field)
-        if (at := find(there, field, kind)) is None
-        else ((at, _convert(field.data_type, there[at].type, kind)), field)
+        (None, field) if (at := by_name.find(field)) is None else ((at, _convert(field.data_type, there[at].type, kind)), field)
         for field in data_type
     ]
 

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.files.table_paths import locate
-from airflow_delta.commands.read.columns import FileKind, converter, find, has_ids
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaFileNotFoundException, DeltaLogCorruptedException
+from airflow_delta.commands.read.columns import FileFields, FileKind, converter, has_ids
+from airflow_delta.commands.read.page_sizes import batch_rows, check_pages
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaFileNotFoundException,
+    DeltaLogCorruptedException,
+    ReadLimitException,
+)
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.storage.base import StoreRefusedError, StoreUnavailableError
 
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 65_536
 
+_WHOLE_BYTES = 4 << 20  # of a remote file that is read at once
+
 _VERSION = b"org.apache.spark.version"
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
@@ -36,6 +44,7 @@ class FileReader:
     :param target: their Arrow fields.
     :param partition_columns: logical names.
     :param by_id: columns are found by field id.
+    :param most_rows: rows to decode at once.
     """
 
     def __init__(
@@ -47,6 +56,7 @@ class FileReader:
         partition_columns: Sequence[str],
         *,
         by_id: bool,
+        most_rows: int = BATCH_ROWS,
     ) -> None:
         partitions = {name.lower() for name in partition_columns}
         self._store = store
@@ -55,6 +65,7 @@ class FileReader:
         self._target = target
         self._in_partition = [field.name.lower() in partitions for field in fields]
         self._by_id = by_id
+        self._most_rows = most_rows
         self._stores: dict[str, LogStore] = {}
 
     def read(self, file: AddFile | RemoveFile, marked: BitMap64 | None, *, deleted: bool = False) -> Iterator[pa.RecordBatch]:
@@ -64,6 +75,7 @@ class FileReader:
         :param deleted: the marked rows instead of the others.
         :raises DeltaFileNotFoundException: if it is gone.
         :raises DeltaLogCorruptedException: if it is damaged.
+        :raises ReadLimitException: if it declares much more memory than its size lets expect.
         :raises DeltaAnalysisException: if it does not have the table's columns in a type that they can be read from.
         """
         import pyarrow as pa
@@ -96,7 +108,7 @@ class FileReader:
             ) from error
 
     def _read(self, file: AddFile | RemoveFile, marked: BitMap64 | None, deleted: bool) -> Iterator[pa.RecordBatch]:
-        parquet = self._open(file)
+        parquet, opened = self._open(file)
         if marked and marked.max() >= parquet.metadata.num_rows:
             raise DeltaLogCorruptedException(
                 f"The deletion vector of {file.path} in table {self._store.root} version {self._version} marks row "
@@ -111,6 +123,7 @@ class FileReader:
         for group in range(parquet.metadata.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
             if _counts(marked, start, start + rows, deleted):
+                self._check_memory(file, parquet, opened, group, stored)
                 yield from self._read_group(parquet, group, start, stored, sources, marked, deleted)
             start += rows
 
@@ -126,14 +139,37 @@ class FileReader:
     ) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for length, columns in _stored_batches(parquet, group, stored):
+        size = batch_rows(parquet, group, stored, self._most_rows)
+        for length, columns in _stored_batches(parquet, group, stored, size):
             if _counts(marked, start, start + length, deleted):
                 arrays = [_values(source, columns, length) for source in sources]
                 batch = pa.RecordBatch.from_arrays(arrays, schema=self._target)
                 yield batch if marked is None else _live(batch, marked, start, deleted)
             start += length
 
-    def _open(self, file: AddFile | RemoveFile) -> pq.ParquetFile:
+    def _check_memory(
+        self, file: AddFile | RemoveFile, parquet: pq.ParquetFile, opened: Any, group: int, stored: Sequence[str]
+    ) -> None:
+        """Refuse a row group that takes much more memory than its size lets expect.
+
+        Headers of pages are read where that costs no requests; in other files the footer is believed.
+        """
+        headers = self._store.local_root is not None or file.size <= _WHOLE_BYTES
+        try:
+            problem = check_pages(parquet, opened, group, stored, headers=headers)
+        except ValueError as error:
+            raise OSError(str(error)) from error
+        if problem is not None:
+            raise ReadLimitException(
+                f"Data file {file.path} of table {self._store.root} version {self._version} is not read: {problem}. Leave columns "
+                'out with columns=, or read it with Spark (df_type="spark") if you trust who wrote it.',
+                table=self._store.root,
+                version=self._version,
+            )
+
+    def _open(self, file: AddFile | RemoveFile) -> tuple[pq.ParquetFile, Any]:
+        """Return a file, and its content for other reads than those of Arrow."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         path = unquote(file.path)
@@ -145,11 +181,11 @@ class FileReader:
                 self._stores[directory] = store
         else:
             key = path.rpartition("/")[2]
-        return pq.ParquetFile(
-            store.open_input(key, file.size),
-            pre_buffer=store.local_root is None,
-            coerce_int96_timestamp_unit="us",
-        )
+        opened = store.open_input(key, file.size)
+        if store.local_root is None and file.size <= _WHOLE_BYTES:
+            opened = pa.BufferReader(opened.read())
+        parquet = pq.ParquetFile(opened, pre_buffer=store.local_root is None, coerce_int96_timestamp_unit="us")
+        return parquet, opened
 
     def _sources(self, file: AddFile | RemoveFile, parquet: pq.ParquetFile) -> list[Any]:
         """Return where each column comes from: a scalar, or its name in the file and the function to convert it."""
@@ -162,26 +198,29 @@ class FileReader:
         if self._by_id and there and not has_ids(there) and not all(self._in_partition):
             raise DeltaAnalysisException("the table finds columns by field id, and it has no field ids")
         sources: list[Any] = []
+        by_name = FileFields(there, kind)
         for field, target, in_partition in zip(self._fields, self._target, self._in_partition, strict=True):
             if in_partition:
                 text = (file.partition_values or {}).get(field.physical_name)
                 sources.append(array([parse_partition_value(text, field.data_type)], target.type)[0])
                 continue
-            at = find(there, field, kind)
+            at = by_name.find(field)
             found: tuple[str, Convert] | pa.Scalar
             found = pa.nulls(1, target.type)[0] if at is None else (there[at].name, converter(field, there[at], kind))
             sources.append(found)
         return sources
 
 
-def _stored_batches(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+def _stored_batches(
+    parquet: pq.ParquetFile, group: int, names: Sequence[str], size: int
+) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """Yield number of rows and columns of batches of a row group."""
     if not names:
         rows = parquet.metadata.row_group(group).num_rows
         for first in range(0, rows, BATCH_ROWS):
             yield min(BATCH_ROWS, rows - first), {}
         return
-    for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=list(names), use_threads=False):
+    for batch in parquet.iter_batches(size, row_groups=[group], columns=list(names), use_threads=False):
         yield batch.num_rows, {name: batch.column(name) for name in names}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.files.row_counts import live_records, num_records
 from airflow_delta.commands.read.columns import arrow_field
-from airflow_delta.commands.read.data_file import FileReader
+from airflow_delta.commands.read.data_file import BATCH_ROWS, FileReader
 from airflow_delta.commands.read.row_filter import check_decidable, selected
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.features import column_mapping
@@ -132,7 +132,7 @@ def read_snapshot(
         sure = [file for file in files if predicate is None or predicate.selects_partition(file.partition_values)]
         counts = [live_records(file) for file in sure]
         check_limit(log, snapshot.version, counts, limit, complete=len(sure) == len(files))
-    rows = read_files(log, files, metadata=metadata, version=snapshot.version, predicate=predicate, columns=columns)
+    rows = read_files(log, files, metadata=metadata, version=snapshot.version, predicate=predicate, columns=columns, limit=limit)
     return limited(rows, log, snapshot.version, limit)
 
 
@@ -158,6 +158,7 @@ def read_files(
     predicate: Predicate | None = None,
     columns: Sequence[str] | None = None,
     deleted: bool = False,
+    limit: int | None = None,
 ) -> Rows:
     """Return the rows of some files that their deletion vectors leave.
 
@@ -168,11 +169,13 @@ def read_files(
     :param version: for messages.
     :param predicate: from :func:`parse_where`; files are not skipped by it.
     :param columns: names of columns, in the order wanted; default: all.
+    :param limit: number of rows that the caller takes, see :func:`limited`: not many more are decoded at once.
     :param deleted: return the rows that deletion vectors mark instead; none of files without one.
     :raises DeltaAnalysisException: if a column does not exist, or a file has it in another type.
     :raises DeltaUnsupportedOperationException: if a column's type has no Arrow equivalent (``variant``).
     :raises DeltaFileNotFoundException: if a file or a deletion vector is gone.
     :raises DeltaLogCorruptedException: if one is damaged.
+    :raises ReadLimitException: if one declares much more memory than its size lets expect.
     """
     import pyarrow as pa
 
@@ -183,7 +186,8 @@ def read_files(
     mode = column_mapping.mode(metadata.configuration)
     if mode == "none":  # physical names that an earlier mapping has left mean nothing
         fields = list(transform_fields(StructType(tuple(fields)), lambda _path, field: field.without_metadata(PHYSICAL_NAME)))
-    reader = FileReader(log.store, version, fields, target, metadata.partition_columns, by_id=mode == "id")
+    size = BATCH_ROWS if limit is None else min(limit + 1, BATCH_ROWS)
+    reader = FileReader(log.store, version, fields, target, metadata.partition_columns, by_id=mode == "id", most_rows=size)
     returned = pa.schema([target.field(i) for i in range(len(wanted))])
     return Rows(returned, _batches(log, files, reader, predicate, len(wanted), deleted))
 

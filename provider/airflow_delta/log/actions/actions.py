@@ -7,7 +7,7 @@ Attributes are Delta's field names in snake_case; the JSON form has Delta's own 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -122,11 +122,18 @@ class AddCDCFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     tags: dict[str, str | None] | None = None
 
 
+# Other writers leave nulls in these maps. They are kept, so that what we write of the metadata says the same as theirs.
+if TYPE_CHECKING:
+    Texts = dict[str, str]
+else:
+    Texts = dict[str, str | None]
+
+
 class Format(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """File format of the data files; Delta defines only ``parquet``."""
 
     provider: str = "parquet"
-    options: dict[str, str] = msgspec.field(default_factory=dict)
+    options: Texts = msgspec.field(default_factory=dict)
 
 
 # With a default factory other than the builtin type, msgspec keeps empty maps and lists in the JSON form, as Delta writes them.
@@ -144,7 +151,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     :param id: UUID of the table.
     :param schema_string: Spark's JSON form of the schema.
     :param partition_columns: logical names, in order.
-    :param configuration: table properties.
+    :param configuration: table properties, as stored.
     :param created_time: milliseconds since the epoch.
     """
 
@@ -154,8 +161,20 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     format: Format = msgspec.field(default_factory=lambda: Format())
     schema_string: str
     partition_columns: list[str] = msgspec.field(default_factory=_empty_list)
-    configuration: dict[str, str] = msgspec.field(default_factory=_empty_map)
+    configuration: Texts = msgspec.field(default_factory=_empty_map)
     created_time: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a null where Delta has a rule for the value: Delta Spark fails where it needs it, too."""
+        if None in self.configuration.values():
+            nulls = sorted(key for key, text in self.configuration.items() if text is None and key.lower().startswith("delta."))
+            if nulls:
+                raise ValueError(f"the table property {', '.join(nulls)} is null")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Return the properties that have a value."""
+        return {key: text for key, text in self.configuration.items() if text is not None}
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

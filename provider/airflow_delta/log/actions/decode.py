@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.actions import lenient
 from airflow_delta.log.actions.actions import (
     AddCDCFile,
     AddFile,
@@ -316,13 +317,13 @@ def _decode_joined(decoder: msgspec.json.Decoder[Any], files: Sequence[CommitFil
 
 def _decode(decoder: msgspec.json.Decoder[Any], version: int, data: bytes, *, table: str) -> list[Any]:
     try:
-        return decoder.decode_lines(data)
+        return lenient.decode_lines(decoder, data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         for number, line in enumerate(data.split(b"\n"), start=1):
             if not line.strip():
                 continue
             try:
-                decoder.decode_lines(line)
+                lenient.decode_lines(decoder, line)
             except (msgspec.DecodeError, UnicodeDecodeError) as line_error:
                 reason = str(line_error).replace("$[0]", "$")
                 raise _corrupted(version, f"is malformed in line {number}: {reason}", table=table) from line_error

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from airflow_delta.log.actions import lenient
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, RemoveFile, SetTransaction
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.file_names import SIDECAR_DIRECTORY
@@ -90,7 +91,7 @@ def decode_manifest(data: bytes, corrupted: Corrupted) -> Manifest:
     """
     manifest = Manifest()
     try:
-        lines = _lines.decode_lines(data)
+        lines = lenient.decode_lines(_lines, data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise corrupted(f"is damaged: {error}") from error
     for line in lines:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.actions import lenient
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS, DeletedRecordCountsHistogram, FileSizeHistogram
 from airflow_delta.log.checksum.totals import MAX_FILES, Deletions, SizeCounts, Totals
@@ -164,7 +165,7 @@ def read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
 def decode_checksum(data: bytes) -> VersionChecksum | str:
     """Return the checksum in a file, or why it cannot be decoded."""
     try:
-        return _decoder.decode(data)
+        return lenient.decode(_decoder, data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return str(error)
 

@@ -330,16 +330,19 @@ class TableProperties:
         """
         full = key if key in PROPERTIES else PREFIX + key
         if full not in self._values:
-            known = PROPERTIES[full]
-            text = self.configuration.get(full)
-            if text is None:
-                folded = full.lower()  # other writers may use another case
-                text = next((v for k, v in self.configuration.items() if k.lower() == folded), None)
+            known, text = PROPERTIES[full], self._text(full)
             try:
                 self._values[full] = known.default if text is None else known.parse(text)
             except ValueError as error:
                 raise DeltaIllegalArgumentException(f"Table property {full}: {error}") from error
         return self._values[full]
+
+    def _text(self, key: str) -> str | None:
+        text = self.configuration.get(key)
+        if text is None:
+            folded = key.lower()  # other writers may use another case
+            text = next((v for k, v in self.configuration.items() if k.lower() == folded), None)
+        return text
 
     @property
     def checkpoint_interval(self) -> int:
@@ -429,6 +432,12 @@ class TableProperties:
     def enable_in_commit_timestamps(self) -> bool:
         """Return whether the table has in-commit timestamps."""
         return bool(self.get("delta.enableInCommitTimestamps"))
+
+    @property
+    def universal_formats(self) -> frozenset[str]:
+        """Return the formats besides Delta that the table claims to be readable in (UniForm), also those that Delta lacks."""
+        text = self._text("delta.universalFormat.enabledFormats") or ""
+        return frozenset(part.strip().lower() for part in text.split(",") if part.strip())
 
     @property
     def column_mapping_mode(self) -> str:

@@ -111,7 +111,7 @@ def check_can_write(protocol: Protocol, metadata: Metadata | None, table: str, v
     supported = features(protocol)
     refused = {name for name in supported if name not in FEATURES or not FEATURES[name].tolerated}
     if metadata is not None:
-        refused |= {name for name in active_features(metadata) if not FEATURES[name].supported}
+        refused |= {name for name in active_features(metadata, supported) if not FEATURES[name].supported}
     if refused:
         raise _unsupported("write", sorted(refused), table, version)
 

@@ -5,7 +5,7 @@ Delta protocol, "Table Features"; the attributes follow Delta's ``TableFeature``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,6 +56,10 @@ def _property(key: str) -> Active:
     return lambda _m, properties, _s: bool(properties.get(key))
 
 
+def _given(key: str) -> Active:
+    return lambda _m, properties, _s: properties.get(key) is not None
+
+
 def _type(*names: str) -> Active:
     return lambda _m, _p, schema: any(name in schema.type_names for name in names)
 
@@ -80,6 +84,10 @@ def _mapping(_metadata: Metadata, properties: TableProperties, _schema: SchemaFa
     return properties.column_mapping_mode != "none"
 
 
+def _partitioned(metadata: Metadata, _properties: TableProperties, _schema: SchemaFacts) -> bool:
+    return bool(metadata.partition_columns)
+
+
 def _v2(_metadata: Metadata, properties: TableProperties, _schema: SchemaFacts) -> bool:
     return properties.checkpoint_policy == "v2"
 
@@ -96,6 +104,7 @@ class Feature:
     :param reader: readers must support it too.
     :param legacy: the first (reader, writer) versions that imply it, ``None`` if it can only be listed by name.
     :param active: whether the metadata uses it.
+    :param active_if_listed: whether the metadata uses it as soon as the protocol lists it.
     :param supported: this provider can write tables that use it.
     :param tolerated: this provider can write tables that list it without using it.
     :param readable: this provider can read tables that list it.
@@ -112,6 +121,7 @@ class Feature:
     reader: bool = False
     legacy: tuple[int, int] | None = None
     active: Active = _never
+    active_if_listed: Active = _never
     supported: bool = False
     tolerated: bool = False
     readable: bool = True
@@ -209,18 +219,28 @@ _FEATURES = (
         stand_in="typeWidening-preview",
     ),
     Feature("typeWidening-preview", reader=True, supported=True, tolerated=True),
-    Feature("variantType", reader=True, active=_type("variant"), stand_in="variantType-preview", reason=_VARIANT),
-    Feature("variantType-preview", reader=True, reason=_VARIANT),
-    Feature("variantShredding", reader=True, requires=("variantType",), reason=_VARIANT),
+    Feature(
+        "variantType",
+        reader=True,
+        active=_type("variant"),
+        tolerated=True,
+        stand_in="variantType-preview",
+        reason=_VARIANT,
+    ),
+    Feature("variantType-preview", reader=True, tolerated=True, reason=_VARIANT),
+    Feature("variantShredding", reader=True, tolerated=True, requires=("variantType",), reason=_VARIANT),
     Feature(
         "variantShredding-preview",
         reader=True,
         active=_property("enableVariantShredding"),
+        tolerated=True,
         stand_in="variantShredding",
+        reason=_VARIANT,
     ),
     Feature(
         "icebergCompatV1",
         active=_property("enableIcebergCompatV1"),
+        tolerated=True,
         requires=("columnMapping",),
         fail_concurrent_transactions_at_upgrade=False,
         reason=_ICEBERG,
@@ -228,6 +248,7 @@ _FEATURES = (
     Feature(
         "icebergCompatV2",
         active=_property("enableIcebergCompatV2"),
+        tolerated=True,
         requires=("columnMapping",),
         fail_concurrent_transactions_at_upgrade=False,
         reason=_ICEBERG,
@@ -235,13 +256,15 @@ _FEATURES = (
     Feature(
         "icebergCompatV3",
         active=_property("enableIcebergCompatV3"),
+        tolerated=True,
         requires=("columnMapping", "rowTracking"),
         fail_concurrent_transactions_at_upgrade=False,
         reason=_ICEBERG,
     ),
     Feature(
         "coordinatedCommits-preview",
-        active=_property("coordinatedCommits.commitCoordinator-preview"),
+        active=_given("coordinatedCommits.commitCoordinator-preview"),
+        tolerated=True,
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
         reason=_COORDINATED,
     ),
@@ -254,16 +277,30 @@ _FEATURES = (
         reason="a catalog decides which of its commits exist, so the log on storage is not authoritative",
     ),
     Feature("checkpointProtection", supported=True, tolerated=True),
-    Feature("materializePartitionColumns", active=_property("enableMaterializePartitionColumnsFeature")),
+    # Delta Spark asks its property, the protocol only the list of features: both count.
+    Feature(
+        "materializePartitionColumns",
+        active=_property("enableMaterializePartitionColumnsFeature"),
+        active_if_listed=_partitioned,
+        tolerated=True,
+        reason="this provider writes partition values to the log only, not into the files",
+    ),
     Feature("geospatial", reader=True, readable=False),
-    Feature("redirectReaderWriter-preview", reader=True, active=_property("redirectReaderWriter-preview"), readable=False),
-    Feature("redirectWriterOnly-preview", active=_property("redirectWriterOnly-preview")),
+    Feature("redirectReaderWriter-preview", reader=True, active=_given("redirectReaderWriter-preview"), readable=False),
+    Feature("redirectWriterOnly-preview", active=_given("redirectWriterOnly-preview"), tolerated=True),
 )
 FEATURES: dict[str, Feature] = {f.name: f for f in _FEATURES}
 
 
-def active_features(metadata: Metadata) -> frozenset[str]:
-    """Return the names of the features that the metadata uses."""
+def active_features(metadata: Metadata, listed: Collection[str] = ()) -> frozenset[str]:
+    """Return the names of the features that the metadata uses.
+
+    :param listed: the features of the table's protocol, some of which are in use because they are listed.
+    """
     schema = examine(parse_schema(metadata.schema_string))
     properties = TableProperties(metadata.configuration)
-    return frozenset(f.name for f in _FEATURES if f.active(metadata, properties, schema))
+    return frozenset(
+        f.name
+        for f in _FEATURES
+        if f.active(metadata, properties, schema) or (f.name in listed and f.active_if_listed(metadata, properties, schema))
+    )

@@ -24,6 +24,8 @@ from airflow_delta.log.schema.types import (
 from airflow_delta.log.schema.walk import dotted, folded, walk_fields
 
 INVALID_CHARACTERS = " ,;{}()\n\t="
+COLLATIONS = "__COLLATIONS"
+"""Spark's key in the metadata of a field for the collations of its strings."""
 MATERIALIZED_ROW_ID = "delta.rowTracking.materializedRowIdColumnName"
 MATERIALIZED_ROW_COMMIT_VERSION = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
@@ -61,6 +63,7 @@ def _check(metadata: Metadata, old: Metadata | None) -> None:
     _check_names(schema, metadata.partition_columns, mapped=properties.column_mapping_mode != "none")
     column_mapping.check(metadata)
     _check_types(schema)
+    _check_collations(schema, old)
     kept = set() if old is None else set(_unenforceable(parse_schema(old.schema_string), "", ""))
     _check_not_null(schema, kept)
     _check_partitioning(schema, metadata.partition_columns)
@@ -68,6 +71,7 @@ def _check(metadata: Metadata, old: Metadata | None) -> None:
     generated_columns.check(metadata)
     change_data_feed.check_reserved_columns(metadata, old)
     _check_properties(metadata, properties)
+    _check_formats(properties, old)
     _check_row_tracking_names(schema, metadata)
     if properties.data_skipping_stats_columns is not None:
         _check_stats_columns(schema, metadata.partition_columns, properties.data_skipping_stats_columns)
@@ -102,6 +106,17 @@ def _check_types(schema: StructType) -> None:
             f"Columns have types that Delta does not support (DELTA_UNSUPPORTED_DATA_TYPES): {listed}. Cast them; decimals "
             "need a precision from 1 to 38 and a scale from 0 to the precision."
         )
+
+
+def _check_collations(schema: StructType, old: Metadata | None) -> None:
+    known = {} if old is None else dict(walk_fields(parse_schema(old.schema_string)))
+    for path, field in walk_fields(schema):
+        collations = field.metadata.get(COLLATIONS)
+        if collations and (path not in known or known[path].metadata.get(COLLATIONS) != collations):
+            raise DeltaAnalysisException(
+                f"Column {dotted(path)} has a collation ({', '.join(sorted(set(map(str, collations.values()))))}), which Delta "
+                "tables do not support (DELTA_UNSUPPORTED_DATA_TYPES). Make it a plain STRING, and name the collation in queries."
+            )
 
 
 def _leaf_types(data_type: DataType, path: str) -> Iterator[tuple[str, DataType]]:
@@ -188,6 +203,24 @@ def _check_properties(metadata: Metadata, properties: TableProperties) -> None:
             f"the manifest would see deleted rows ({error}.PERSISTENT_DELETION_VECTORS_WITH_INCREMENTAL_MANIFEST_GENERATION). "
             "Disable one of them."
         )
+
+
+def _check_formats(properties: TableProperties, old: Metadata | None) -> None:
+    """Refuse new formats of Delta's UniForm, whose metadata only Delta Spark keeps up to date."""
+    known = frozenset[str]() if old is None else TableProperties(old.configuration).universal_formats
+    added = properties.universal_formats - known
+    if not added:
+        return
+    key, error = "delta.universalFormat.enabledFormats", "DELTA_UNIVERSAL_FORMAT_VIOLATION"
+    if "iceberg" in added and not any(properties.get(f"delta.enableIcebergCompatV{version}") for version in (1, 2, 3)):
+        raise DeltaAnalysisException(
+            f"{key} names iceberg, which requires delta.enableIcebergCompatV1 or V2 ({error}). This provider cannot write such "
+            "tables either: leave the format out, or create the table with Delta Spark and write it from there."
+        )
+    raise DeltaAnalysisException(
+        f"{key} names {' and '.join(sorted(added))}, whose metadata this provider does not write ({error}): its commits would "
+        "be missing there until Delta Spark commits again. Leave the format out, or write the table with Delta Spark."
+    )
 
 
 def _check_row_tracking_names(schema: StructType, metadata: Metadata) -> None:

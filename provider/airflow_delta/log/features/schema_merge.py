@@ -5,23 +5,27 @@ Columns are matched by name, ignoring case; the table's spelling is kept (Delta'
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.features.type_widening import may_widen
 from airflow_delta.log.schema.types import (
+    FLOATING,
+    INTEGRAL,
     ArrayType,
     DataType,
-    DecimalType,
     MapType,
     StructField,
     StructType,
     as_nullable,
     nullable_schema,
 )
+from airflow_delta.log.schema.walk import Path, dotted
+from airflow_delta.staging.casts import cast_of
 
-_WIDTH = {"byte": 3, "short": 5, "integer": 10, "long": 20}  # decimal digits of integers, as in Spark
-_ORDER = ("byte", "short", "integer", "long")
+_NESTED = {"struct", "array", "map"}
+_PROMOTED = (frozenset(INTEGRAL), frozenset(FLOATING))
 
 
 class WriteCast(NamedTuple):
@@ -39,19 +43,32 @@ class WriteCast(NamedTuple):
 
 def widens(data_type: DataType, table_type: DataType) -> bool:
     """Return whether the table's type can hold every value of the data's type, so that a write may cast without loss."""
-    if data_type == table_type or data_type.name == "void":
-        return True
-    if data_type.name in _ORDER and table_type.name in _ORDER:
-        return _ORDER.index(data_type.name) <= _ORDER.index(table_type.name)
-    if data_type.name == "float" and table_type.name == "double":
-        return True
-    if isinstance(table_type, DecimalType):
-        room = table_type.precision - table_type.scale
-        if data_type.name in _WIDTH:
-            return room >= _WIDTH[data_type.name]
-        if isinstance(data_type, DecimalType):
-            return table_type.scale >= data_type.scale and room >= data_type.precision - data_type.scale
-    return False
+    return data_type == table_type or cast_of(data_type.name, table_type.name) is not None
+
+
+def stored_otherwise(
+    table: DataType, files: DataType, *, widening: bool, path: Path = ()
+) -> Iterator[tuple[str, DataType, DataType]]:
+    """Yield the columns whose type in files readers do not take for the table's, with both types, the files' first.
+
+    Readers promote integers, and floats to doubles. Without type widening, not all of them read other types as decimals, and
+    none of them reads numbers as text. Different kinds of types are left to :func:`merge_schema`.
+    """
+    match table, files:
+        case StructType(), StructType():
+            known = {f.name.lower(): f.data_type for f in table.fields}
+            for f in files.fields:
+                if (same := known.get(f.name.lower())) is not None:
+                    yield from stored_otherwise(same, f.data_type, widening=widening, path=(*path, f.name))
+        case ArrayType(), ArrayType():
+            yield from stored_otherwise(table.element_type, files.element_type, widening=widening, path=(*path, "element"))
+        case MapType(), MapType():
+            yield from stored_otherwise(table.key_type, files.key_type, widening=widening, path=(*path, "key"))
+            yield from stored_otherwise(table.value_type, files.value_type, widening=widening, path=(*path, "value"))
+        case _ if table != files and not _NESTED & {table.name, files.name}:
+            promoted = may_widen(files, table) and any({files.name, table.name} <= kinds for kinds in _PROMOTED)
+            if not promoted and not (widening and (may_widen(files, table) or may_widen(table, files))):
+                yield dotted(path), files, table
 
 
 class _Merge:

@@ -9,30 +9,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from airflow_delta.log.schema.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from airflow_delta.log.schema.walk import Path, folded, transform_fields, walk_fields
+from airflow_delta.staging.casts import WIDENS, cast_of
 
 TYPE_CHANGES = "delta.typeChanges"
-
-_WIDER = {
-    "byte": ("short", "integer", "long", "double"),
-    "short": ("integer", "long", "double"),
-    "integer": ("long", "double"),
-    "long": (),
-    "float": ("double",),
-    "date": ("timestamp_ntz",),
-}
-_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}  # digits before the point that a decimal needs to hold every value
 
 
 def may_widen(before: DataType, after: DataType) -> bool:
     """Return whether a column may change from one type to the other without rewriting its files."""
-    if isinstance(after, DecimalType):
-        room = after.precision - after.scale
-        if isinstance(before, DecimalType):
-            return before != after and after.scale >= before.scale and room >= before.precision - before.scale
-        return before.name in _DIGITS and room >= _DIGITS[before.name]
-    return after.name in _WIDER.get(before.name, ())
+    return before != after and cast_of(before.name, after.name) == WIDENS
 
 
 def with_type_changes(new: StructType, old: StructType) -> StructType:

@@ -113,6 +113,7 @@ class StructType:
     """The schema of a table, or a nested struct."""
 
     fields: tuple[StructField, ...] = ()
+    _folded: dict[str, list[StructField]] | None = field(default=None, init=False, repr=False, compare=False, hash=False)
     name = "struct"
 
     def __iter__(self) -> Iterator[StructField]:
@@ -131,8 +132,12 @@ class StructType:
 
     def find(self, name: str) -> StructField | None:
         """Return the field with that name, ignoring case; an exact match wins."""
-        folded = name.lower()
-        found = [f for f in self.fields if f.name.lower() == folded]
+        if self._folded is None:  # a search through the fields for each of them would take the square of their number
+            by_name: dict[str, list[StructField]] = {}
+            for f in self.fields:
+                by_name.setdefault(f.name.lower(), []).append(f)
+            object.__setattr__(self, "_folded", by_name)
+        found = (self._folded or {}).get(name.lower(), ())
         return next((f for f in found if f.name == name), found[0] if found else None)
 
     def select(self, names: Sequence[str]) -> StructType:

@@ -11,22 +11,24 @@ import fcntl
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LONGEST_SECONDS = 600
+"""After this time nobody waits for a turn to be given back: its holder may be stopped, or hang."""
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
 def turn(store: LogStore) -> Iterator[bool]:
     """Hold the table's turn inside a ``with`` block; yields ``False`` while another process or thread of this machine has it.
 
-    The kernel gives it back when its holder dies. Where the file system has no locks, it is always free.
+    The kernel gives it back when its holder dies. Where there are no locks, or its holder has it for too long, it is free.
     """
     try:
         descriptor = _open(store)
@@ -35,7 +37,7 @@ def turn(store: LogStore) -> Iterator[bool]:
         return
     locked = _locked(descriptor)
     try:
-        yield locked
+        yield locked or _overdue(descriptor)
     finally:
         if locked:  # a child that was forked meanwhile has the descriptor, too
             with contextlib.suppress(OSError):
@@ -44,9 +46,7 @@ def turn(store: LogStore) -> Iterator[bool]:
 
 
 def _open(store: LogStore) -> int:
-    """Open what is locked: the log itself, or for an object store an empty file of this user in the temporary directory."""
-    if store.local_root is not None:
-        return os.open(f"{store.local_root}/{LOG_DIRECTORY}", _FLAGS)
+    """Open what is locked: an empty file that only this user can open. Whoever may read a table could lock a file of it."""
     import tempfile
 
     directory = os.path.join(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}")
@@ -54,8 +54,9 @@ def _open(store: LogStore) -> int:
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(f"{directory} is not a directory of this user")
-    name = hashlib.sha256(store.root.encode()).hexdigest()[:32]
-    return os.open(f"{directory}/{name}.turn", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    table = store.root if store.local_root is None else os.path.realpath(store.local_root)
+    name = hashlib.sha256(table.encode(errors="surrogateescape")).hexdigest()[:32]
+    return os.open(f"{directory}/{name}.turn", _FLAGS, 0o600)
 
 
 def _locked(descriptor: int) -> bool:
@@ -65,4 +66,13 @@ def _locked(descriptor: int) -> bool:
         return False
     except OSError:  # a network file system without locks
         return True
+    with contextlib.suppress(OSError):
+        os.utime(descriptor)  # since when it is held
     return True
+
+
+def _overdue(descriptor: int) -> bool:
+    try:
+        return abs(time.time() - os.fstat(descriptor).st_mtime) > LONGEST_SECONDS
+    except OSError:
+        return True

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.actions import lenient
 from airflow_delta.log.actions.actions import (
     Action,
     AddFile,
@@ -203,7 +204,7 @@ class WinningCommit:
 
     def _decode(self, data: bytes) -> list[_Line]:
         try:
-            return _decoder.decode_lines(data)
+            return lenient.decode_lines(_decoder, data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DeltaLogCorruptedException(
                 f"Commit {self.version} of table {self.table} does not parse ({error}), so whether it conflicts with this "

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 OPERATION = "DROP FEATURE"
 CHECKPOINT_PROTECTION = "checkpointProtection"
+_COORDINATION = "delta.coordinatedcommits."
 PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
 
 
@@ -69,6 +70,14 @@ def needs_history_protection(protocol: Protocol, features: Collection[str]) -> b
     return reader and CHECKPOINT_PROTECTION in table_protocol.features(protocol)
 
 
+def leaves_no_trace(feature: str) -> bool:
+    """Tell whether the log of a table that has a reader feature looks to older clients as without it, apart from the protocol.
+
+    They refuse the versions that list the feature, and read the later ones although both share checkpoints and commits.
+    """
+    return feature in _WITHOUT_TRACE
+
+
 def with_history_protection(metadata: Metadata, version: int) -> Metadata:
     """Return the metadata that keeps the checkpoint before ``version`` from being cleaned up."""
     return msgspec.structs.replace(metadata, configuration={**metadata.configuration, PROTECTED_BEFORE: str(version)})
@@ -77,11 +86,15 @@ def with_history_protection(metadata: Metadata, version: int) -> Metadata:
 # -- what stands in the way, by feature ----------------------------------------------------------------------------------------
 
 
-def _unused(feature: str) -> Callable[[Snapshot], str | None]:
-    """Return the rule for features that only table properties or the schema can use."""
+def _unused(feature: str, *also: str) -> Callable[[Snapshot], str | None]:
+    """Return the rule for features that only table properties, the schema or the partitioning can use.
+
+    :param also: features whose use is use of this one.
+    """
 
     def rule(snapshot: Snapshot) -> str | None:
-        return "the table uses it" if feature in table_protocol.active_features(snapshot.metadata) else None
+        in_use = table_protocol.active_features(snapshot.metadata)
+        return "the table uses it" if not in_use.isdisjoint((feature, *also)) else None
 
     return rule
 
@@ -129,6 +142,11 @@ def _no_row_ids(snapshot: Snapshot) -> str | None:
     return f"{count} files have row ids (set delta.rowTrackingSuspended, then commit them again without)" if count else None
 
 
+def _not_coordinated(snapshot: Snapshot) -> str | None:
+    known = sorted(key for key in snapshot.metadata.configuration if key.lower().startswith(_COORDINATION))
+    return f"the table properties {', '.join(known)} are set" if known else None
+
+
 _REMOVABLE: Mapping[str, Callable[[Snapshot], str | None]] = {
     "checkConstraints": _unused("checkConstraints"),
     "columnMapping": _no_mapping,
@@ -142,4 +160,18 @@ _REMOVABLE: Mapping[str, Callable[[Snapshot], str | None]] = {
     "clustering": _not_clustered,
     "rowTracking": _no_row_ids,
     "checkpointProtection": _free,
+    # Delta knows no way to drop the following; once nothing uses them, they only keep other clients out.
+    "variantType": _unused("variantType"),
+    "variantType-preview": _unused("variantType-preview", "variantType"),
+    "variantShredding": _unused("variantShredding", "variantShredding-preview"),
+    "variantShredding-preview": _unused("variantShredding-preview"),
+    "icebergCompatV1": _unused("icebergCompatV1"),
+    "icebergCompatV2": _unused("icebergCompatV2"),
+    "icebergCompatV3": _unused("icebergCompatV3"),
+    "redirectWriterOnly-preview": _unused("redirectWriterOnly-preview"),
+    # Delta: also where partition columns are in the files, which readers do not look at.
+    "materializePartitionColumns": _unused("materializePartitionColumns"),
+    "coordinatedCommits-preview": _not_coordinated,
 }
+
+_WITHOUT_TRACE = frozenset({"variantType", "variantType-preview", "variantShredding", "variantShredding-preview"})

@@ -1,0 +1,203 @@
+"""What decoding a row group takes, from the sizes that its pages declare, before any of them is decoded.
+
+Compression and run lengths make a file of a few hundred bytes a gigabyte in memory. Footers and page headers tell (``parquet.thrift``,
+``PageHeader``): Arrow allocates what the header of a page declares, and as many values as it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+MAX_BYTES = 256 << 20
+"""Memory for the pages of a row group that are decoded at once, whatever the size of the file."""
+
+MAX_FACTOR = 256
+"""A row group may need this many times its compressed size."""
+
+MAX_VALUES = 1 << 26
+"""Values of lists and maps in one page: Arrow decodes those of a row together."""
+
+BATCH_BYTES = 1 << 30
+SMALLEST_BATCH = 1024
+_HEADER_BYTES = 512
+_MAX_HEADER_BYTES = 16 << 20
+
+
+class PageHeader(NamedTuple):
+    """What the header of a page declares.
+
+    :param length: bytes of the header itself.
+    :param size: bytes of the page that follows, as stored.
+    :param memory: bytes of the page once it is decompressed.
+    """
+
+    length: int
+    size: int
+    memory: int
+    num_values: int
+
+
+def check_pages(parquet: pq.ParquetFile, file: Any, group: int, names: Sequence[str], *, headers: bool) -> str | None:
+    """Return why some columns of a row group are not decoded, ``None`` if they may be.
+
+    :param file: the open file, for the headers of its pages.
+    :param names: top-level columns.
+    :param headers: read these headers; otherwise believe the footer.
+    :raises ValueError: if a header cannot be read.
+    """
+    wanted, memory, stored = set(names), 0, 0
+    about = parquet.metadata.row_group(group)
+    for at in range(about.num_columns):
+        chunk = about.column(at)
+        if not _is_of(chunk.path_in_schema, wanted):
+            continue
+        largest, most = chunk.total_uncompressed_size, chunk.num_values
+        if headers:
+            dictionary, largest, most = _largest(file, chunk)
+            largest += dictionary
+        if parquet.schema.column(at).max_repetition_level and most > MAX_VALUES:
+            return f"column {chunk.path_in_schema} declares {most:,} values in one page, at most {MAX_VALUES:,} are decoded"
+        memory += largest
+        stored += chunk.total_compressed_size
+    if memory <= max(MAX_BYTES, MAX_FACTOR * stored):
+        return None
+    return (
+        f"its pages declare {memory >> 20:,} MiB in memory for {stored:,} stored bytes, at most {MAX_BYTES >> 20} MiB or "
+        f"{MAX_FACTOR} times as much are decoded"
+    )
+
+
+def batch_rows(parquet: pq.ParquetFile, group: int, names: Sequence[str], most: int) -> int:
+    """Return how many rows to decode at once: one value of a dictionary may stand in all of them."""
+    wanted, value = set(names), 0
+    about = parquet.metadata.row_group(group)
+    for at in range(about.num_columns):
+        chunk = about.column(at)
+        if chunk.physical_type == "BYTE_ARRAY" and _is_of(chunk.path_in_schema, wanted):
+            value += min(chunk.total_uncompressed_size, MAX_BYTES)
+    return most if value * most <= BATCH_BYTES else min(most, max(SMALLEST_BATCH, BATCH_BYTES // value))
+
+
+def _is_of(path: str, names: set[str]) -> bool:
+    """Return whether a leaf is in one of the columns; names may contain dots, too."""
+    at = len(path)
+    while at >= 0:
+        if path[:at] in names:
+            return True
+        at = path.rfind(".", 0, at)
+    return False
+
+
+def _largest(file: Any, chunk: pq.ColumnChunkMetaData) -> tuple[int, int, int]:
+    """Return the memory of a chunk's dictionary and of its largest other page, and the most values in a page."""
+    dictionary = largest = most = 0
+    first = True
+    for header in _headers(file, chunk):
+        if first and chunk.has_dictionary_page:
+            dictionary = header.memory
+        else:
+            largest, most = max(largest, header.memory), max(most, header.num_values)
+        first = False
+    return dictionary, largest, most
+
+
+def _headers(file: Any, chunk: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
+    at = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset and chunk.dictionary_page_offset < at:
+        at = chunk.dictionary_page_offset
+    end = at + chunk.total_compressed_size
+    while at < end:
+        header = _read_header(file, at)
+        yield header
+        at += header.length + header.size
+
+
+def _read_header(file: Any, at: int) -> PageHeader:
+    size = _HEADER_BYTES
+    while True:
+        file.seek(at)
+        data = file.read(size)
+        try:
+            return parse_header(data)
+        except IndexError:
+            if len(data) < size or size >= _MAX_HEADER_BYTES:
+                raise ValueError(f"the header of a page at byte {at} is cut off") from None
+            size *= 16  # statistics with long values
+
+
+def parse_header(data: bytes) -> PageHeader:
+    """Return what the header of a page at the start of some bytes declares (Thrift's compact protocol).
+
+    :raises IndexError: if it does not end within them.
+    :raises ValueError: if it is no header.
+    """
+    reader = _Compact(data)
+    found = reader.struct(0)
+    sizes = found.get(3), found.get(2)
+    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise ValueError("a page has no size")
+    about = next((found[kind] for kind in (5, 8, 7) if isinstance(found.get(kind), dict)), {})
+    num_values = about.get(1)
+    return PageHeader(reader.at, int(sizes[0]), int(sizes[1]), num_values if isinstance(num_values, int) else 0)
+
+
+class _Compact:
+    """Reads Thrift's compact protocol: numbers and structs as such, other values as ``None``."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def struct(self, depth: int) -> dict[int, Any]:
+        if depth > 8:
+            raise ValueError("the header of a page is nested too deeply")
+        found: dict[int, Any] = {}
+        field = 0
+        while (head := self._byte()) != 0:
+            field = field + (head >> 4) if head >> 4 else self._number()
+            found[field] = self._value(head & 15, depth)
+        return found
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("a number in the header of a page is too long")
+
+    def _number(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def _skip(self, size: int) -> None:
+        self.at += size
+        if self.at > len(self.data):
+            raise IndexError
+
+    def _value(self, kind: int, depth: int) -> Any:
+        match kind:
+            case 1 | 2:
+                return None
+            case 3:
+                return self._byte()
+            case 4 | 5 | 6:
+                return self._number()
+            case 7:
+                return self._skip(8)
+            case 8:
+                return self._skip(self._varint())
+            case 12:
+                return self.struct(depth + 1)
+        raise ValueError(f"the header of a page has a field of kind {kind}")
