@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,6 +32,7 @@ from airflow_delta.operators.identity import (
     text_of,
     whole_number,
 )
+from airflow_delta.operators.key_templates import render_key_fields
 from airflow_delta.operators.lineage import table_of_handle
 from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.origin import new_transaction_id, open_transaction
@@ -45,6 +46,7 @@ from airflow_delta.staging.choices import ISOLATION_LEVELS, RERUN_POLICIES
 from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
@@ -122,6 +124,18 @@ class DeltaStartTransactionOperator(BaseOperator):
         self.isolation_level = isolation_level
         self.create = create
         check_choices(self, self.choices)
+
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: jinja2.Environment, seen_oids: set[int]
+    ) -> None:
+        # What both a task and an instance of a mapped task call to render.
+        def render(fields: Iterable[str]) -> None:
+            super(DeltaStartTransactionOperator, self)._do_render_template_fields(parent, fields, context, jinja_env, seen_oids)
+
+        if parent is self:
+            render_key_fields(self, template_fields, context, jinja_env, render)
+        else:
+            render(template_fields)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the transaction's handle.
