@@ -3,7 +3,8 @@
 Jinja prints ``None`` as text and what is undefined as nothing: ``orders/{{ dag_run.conf.get('batch') }}`` would be the same key
 for all runs without a batch, and all but the first would skip their rows. So each ``{{ }}`` of such a template must have a value,
 as must what it puts into a text: an operand of ``~``, ``%`` or ``format``, and the input of a filter that makes a text or a
-number of anything. What is optional goes into ``{% if %}``. What a function or filter of the author makes of ``None`` is not seen.
+number of anything. What is optional goes into ``{% if %}``. What a function or filter of the author makes of ``None`` is not
+seen.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def render_key_fields(
             render((name,))
         if _is_nothing(found := getattr(task, name)) and (value is not None or _is_given(task, name, context)):
             raise DeltaIllegalArgumentException(
-                f"{name} of the task {task.task_id!r} is {found!r}: what the Dag file gives it has no value in this run, so it does "
-                "not identify the run's rows. Give it a value, or leave the parameter out: the default names the run."
+                f"{name} of the task {task.task_id!r} is {found!r}: what the Dag file gives it has no value in this run, so it "
+                "does not identify the run's rows. Give it a value, or leave the parameter out: the default names the run."
             )
 
 
