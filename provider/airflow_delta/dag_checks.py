@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_delta.choices import Given, choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.key_precision import day_key_problem
 
 _CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition", "partitions")
 """Parameters that are conditions in Spark SQL."""
@@ -112,6 +113,7 @@ def task_problems(task: Any) -> Iterator[str]:
                 if is_literal(table) and "://" in table and (problem := _scheme_problem(table)) is not None:
                     yield f"{name}: {problem}"
     yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(_class_of(task), given))
+    yield from _key_problems(task)
     if getattr(_class_of(task), "transaction_role", None) == "stage" and _given(task, "transaction") is None:
         if not hasattr(_class_of(task), "staged_mode"):
             yield (
@@ -123,6 +125,18 @@ def task_problems(task: Any) -> Iterator[str]:
                 "it has neither a table nor a transaction. Pass table=<URI>, create it inside a with delta_transaction(...) "
                 "block, or pass transaction=<output of a start task>."
             )
+
+
+def _key_problems(task: Any) -> Iterator[str]:
+    """Yield keys that two runs of the Dag would share."""
+    dag = task.get_dag()
+    if dag is None or _given(task, "transaction") is not None:
+        return
+    if _given(task, "key_check") == "off" or _given(task, "rerun_policy") == "append":
+        return
+    for key in dict.fromkeys(key for key in _values(task, "transaction_key") if isinstance(key, str)):
+        if (problem := day_key_problem(key, dag.timetable)) is not None:
+            yield problem
 
 
 def _scheme_problem(table: str) -> str | None:

@@ -133,22 +133,29 @@ def run_dag(dag_bags) -> Callable[..., Run]:
 
 @pytest.fixture(scope="session")
 def clear_and_run(dag_bags) -> Callable[..., Run]:
-    """Clear tasks of a finished run, as Airflow does, and run what is to be run again, as ``dag.test()`` does."""
+    """Clear tasks of a finished run, as Airflow does, and run what is to be run again, as ``dag.test()`` does.
 
-    def again(run: Run, *task_ids: str, **conf) -> Run:
+    ``bag`` holds the Dag as its file is by now: the run gets the tasks that are new, as from the scheduler.
+    """
+
+    def again(run: Run, *task_ids: str, bag=None, **conf) -> Run:
+        from airflow.models.dag_version import DagVersion
         from airflow.models.dagrun import DagRun
         from airflow.models.taskinstance import clear_task_instances
         from airflow.utils.session import create_session
         from airflow.utils.state import TaskInstanceState
         from sqlalchemy import select
 
-        dag = next(found.dags[run.dag_id] for found in dag_bags if run.dag_id in found.dags)
+        dag = next(found.dags[run.dag_id] for found in ([bag] if bag else dag_bags) if run.dag_id in found.dags)
         with create_session() as session:
             dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id))
             dag_run.dag = scheduler_dag(dag)
             dag_run.conf = {**dag_run.conf, **conf}
             cleared = [ti for ti in dag_run.get_task_instances(session=session) if ti.task_id in task_ids]
             clear_task_instances([ti for ti in cleared if ti.state != TaskInstanceState.REMOVED], session)
+            if bag is not None:
+                version = DagVersion.get_latest_version(run.dag_id, session=session)
+                dag_run.verify_integrity(session=session, dag_version_id=version.id)
             run_to_end(dag_run, dag, session)
         return Run(dag_run)
 

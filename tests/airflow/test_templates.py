@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 import re
 from datetime import datetime
 
@@ -13,7 +11,6 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, BaseOperator
 
-import airflow_delta
 from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.decorators.delta_stage import delta_stage_task
 from airflow_delta.decorators.delta_stream import delta_stream_task
@@ -21,20 +18,8 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.operators.committing import Committer
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
+from support.task_classes import task_classes
 from support.watching import context
-
-FOLDERS = ("operators", "sensors", "decorators")
-
-
-def task_classes() -> list[type[BaseOperator]]:
-    found: dict[type[BaseOperator], None] = {}
-    for module in pkgutil.walk_packages(airflow_delta.__path__, "airflow_delta."):
-        if module.name.split(".")[1] in FOLDERS:
-            for value in vars(importlib.import_module(module.name)).values():
-                if inspect.isclass(value) and issubclass(value, BaseOperator) and value.__module__ == module.name:
-                    found[value] = None
-    return list(found)
-
 
 CLASSES = task_classes()
 

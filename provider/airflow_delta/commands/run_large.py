@@ -58,7 +58,7 @@ def run_large(
 
     restarts = 0
     while True:
-        handle = begin(log, **start)
+        handle = begin(log, takes_back=False, **start)
         if handle.committed is not None:
             return replace(handle.committed, committed_before=True)
         logger.info("Attempt %s of transaction %s on table %s", attempt, handle.transaction_id, log.uri)

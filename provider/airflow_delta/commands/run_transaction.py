@@ -54,7 +54,15 @@ def run_transaction(
         try:
             staged = [] if handle.committed is not None else stage(handle)
             return publish(
-                log, handle, staged, attempt=attempt, policy=policy, tags=tags, user_metadata=user_metadata, hooks=hooks
+                log,
+                handle,
+                staged,
+                attempt=attempt,
+                policy=policy,
+                tags=tags,
+                user_metadata=user_metadata,
+                hooks=hooks,
+                user=start.get("user"),
             )
         except CommitStateUnknownException:
             raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from airflow.sdk import BaseOperator, RetryPolicy
 
 from airflow_delta.choices import Choices, Given, check_choices, check_literals
+from airflow_delta.operators.key_templates import render_key_fields
 from airflow_delta.operators.lineage import TaskLineage, lineage_on_complete, lineage_on_start
 
 if TYPE_CHECKING:
@@ -144,8 +145,16 @@ class DeltaOperator(BaseOperator):
         # What both a task and an instance of a mapped task call to render.
         sql = self.sql_fields if parent is self else ()
         named: Any = {**context, "table": TABLE_VIEW}
-        for fields, values in (([f for f in template_fields if f not in sql], context), (sql, named)):
-            super()._do_render_template_fields(parent, fields, values, jinja_env, seen_oids)
+
+        def render(fields: Iterable[str], values: Context = context) -> None:
+            super(DeltaOperator, self)._do_render_template_fields(parent, fields, values, jinja_env, seen_oids)
+
+        others = [name for name in template_fields if name not in sql]
+        if parent is self:
+            render_key_fields(self, others, context, jinja_env, render)
+        else:
+            render(others)
+        render(sql, named)
 
     @property
     def is_cancelled(self) -> bool:

@@ -10,9 +10,10 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.base import Part
 from airflow_delta.operators.identity import default_transaction_key, former_keys, text_of, try_chain, whole_number
+from airflow_delta.operators.key_user import key_user
 from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.run_age import possible_since
-from airflow_delta.staging.choices import ISOLATION_LEVELS, RERUN_POLICIES
+from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,16 +32,23 @@ class OwnTransaction(Part):
     :param txn_version: version that grows with each transaction of ``app_id`` (``txnVersion``), 0 or more. (templated)
     :param rerun_policy: ``skip`` (default), ``append`` (run again), ``fail``, or ``replace`` (first undo what the key added
         before). (templated)
+    :param key_check: if another run, or another task, has committed the key: ``warn`` (default), in the task's log and as XCom,
+        or ``fail``. A run that has published to the table under another key is refused either way. ``off``: neither. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     """
 
-    choices: ClassVar[Choices] = {"rerun_policy": RERUN_POLICIES, "isolation_level": ISOLATION_LEVELS}
+    choices: ClassVar[Choices] = {
+        "rerun_policy": RERUN_POLICIES,
+        "key_check": KEY_CHECKS,
+        "isolation_level": ISOLATION_LEVELS,
+    }
     template_fields: ClassVar[tuple[str, ...]] = (
         "table",
         "transaction_key",
         "app_id",
         "txn_version",
         "rerun_policy",
+        "key_check",
         "isolation_level",
     )
 
@@ -49,6 +57,7 @@ class OwnTransaction(Part):
     app_id: str | None = None
     txn_version: int | str | None = None
     rerun_policy: str = "skip"
+    key_check: str = "warn"
     isolation_level: str | None = None
 
     def log(self, delta_conn_id: str | None) -> DeltaLog:
@@ -80,4 +89,5 @@ class OwnTransaction(Part):
             "tries": try_chain(context),
             "former_keys": former_keys(context, given),
             "possible_since": possible_since(context, given),
+            "user": key_user(self.task, context, self.key_check),
         }

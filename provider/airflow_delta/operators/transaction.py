@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,6 +32,8 @@ from airflow_delta.operators.identity import (
     text_of,
     whole_number,
 )
+from airflow_delta.operators.key_templates import render_key_fields
+from airflow_delta.operators.key_user import committing_user, key_user
 from airflow_delta.operators.lineage import table_of_handle
 from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.origin import new_transaction_id, open_transaction
@@ -41,10 +43,11 @@ from airflow_delta.operators.tested import warn_if_tested
 from airflow_delta.operators.unpublished import unpublished
 from airflow_delta.read_versions import version_of, what_was_read
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.staging.choices import ISOLATION_LEVELS, RERUN_POLICIES
+from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
 from airflow_delta.staging.paths import new_attempt
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.sdk import Context
 
     from airflow_delta.log import DeltaLog
@@ -63,6 +66,8 @@ class DeltaStartTransactionOperator(BaseOperator):
     :param app_id: with ``txn_version``, Delta's monotonic scheme instead of ``transaction_key``. (templated)
     :param txn_version: version that grows with each transaction of ``app_id``, 0 or more. (templated)
     :param rerun_policy: ``skip`` (default), ``replace``, ``append`` or ``fail``. (templated)
+    :param key_check: if another run, or another task, has committed the key: ``warn`` (default), in the task's log and as XCom,
+        or ``fail``. A run that has published to the table under another key is refused either way. ``off``: neither. (templated)
     :param partition_by: partition columns of a new table. (templated)
     :param schema: schema of a new table in Spark's JSON form; default: that of the staged rows. (templated)
     :param properties: properties of a new table. (templated)
@@ -72,7 +77,11 @@ class DeltaStartTransactionOperator(BaseOperator):
     """
 
     transaction_role: ClassVar[str] = "start"
-    choices: ClassVar[Choices] = {"rerun_policy": RERUN_POLICIES, "isolation_level": ISOLATION_LEVELS}
+    choices: ClassVar[Choices] = {
+        "rerun_policy": RERUN_POLICIES,
+        "key_check": KEY_CHECKS,
+        "isolation_level": ISOLATION_LEVELS,
+    }
     template_fields: Sequence[str] = (
         "table",
         "delta_conn_id",
@@ -80,6 +89,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         "app_id",
         "txn_version",
         "rerun_policy",
+        "key_check",
         "partition_by",
         "schema",
         "properties",
@@ -99,6 +109,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         app_id: str | None = None,
         txn_version: int | str | None = None,
         rerun_policy: str = "skip",
+        key_check: str = "warn",
         partition_by: str | Sequence[str] = (),
         schema: str | Mapping[str, Any] | None = None,
         properties: Mapping[str, str] | None = None,
@@ -115,6 +126,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         self.app_id = app_id
         self.txn_version = txn_version
         self.rerun_policy = rerun_policy
+        self.key_check = key_check
         self.partition_by = partition_by
         self.schema = schema
         self.properties = properties
@@ -123,11 +135,24 @@ class DeltaStartTransactionOperator(BaseOperator):
         self.create = create
         check_choices(self, self.choices)
 
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: jinja2.Environment, seen_oids: set[int]
+    ) -> None:
+        # What both a task and an instance of a mapped task call to render.
+        def render(fields: Iterable[str]) -> None:
+            super(DeltaStartTransactionOperator, self)._do_render_template_fields(parent, fields, context, jinja_env, seen_oids)
+
+        if parent is self:
+            render_key_fields(self, template_fields, context, jinja_env, render)
+        else:
+            render(template_fields)
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the transaction's handle.
 
         :raises DeltaIllegalArgumentException: if the identity, the policy or the table's name is not valid.
-        :raises TransactionAlreadyCommittedException: if the key is in the log and the policy is ``fail``.
+        :raises TransactionAlreadyCommittedException: if the key is in the log and the policy is ``fail``, or ``replace`` and
+            another writer has changed what it added; or if the run has published to the table under another key.
         :raises TransactionExpiredException: if the run may be older than the keys and commits that are left in the log.
         """
         from airflow_delta.commands.begin.begin import begin
@@ -155,6 +180,7 @@ class DeltaStartTransactionOperator(BaseOperator):
             transaction_id=new_transaction_id(context),
             former_keys=former_keys(context, self.transaction_key or self.app_id),
             possible_since=possible_since(context, self.transaction_key or self.app_id),
+            user=key_user(self, context, self.key_check),
         )
         handle = replace(handle, given_table=self.table)
         self.log.info(
@@ -301,6 +327,7 @@ class DeltaCommitOperator(DeltaOperator):
                 staged,
                 attempt=new_attempt(context["ti"].try_number),
                 expected=expected,
+                user=committing_user(self, context),
                 **committer.options(context),
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 RERUN_POLICIES = ("skip", "replace", "append", "fail")
+KEY_CHECKS = ("warn", "fail", "off")
 ISOLATION_LEVELS = ("Serializable", "WriteSerializable")
 WRITE_MODES = ("append", "overwrite", "dynamic")
 CREATE_MODES = ("create", "create_if_not_exists", "replace", "create_or_replace")

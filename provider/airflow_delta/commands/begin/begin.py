@@ -12,6 +12,7 @@ from airflow_delta.commands.begin.read_snapshot import table_fields
 from airflow_delta.commands.outcome.commit_result import result_without_commit
 from airflow_delta.commands.outcome.find_commit import TryChain, commit_of_chain, find_commit
 from airflow_delta.commands.outcome.horizon import PossibleSince, last_txn_version
+from airflow_delta.commands.outcome.key_users import KeyUser, check_key_of_run, check_key_of_table, described, is_forgotten
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -19,7 +20,7 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
     TransactionExpiredException,
 )
-from airflow_delta.staging.choices import ISOLATION_LEVELS, RERUN_POLICIES
+from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import transaction_directory
 
@@ -61,6 +62,8 @@ def begin(
     tries: TryChain | None = None,
     possible_since: PossibleSince | None = None,
     former_keys: Sequence[str] = (),
+    user: KeyUser | None = None,
+    takes_back: bool = True,
 ) -> TransactionHandle:
     """Begin a transaction on a table and return the handle that its other tasks work with.
 
@@ -85,17 +88,23 @@ def begin(
         (``None``: within the time that keys are kept). Asked if the table expires keys and does not know this one.
     :param former_keys: keys of an earlier scheme that may stand for the same work. If the table knows one of them but not this
         identity, it cannot be known whether the work was committed.
+    :param user: who uses the identity, and what to do if the log says that another run has used it, or that this run has
+        published under another one; ``None``: that is not looked at.
+    :param takes_back: under ``replace`` the commit removes what the identity added before.
     :raises DeltaIllegalArgumentException: if the identity or the policy is not valid.
     :raises DeltaTableNotFoundException: if there is no table and ``create`` is false.
     :raises NonEmptyLocationException: if other files are where the table would be created.
     :raises ConditionalPutException: if the table would be created on a store that ignores the condition of a put.
     :raises TransactionExpiredException: if it can no longer be known whether the identity was committed.
-    :raises TransactionAlreadyCommittedException: if the identity is in the log and the policy is ``fail``.
+    :raises TransactionAlreadyCommittedException: if the identity is in the log and the policy is ``fail``, or ``replace`` and
+        another writer has rewritten or removed what it added; or if ``user`` must not use it.
     """
     identity = _identity(log.uri, transaction_key, app_id, txn_version)
     _check_choice("rerun_policy", rerun_policy, RERUN_POLICIES, log.uri)
-    if isolation_level is not None:
-        _check_choice("isolation_level", isolation_level, ISOLATION_LEVELS, log.uri)
+    _check_choice("key_check", KEY_CHECKS[0] if user is None else user.check, KEY_CHECKS, log.uri)
+    _check_choice(
+        "isolation_level", ISOLATION_LEVELS[0] if isolation_level is None else isolation_level, ISOLATION_LEVELS, log.uri
+    )
     snapshot = log.update()
     last = None
     if snapshot.version >= 0:
@@ -141,19 +150,39 @@ def begin(
     if own is not None:
         return replace(handle, committed=own)
     is_new = last is None or (identity.txn_version is not None and last < identity.txn_version)
-    if is_new or last is None or rerun_policy in ("append", "replace"):
+    if rerun_policy == "append":
+        return handle
+    if is_new or last is None:
+        check_key_of_run(log, snapshot, identity.app_id, user)
+        return handle
+    if rerun_policy == "replace":
+        _check_replace(log, snapshot, handle, user, takes_back=takes_back)
         return handle
     committed = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version if handle.monotonic else None)
     committed = committed or result_without_commit(log, handle)
     if rerun_policy == "fail":
         raise TransactionAlreadyCommittedException(
             f"Transaction {handle.app_id!r} is committed in version {committed.version} of table {log.uri} (txnVersion "
-            f"{last}), and "
+            f"{last}){f', by {described(committed.committed_by)}' if not is_forgotten(committed) else ''}, and "
             "rerun_policy is 'fail'. Use 'skip' to leave it, 'replace' to redo it, or another transaction_key.",
             table=log.uri,
             version=committed.version,
         )
+    check_key_of_table(log.uri, identity.app_id, committed, user, policy=rerun_policy)
     return replace(handle, committed=committed, txn_version=last if identity.txn_version is None else identity.txn_version)
+
+
+def _check_replace(
+    log: DeltaLog, snapshot: Snapshot, handle: TransactionHandle, user: KeyUser | None, *, takes_back: bool
+) -> None:
+    """Refuse what the commit would refuse to replace, before anything is staged."""
+    from airflow_delta.commands.begin.replace_rerun import files_to_replace
+
+    if user is not None and not handle.app_id.startswith(user.default_prefix):
+        committed = find_commit(log, app_id=handle.app_id) or result_without_commit(log, handle)
+        check_key_of_table(log.uri, handle.app_id, committed, user, policy="replace")
+    if takes_back:
+        files_to_replace(log, snapshot, handle)
 
 
 def _identity(table: str, key: str | None, app_id: str | None, txn_version: int | None) -> _Identity:

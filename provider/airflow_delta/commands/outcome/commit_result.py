@@ -99,7 +99,15 @@ def result_of_commit(log: DeltaLog, commit: Commit, *, app_id: str | None, commi
         num_removed_files=len(commit.removes),
         num_records=_records(info.get("operationMetrics") or {}, commit.adds),
         resolved=resolved_by(info.get("tags")),
+        committed_by=_committed_by(info.get("tags")) if committed_before else None,
     )
+
+
+def _committed_by(tags: Any) -> dict[str, str] | None:
+    """Return the task that made a commit, by its tags; ``None`` if they name none."""
+    given = tags if isinstance(tags, Mapping) else {}
+    found = {name: given.get(f"airflow.{name}") for name in ("dagId", "runId", "taskId", "mapIndex")}
+    return {name: str(value) for name, value in found.items() if value is not None} or None
 
 
 def result_without_commit(log: DeltaLog, handle: TransactionHandle) -> CommitResult:

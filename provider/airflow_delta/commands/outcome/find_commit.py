@@ -181,11 +181,15 @@ def holds_app_id(log: DeltaLog, file: CommitFile, app_id: str) -> Commit | None:
     return commit if any(txn.app_id == app_id for txn in commit.txns) else None
 
 
-def newest_first(log: DeltaLog, since: int = 0) -> Iterator[CommitFile]:
-    """Yield the commits that the log holds, newest first, read in chunks; stop where it was cleaned up."""
+def newest_first(log: DeltaLog, since: int = 0, *, at_once: int = _CHUNK) -> Iterator[CommitFile]:
+    """Yield the commits that the log holds, newest first, read in chunks; stop where it was cleaned up.
+
+    :param at_once: commits in the first chunk; the next ones are larger.
+    """
     end = log.snapshot.version + 1
     while end > since:
-        start = max(end - _CHUNK, since)
+        start = max(end - at_once, since)
+        at_once = min(4 * at_once, _CHUNK)
         try:
             yield from reversed(log.read_commit_range(range(start, end)))
         except VersionsNotContiguousException:

@@ -11,6 +11,7 @@ from airflow_delta.commands.definition.altered_table import is_alter
 from airflow_delta.commands.outcome.commit_result import result_without_commit
 from airflow_delta.commands.outcome.ended import own_commit
 from airflow_delta.commands.outcome.find_commit import committed_earlier, find_commit
+from airflow_delta.commands.outcome.key_users import KeyUser, check_key_of_run, check_key_of_table
 from airflow_delta.commands.outcome.markers import delete_quietly, fence, mark_committed
 from airflow_delta.commands.publish.commit import CommitOptions, commit_stages
 from airflow_delta.commands.stage.load import Expected, check_files, check_reported, parse_staged
@@ -45,6 +46,7 @@ def publish(
     tags: Mapping[str, str] | None = None,
     user_metadata: str | None = None,
     hooks: Sequence[PostCommitHook] = (),
+    user: KeyUser | None = None,
 ) -> CommitResult:
     """Check the staged writes, check for conflicts, and commit them as one version.
 
@@ -55,6 +57,10 @@ def publish(
     :param expected: the stages that must have reported, by task id and map index; ``None``: not checked.
     :param tags: ``commitInfo.tags``: who commits (Dag, run, task, try).
     :param hooks: run after the commit, beside those of the table.
+    :param user: who commits, for :mod:`airflow_delta.commands.outcome.key_users`: by now another run may have committed the key,
+        or this run under another one.
+    :raises TransactionAlreadyCommittedException: if another execution has committed the key, and the policy is ``fail`` or the
+        user of the key does not share it, or if the run has committed under another key.
     :raises HandleMismatchException: if the handle says that the key is committed and the log does not.
     :raises ForeignTransactionException: if a staged write belongs to another execution of start.
     :raises MissingStageException: if a stage did not report.
@@ -75,8 +81,12 @@ def publish(
     if (before := committed_before(log, handle)) is not None:
         if before.transaction_id == handle.transaction_id:  # the attempt that committed may have died before this
             mark_committed(log, handle.transaction_id, before.version)
+        else:
+            check_key_of_table(log.uri, handle.app_id, before, user, policy=handle.rerun_policy)
         _clean_up(log, handle, [])
         return before
+    if handle.rerun_policy != "append" and log.snapshot.version >= 0:
+        check_key_of_run(log, log.snapshot, handle.app_id, user, after=handle.read_version)
     writes = parse_staged(handle, reports)
     with fence(log, handle, attempt) as held:
         options = CommitOptions(policy=held.policy(policy), tags=tags, user_metadata=user_metadata, hooks=hooks)

@@ -1,0 +1,123 @@
+"""Keys that name a day (or a month) in a Dag of which two runs begin on one: the second run would skip its rows.
+
+The days are those of UTC, as in ``ds``. So it also happens, once a year, to a daily schedule of a time zone with daylight saving:
+in Berlin, 01:00 of the day before the change and of the day after are the same day in UTC.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+from airflow_delta.choices import is_literal
+
+_DAYS = {"ds", "ds_nodash"}
+_DATES = {
+    *("logical_date", "data_interval_start", "data_interval_end", "dag_run", "ts", "macros", "execution_date", "start_date"),
+    *("run_after", "prev_data_interval_start_success", "prev_data_interval_end_success"),
+}
+"""Template variables that are times, or have times of the run as attributes."""
+
+_DAY = "%Y-%m-%d"
+_CHECKED_DAYS = 400
+
+
+def day_key_problem(key: Any, timetable: Any) -> str | None:
+    """Return what is wrong with a key beside a timetable; ``None`` if nothing is, or it does not show.
+
+    :param key: ``transaction_key`` as in the Dag file.
+    """
+    if not isinstance(key, str) or is_literal(key) or not (printed := _formats(key)):
+        return None
+    same = next(_same(timetable, printed), None)
+    if same is None:
+        return None
+    first, second = (f"{time:%Y-%m-%d %H:%M} UTC" for time in same)
+    return (
+        f"transaction_key={key!r} is the same for two runs of the Dag: of {first} and of {second}, for example. The second one "
+        "would find the key of the first one and skip its rows. Name the interval, as {{ data_interval_start.isoformat() }} or "
+        "{{ ts }} do, or leave the key out. If both are to share it, pass key_check='off'."
+    )
+
+
+def _formats(key: str) -> list[str]:
+    """Return what a template prints, as formats of a run's time; empty if it prints anything else, or more than days."""
+    from jinja2 import Environment, TemplateSyntaxError, nodes
+
+    try:
+        tree = Environment().parse(key)  # noqa: S701 - nothing is rendered
+    except TemplateSyntaxError:
+        return []
+    printed = [
+        part for output in tree.find_all(nodes.Output) for part in output.nodes if not isinstance(part, nodes.TemplateData)
+    ]
+    parts = [operand for part in printed for operand in (part.nodes if isinstance(part, nodes.Concat) else [part])]
+    found = [_format(part) for part in parts if not isinstance(part, nodes.Const)]
+    return [each for each in found if each is not None] if None not in found else []
+
+
+def _format(node: Any) -> str | None:
+    from jinja2 import nodes
+
+    match node:
+        case nodes.Name(name=name) if name in _DAYS:
+            return _DAY
+        case nodes.Filter(node=nodes.Expr() as of, name=("ds" | "ds_nodash")) if _is_time(of):
+            return _DAY
+        case nodes.Call(node=nodes.Getattr(node=of, attr=("date" | "to_date_string"))) if _is_time(of):
+            return _DAY
+        case nodes.Call(node=nodes.Getattr(node=of, attr="strftime"), args=[nodes.Const(value=str(text))]) if _is_time(of):
+            return text
+    return None
+
+
+def _is_time(node: Any) -> bool:
+    """Return whether an expression is a time of the run; in a zone of its own, its days may be told apart."""
+    from jinja2 import nodes
+
+    while isinstance(node, nodes.Getattr):
+        node = node.node
+    return isinstance(node, nodes.Name) and node.name in _DATES
+
+
+def _same(timetable: Any, formats: Sequence[str]) -> Iterator[tuple[datetime, datetime]]:
+    """Yield pairs of times of successive runs that are printed alike."""
+    for earlier, later in itertools.pairwise(_times(timetable)):
+        if all(earlier.strftime(each) == later.strftime(each) for each in formats):
+            yield earlier, later
+
+
+def _times(timetable: Any) -> Iterator[datetime]:
+    """Yield the times at which runs of a timetable begin, in UTC, for more than a year; none if they are unknown."""
+    first = datetime(datetime.now(tz=UTC).year, 1, 1, tzinfo=UTC)
+    delta = getattr(timetable, "delta", None)
+    if isinstance(delta, timedelta):
+        if delta > timedelta(0):
+            yield from (first, first + delta)
+        return
+    expression, zone = getattr(timetable, "expression", None), _zone(getattr(timetable, "timezone", None))
+    if not isinstance(expression, str) or zone is None:
+        return
+    from croniter import CroniterError, croniter
+
+    try:
+        fires = croniter(expression, first.replace(tzinfo=None) - timedelta(seconds=1))
+        for local in iter(lambda: fires.get_next(datetime), None):
+            if local - first.replace(tzinfo=None) > timedelta(days=_CHECKED_DAYS):
+                return
+            yield local.replace(tzinfo=zone).astimezone(UTC)
+    except (CroniterError, ValueError, OverflowError):  # Airflow refuses it
+        return
+
+
+def _zone(given: Any) -> tzinfo | None:
+    if isinstance(given, str):
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+        try:
+            return ZoneInfo(given)
+        except (ZoneInfoNotFoundError, ValueError):
+            return None
+    return given if isinstance(given, tzinfo) else None

@@ -1,0 +1,71 @@
+"""Who uses a transaction key, for the look at what the table's log says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.links.delta import masked
+from airflow_delta.operators.identity import commit_tags, default_key_prefix
+from airflow_delta.operators.origin import argument_of, scope_of, start_tasks
+from airflow_delta.operators.run_age import possible_since
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.commands.outcome.key_users import KeyUser
+
+WARNING_KEY = "delta_key_warning"
+"""XCom of a task whose key another run has committed: the warning, so that the UI shows it."""
+
+
+def key_user(task: Any, context: Context, check: str) -> KeyUser:
+    """Return the running task, a start task or one with a transaction of its own, as the user of its key.
+
+    :param check: ``key_check`` of the task.
+    """
+    from airflow_delta.commands.outcome.key_users import KeyUser
+
+    ti = context["ti"]
+    tasks: Any = getattr(context.get("dag"), "task_dict", {})
+    definition = tasks.get(ti.task_id)
+
+    def tell(text: str) -> None:
+        task.log.warning(text)
+        try:
+            ti.xcom_push(key=WARNING_KEY, value=masked(text))
+        except Exception:  # the log says it, too
+            task.log.warning("Could not push the warning about the key", exc_info=True)
+
+    return KeyUser(
+        tags=commit_tags(context),
+        committers=frozenset({ti.task_id, *(_commits_of(definition, context) if definition is not None else ())}),
+        tasks=None if definition is None else frozenset(tasks),
+        default_prefix=default_key_prefix(ti.dag_id, ti.task_id, ti.run_id),
+        check=check,
+        since=lambda: possible_since(context, None)(),
+        tell=tell,
+    )
+
+
+def committing_user(task: Any, context: Context) -> KeyUser | None:
+    """Return a running commit task as the user of its start task's key; ``None`` if the Dag file does not show one start task."""
+    starts = start_tasks(task, context) or ()
+    if len(starts) != 1:
+        return None
+    (start,) = starts
+    check = start.render_template(argument_of(start, "key_check", "warn"), scope_of(start, context))
+    ti = context["ti"]
+    user = key_user(task, context, check if isinstance(check, str) else "warn")
+    return replace(user, default_prefix=default_key_prefix(ti.dag_id, start.task_id, ti.run_id))
+
+
+def _commits_of(start: Any, context: Context) -> list[str]:
+    """Return the commit tasks of a start task."""
+    found = start.get_flat_relatives(upstream=False)
+    commits = [other for other in found if getattr(_class_of(other), "transaction_role", None) == "commit"]
+    return [other.task_id for other in commits if start in (start_tasks(other, context) or ())]
+
+
+def _class_of(task: Any) -> Any:
+    return getattr(task, "operator_class", None) or type(task)
