@@ -112,6 +112,9 @@ def task_problems(task: Any) -> Iterator[str]:
             for table in value if isinstance(value, list | tuple) else (value,):
                 if is_literal(table) and "://" in table and (problem := _scheme_problem(table)) is not None:
                     yield f"{name}: {problem}"
+    from airflow_delta.operators.task_defaults import setting_problems
+
+    yield from setting_problems(task)
     yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(_class_of(task), given))
     yield from _key_problems(task)
     if getattr(_class_of(task), "transaction_role", None) == "stage" and _given(task, "transaction") is None:

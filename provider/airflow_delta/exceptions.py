@@ -72,6 +72,12 @@ class NonEmptyLocationException(DeltaAnalysisException):
     error_class = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 
 
+class LocationNotWritableException(DeltaError, OSError):
+    """A directory of the table cannot be created: a part of the path is missing or a file, or this user may not write there."""
+
+    error_class = "DELTA_LOCATION_NOT_WRITABLE"
+
+
 class SchemaMismatchException(DeltaAnalysisException):
     """Data to be written does not match the table's schema (Delta: DELTA_METADATA_MISMATCH)."""
 
@@ -126,6 +132,12 @@ class ConditionalPutException(DeltaUnsupportedOperationException):
     """The store overwrites an object that a conditional put must not touch, so commits to it could be lost."""
 
     error_class = "DELTA_CONDITIONAL_PUT_NOT_SUPPORTED"
+
+
+class MissingSparkException(DeltaUnsupportedOperationException):
+    """The work needs Spark in this process, and PySpark is not installed here, or only its client."""
+
+    error_class = "DELTA_SPARK_MISSING"
 
 
 class SparkStorageException(DeltaUnsupportedOperationException):
@@ -538,6 +550,12 @@ class MissingStageException(StagingException):
     """A stage that the commit expects has no result."""
 
     error_class = "DELTA_STAGING_MISSING"
+
+
+class UpstreamFailedException(StagingException):
+    """A task between start and commit failed or has not ended, so nothing is published."""
+
+    error_class = "DELTA_UPSTREAM_FAILED"
 
 
 class StageConflictException(StagingException):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -14,6 +14,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.mapped_identity import check_group
 from airflow_delta.operators.outlets import table_outlets, withdraw_default_outlets
+from airflow_delta.operators.task_defaults import WATCHER_SETTINGS, withdraw_defaults_outlets
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 
 
@@ -25,6 +26,8 @@ class DeltaTransactionGroup(TaskGroup):
     scheduler alone sets the state of ``watcher``: it fails the run if ``abort`` fails.
     Stages inside get the handle automatically; ``transaction`` is for other tasks that need it.
     """
+
+    holds_transaction: ClassVar[bool] = True
 
     start_kwargs: dict[str, Any] = attrs.field(factory=dict)
     commit_kwargs: dict[str, Any] = attrs.field(factory=dict)
@@ -101,7 +104,7 @@ class DeltaTransactionGroup(TaskGroup):
         # Every stage, not only the commit: the commit fails with the first stage, while others may still write.
         self.abort.set_upstream([self.commit, *stages, *audits])
         # Not the abort itself: Airflow would no longer count the commit, if what comes right after it counts.
-        watcher = EmptyOperator(task_id="watcher").as_teardown(on_failure_fail_dagrun=True)
+        watcher = EmptyOperator(task_id="watcher", **WATCHER_SETTINGS).as_teardown(on_failure_fail_dagrun=True)
         watcher.trigger_rule = TriggerRule.ALL_SUCCESS
         watcher.set_upstream(self.abort)
 
@@ -113,6 +116,7 @@ class DeltaTransactionGroup(TaskGroup):
         if given is None and not _maps_over(task, "transaction"):
             self._give(task, "transaction", self.transaction)
             withdraw_default_outlets(task)  # of a stage: the commit emits
+            withdraw_defaults_outlets(task)
             return True
         return any(source is self.start for source, _ in XComArg.iter_xcom_references(given))
 
@@ -190,7 +194,8 @@ def delta_transaction(
         "cluster"}``; not for start, commit and abort.
     :param commit_kwargs: parameters of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`, such as
         ``{"retries": 3, "max_commit_attempts": 20}``.
-    :param default_args: defaults for every task inside.
+    :param default_args: defaults for every task inside; what decides about publication (``trigger_rule`` and ``do_xcom_push`` of
+        start, stages, commit and abort) is not left to them, nor to those of the Dag.
     :param group_kwargs: parameters of Airflow's ``TaskGroup``.
 
     The other parameters are those of :class:`~airflow_delta.operators.transaction.DeltaStartTransactionOperator`.

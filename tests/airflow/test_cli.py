@@ -343,3 +343,26 @@ def test_a_connection_of_the_metadata_database_and_its_audit_log(lake, airflow_d
     with create_session() as session:
         events = [log.event for log in session.scalars(select(Log).where(Log.event.like("cli_delta_%")))]
     assert events == ["cli_delta_checkpoint"]  # looking at a table is no event
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize(
+    ("given", "keys"),
+    [
+        (["--keys", "id", "day"], ["id", "day"]),
+        (["--keys", "id,day"], ["id", "day"]),
+        (["--keys", "id", "--keys", "day"], ["id", "day"]),
+        (["--keys", "id, day", "a,b"], ["id", "day", "a,b"]),  # a column of that name
+    ],
+)
+def test_keys_of_a_diff_in_every_form(tmp_path, capsys, given, keys):
+    from airflow.cli import cli_parser
+    from deltalake import write_deltalake
+
+    row = pa.table({"id": pa.array([1]), "day": ["x"], "a,b": ["y"], "value": ["z"]})
+    write_deltalake(tmp_path, row)
+    write_deltalake(tmp_path, row.set_column(3, "value", [["w"]]), mode="overwrite")
+    args = cli_parser.get_parser().parse_args(["delta", "diff", str(tmp_path), *given, "-o", "json"])
+    args.func(args)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["keys"], found["changed"]) == (keys, 1)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import pytest
 
-from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.exceptions import DeltaIllegalStateException, MissingSparkException
 from airflow_delta.log import DeltaLog
+from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
-from airflow_delta.operators.spark_packages import check_pyspark
+from airflow_delta.operators.spark_packages import check_pyspark, check_spark_here
+from airflow_delta.operators.spark_properties import submit_error
 from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.operators.sql import DeltaStageSqlOperator
 
 
 @pytest.fixture
@@ -51,3 +55,46 @@ def test_another_release_stops_the_task(install, full: str, client: str, wanted:
     session = task.hold(TaskSession).session(DeltaLog.for_table("/lake/t"))
     with pytest.raises(DeltaIllegalStateException, match=said), session:
         pytest.fail("a session was made")
+
+
+WITHOUT = [
+    # what cannot be imported, what is said first
+    ("pyspark", "This task works on Spark, and PySpark is not installed on this worker"),
+    ("pyspark.core", "This task runs Spark in its own process (master local[*]), and only pyspark-client is installed"),
+]
+
+
+@pytest.mark.parametrize(("missing", "said"), WITHOUT)
+@pytest.mark.parametrize("operation", ["merge", "sql", "function"])
+def test_without_spark_the_extra_is_named_first(monkeypatch, missing: str, said: str, operation: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)  # as Python remembers a module that is not there
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    task = {  # each is parsed without Spark
+        "merge": lambda: DeltaMergeOperator(task_id="t", table="/lake/t", source="SELECT 1 AS id", condition="s.id = t.id"),
+        "sql": lambda: DeltaStageSqlOperator(task_id="t", sql="SELECT 1 AS id", transaction={}),
+        "function": lambda: DeltaStagePySparkOperator(task_id="t", python_callable=lambda: None, transaction={}),
+    }[operation]()
+    session = task.hold(next(part for part in task.parts if issubclass(part, TaskSession))).session(DeltaLog.for_table("/lake/t"))
+    with pytest.raises(MissingSparkException) as found, session:
+        pytest.fail("a session was made")
+    assert found.value.message.startswith(said)
+    assert 'Install the extra "spark" there: pip install "airflow-provider-delta[spark]"' in found.value.message
+
+
+def test_the_client_is_enough_for_spark_connect(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.core", None)
+    check_spark_here({"spark.remote": "sc://spark:15002"})
+    monkeypatch.setenv("SPARK_REMOTE", "sc://spark:15002")
+    check_spark_here({"spark.master": "local[*]"})
+
+
+def test_a_worker_without_spark_submit() -> None:
+    import subprocess
+
+    try:
+        subprocess.run(["spark-submit-that-is-not-there"], check=True)
+    except FileNotFoundError as failure:
+        error = submit_error(failure, "/lake/t", "spark_default")
+    assert isinstance(error, MissingSparkException)
+    assert "There is no spark-submit-that-is-not-there on this worker" in error.message
+    assert submit_error(FileNotFoundError(2, "none", "/data/rows"), "/lake/t", "spark_default") is None

@@ -42,7 +42,14 @@ ARG_CONN_ID = _argument(
 )
 ARG_LIMIT = _argument("--limit", type=_whole_number(allow_zero=False), default=20, help="Versions to show (default: 20)")
 ARG_VERSION = _argument("--version", type=_whole_number(allow_zero=True), help="Version of the table (default: the latest)")
-ARG_KEYS = _argument("--keys", nargs="+", default=[], help="Columns that identify a row: shows which rows have changed")
+ARG_KEYS = _argument(
+    "--keys",
+    nargs="+",
+    action="extend",
+    default=[],
+    metavar="COLUMN",
+    help="Columns that identify a row: shows which rows have changed. --keys a b, --keys a,b, or --keys twice",
+)
 ARG_SAMPLE = _argument(
     "--rows", type=_whole_number(allow_zero=True), default=10, help="Number of rows of each kind to show (default: 10)"
 )

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from airflow.sdk import BaseOperator, RetryPolicy
+from airflow.sdk import RetryPolicy
 
 from airflow_delta.choices import Choices, Given, check_choices, check_literals
 from airflow_delta.operators.key_templates import render_key_fields
 from airflow_delta.operators.lineage import TaskLineage, lineage_on_complete, lineage_on_start
+from airflow_delta.operators.task_defaults import OwnDefaults, own_settings
 
 if TYPE_CHECKING:
     import jinja2
@@ -68,7 +69,7 @@ def templated(parts: Parts) -> tuple[str, ...]:
     return tuple(name for part in parts for name in part.template_fields)
 
 
-class DeltaOperator(BaseOperator):
+class DeltaOperator(OwnDefaults):
     """Base of the operators that are made of parts.
 
     :param kwargs: parameters of the parts and of any Airflow task.
@@ -92,6 +93,7 @@ class DeltaOperator(BaseOperator):
             cls.__init__ = _with_shared_parameters(cls)  # type: ignore[method-assign]
 
     def __init__(self, **kwargs: Any) -> None:
+        kwargs = {**own_settings(type(self), kwargs), **kwargs}
         parts = [part(**{name: kwargs.pop(name) for name in part.parameters() if name in kwargs}) for part in self.parts]
         if self.default_retry_policy is not None:
             kwargs.setdefault("retry_policy", self.default_retry_policy)

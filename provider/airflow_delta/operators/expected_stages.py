@@ -53,7 +53,7 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
             logger.info(
                 "Transaction %s: ignored the report of %s, which did not succeed in this run (%s).",
                 write.transaction_id,
-                _name(write.task_id, write.map_index),
+                name_of(write.task_id, write.map_index),
                 state or "it does not exist or has not run",
             )
     return valid
@@ -61,14 +61,16 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
 
 def expected_stages(
     commit: DeltaCommitOperator, context: Context, staged: Sequence[StagedWrite]
-) -> dict[tuple[str, int], str | None]:
+) -> dict[tuple[str, int], str | None] | None:
     """Return the stages that a commit waits for, by task id and map index, each with the state of its task instance.
 
     :param staged: from :func:`valid_reports`.
+    :return: ``None`` if all of them were skipped, which the commit allows.
     """
     task_ids = {write.task_id for write in staged} | set(_stage_tasks(commit, context))
     states = instances(context, task_ids)
-    return {key: state for key, state in states.items() if not (commit.allow_skipped and state == "skipped")}
+    expected = {key: state for key, state in states.items() if not (commit.allow_skipped and state == "skipped")}
+    return None if states and not expected else expected
 
 
 def _stage_tasks(commit: DeltaCommitOperator, context: Context) -> Iterable[str]:
@@ -96,12 +98,23 @@ def _states(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int]
     """Return the state of every task instance of the tasks in this run."""
     ti = context["ti"]
     found: dict[tuple[str, int], str | None] = {}
-    for task_id in sorted(task_ids):  # one by one: for several, "a_1" may mean a task or instance 1 of the task "a"
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
+    for asked in _unambiguous(task_ids):
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=asked, run_ids=[ti.run_id]).get(ti.run_id, {})
         for name, state in states.items():
-            found[task_id, -1 if name == task_id else int(name.removeprefix(f"{task_id}_"))] = state
+            task_id, _, index = (name, "", "-1") if name in asked else name.rpartition("_")
+            found[task_id, int(index)] = state
     return found
 
 
-def _name(task_id: str, map_index: int) -> str:
+def _unambiguous(task_ids: Collection[str]) -> list[list[str]]:
+    """Return the tasks in one question to Airflow, and one for each whose answer could be another's: ``a_1`` may be a task, or
+    instance 1 of the task ``a``.
+    """
+    alone = {task_id for task_id in task_ids if (parts := task_id.rpartition("_"))[0] in task_ids and parts[2].isdecimal()}
+    together = sorted(set(task_ids) - alone)
+    return [*([together] if together else []), *([task_id] for task_id in sorted(alone))]
+
+
+def name_of(task_id: str, map_index: int) -> str:
+    """Return a task instance as messages name it."""
     return task_id if map_index < 0 else f"{task_id}[{map_index}]"

@@ -20,7 +20,6 @@ from airflow_delta.operators.detection import number_of
 if TYPE_CHECKING:
     from logging import Logger
 
-_CONFLICT = "delta.commit.conflict."
 _LOST_RACE = "delta.commit.retry"
 _RESOLVED = "delta.commit.resolved"
 _EVERY_LOSS_UNTIL = 5
@@ -47,8 +46,8 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
         elif name == _RESOLVED:
             for how, versions in data["how"].items():
                 metrics.resolved(where, how, number_of(versions))
-        elif name.startswith(_CONFLICT):
-            kind = f"{name.removeprefix(_CONFLICT)}Exception"
+        elif name.startswith(events.CONFLICT):
+            kind = f"{name.removeprefix(events.CONFLICT)}Exception"
             counted.add(kind)
             metrics.conflict(where, kind)
             metrics.count("commit.attempts", data.get("attempts") or None, table=where)  # 0: seen before the first put
@@ -62,7 +61,7 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
                 kind,
             )
 
-    events.add_listener(listen, only=(_LOST_RACE, _RESOLVED, _CONFLICT))
+    events.add_listener(listen, only=(_LOST_RACE, _RESOLVED, events.CONFLICT))
     try:
         yield
     except DeltaConcurrentModificationException as error:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, MissingSparkException
 
 logger = logging.getLogger(__name__)
 
 AUTO = "auto"
 _JARS = "spark.jars.packages"
 _FULL, _CLIENT = "pyspark", "pyspark-client"
+_INSTALL = 'pip install "airflow-provider-delta[spark]"'
 
 
 def check_pyspark() -> None:
@@ -41,6 +44,40 @@ def check_pyspark() -> None:
     if len({release.release[:2] for release in parsed}) > 1:
         raise DeltaIllegalStateException(message)
     logger.warning("%s", message)
+
+
+def check_spark_here(properties: Mapping[str, str] | None = None) -> None:
+    """Check that the Spark is installed that a session needs, before anything of it is imported.
+
+    Not asked when a Dag is parsed: the Dag processor may have no Spark where the workers do, and only the connection says whether
+    the session is on a Spark Connect server.
+
+    :param properties: of a session to be made; ``None``: of any.
+    :raises MissingSparkException: if PySpark is missing, or only its client is there and the session is none of Spark Connect.
+    """
+    if find_spec(_FULL) is None:
+        raise MissingSparkException(
+            f'This task works on Spark, and PySpark is not installed on this worker. Install the extra "spark" there: {_INSTALL}'
+            '. For a Spark Connect server, "connect" is enough.'
+        )
+    if properties is None or "spark.remote" in properties or os.environ.get("SPARK_REMOTE"):
+        return
+    if find_spec("pyspark.core") is None:  # its client comes with Airflow's Spark provider
+        raise MissingSparkException(
+            f"This task runs Spark in its own process (master {properties.get('spark.master')}), and only {_CLIENT} is installed "
+            f'on this worker, which reaches a Spark Connect server and nothing else. Install the extra "spark" there: {_INSTALL}'
+            ". Or name a Spark Connect server by spark_conn_id, or a cluster that the work is submitted to (spark_submit)."
+        )
+
+
+def no_spark_submit(failure: BaseException) -> MissingSparkException | None:
+    """Return the typed error of a submission that found no ``spark-submit``; ``None`` for any other."""
+    if not isinstance(failure, FileNotFoundError) or "spark" not in os.path.basename(str(failure.filename or "")):
+        return None
+    return MissingSparkException(
+        f"There is no {failure.filename} on this worker to submit the application with. Install the cluster's Spark there and "
+        f'put it on PATH, or the extra "spark" of this provider: {_INSTALL}.'
+    )
 
 
 def with_packages(

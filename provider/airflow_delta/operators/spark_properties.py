@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.spark_connection import registration_error_of, spark_extras
-from airflow_delta.operators.spark_packages import with_packages
+from airflow_delta.operators.spark_packages import no_spark_submit, with_packages
 from airflow_delta.operators.spark_storage import has_own_s3a
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def submit_error(failure: Exception, uri: str, spark_conn_id: str) -> DeltaError
     """Return the typed error if an application failed because Spark cannot work, or reach the table's store, as it is set up."""
     from airflow_delta.spark.failures import typed_error
 
-    return typed_error(failure, uri) or registration_error_of(failure, spark_conn_id)
+    return no_spark_submit(failure) or typed_error(failure, uri) or registration_error_of(failure, spark_conn_id)
 
 
 def check_no_packages(packages: str | None) -> None:

@@ -21,7 +21,7 @@ from airflow_delta.operators.kill import SessionKiller
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.spark_connection import DEFAULT_SPARK_CONN_ID, registration_error, spark_extras, spark_master
-from airflow_delta.operators.spark_packages import check_pyspark, with_packages
+from airflow_delta.operators.spark_packages import check_pyspark, check_spark_here, with_packages
 from airflow_delta.operators.spark_storage import SparkStorage
 
 if TYPE_CHECKING:
@@ -71,8 +71,10 @@ class TaskSession(Part):
         """Yield a session that reaches a table; it is stopped afterwards if the task made it.
 
         :param request: names the files that are read, some of which may be elsewhere.
+        :raises MissingSparkException: if the Spark that it needs is not installed.
         :raises SparkStorageException: if the session cannot reach the table's store.
         """
+        check_spark_here()
         check_pyspark()
         from pyspark.sql import SparkSession
 
@@ -81,6 +83,7 @@ class TaskSession(Part):
         builder = SparkSession.builder
         properties = self.properties()
         if active is None:  # a JVM that runs loads no more
+            check_spark_here(properties)
             packages = self.spark_packages or storage.packages
             properties = with_packages(properties, packages, storage.uri, of_connection=not self.spark_packages)
             properties = {**quiet(properties), **properties}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, RetryPolicy
+from airflow.sdk import RetryPolicy
 from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta.choices import Choices, check_choices
 from airflow_delta.exceptions import (
@@ -39,8 +41,10 @@ from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.origin import new_transaction_id, open_transaction
 from airflow_delta.operators.restart import ON_CLEAR, ON_CONFLICT, Restart
 from airflow_delta.operators.run_age import possible_since
+from airflow_delta.operators.task_defaults import OwnDefaults, own_settings
 from airflow_delta.operators.tested import warn_if_tested
 from airflow_delta.operators.unpublished import unpublished
+from airflow_delta.operators.upstream import check_upstream
 from airflow_delta.read_versions import version_of, what_was_read
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
@@ -54,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 
 
-class DeltaStartTransactionOperator(BaseOperator):
+class DeltaStartTransactionOperator(OwnDefaults):
     """Begin a transaction: pin the table's version and set the transaction's identity. The list of files is not read.
 
     An ordinary task, not a setup: clearing a stage keeps the transaction, clearing this task begins a new one.
@@ -119,7 +123,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         retry_policy: RetryPolicy | None = FINAL_ERRORS,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(retry_policy=retry_policy, **{**own_settings(type(self), kwargs), **kwargs})
         self.table = table
         self.delta_conn_id = delta_conn_id
         self.transaction_key = transaction_key
@@ -202,9 +206,16 @@ class DeltaCommitOperator(DeltaOperator):
     A lost race for a version is retried here, without Spark; a logical conflict is final for the transaction, and Airflow does
     not retry it either. A retry of a commit that was written succeeds with the same result, and emits the asset event.
 
+    Nothing is published if any task between start and commit, not only one right before the commit, has failed, was
+    ``upstream_failed``, or has not ended; skipped tasks and teardowns do not count. Only ``trigger_rule`` named on this task (not
+    in ``default_args``) changes that: with ``all_done`` and its kin the commit publishes although others failed, as long as every
+    stage has reported. Rules that do not wait for all tasks before it are refused: ``always``, ``one_success``,
+    ``one_failed`` and ``one_done``.
+
     :param transaction: the handle: output of the start task. (templated)
     :param staged: outputs of the stages: one, several, or mapped. Every instance of these tasks must have reported. (templated)
-    :param allow_skipped: publish without stages that were skipped (needs a trigger rule that lets the commit run then).
+    :param allow_skipped: publish without stages that were skipped (needs a trigger rule that lets the commit run then). If all
+        were, the commit is skipped too.
     :param on_conflict: after a logical conflict ``fail`` (default), or ``restart``: abort the transaction and clear the start
         task and everything after it, so that they run again on the newest version. (templated)
     :param on_clear: if a task of the transaction runs after an abort, because it was cleared without the start task: ``fail``
@@ -269,6 +280,9 @@ class DeltaCommitOperator(DeltaOperator):
 
         :raises HandleMismatchException: if the transaction is not the one in the Dag file.
         :raises MissingStageException: if an instance of a stage did not report.
+        :raises UpstreamFailedException: if a task between start and commit failed or has not ended, unless ``trigger_rule`` of
+            this task accepts that.
+        :raises AirflowSkipException: if every stage was skipped and ``allow_skipped`` allows that.
         :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         :raises TransactionAbortedException: if the transaction was aborted and no restart is left.
         :raises CommitStateUnknownException: if the store did not say whether the entry was written; a retry settles it.
@@ -280,9 +294,11 @@ class DeltaCommitOperator(DeltaOperator):
         log, handle = open_transaction(self, context)
         staged: list[StagedWrite] = []
         expected: dict[tuple[str, int], str | None] | None = None
+        all_skipped = False
         if handle.committed is None:
             staged = valid_reports(context, handle, flatten_reports(self.staged))
             expected = expected_stages(self, context, staged)
+            all_skipped = expected is None
         self.log.info(
             "Transaction %s: committing %s staged writes (%s files, %s bytes) to %s; %s.",
             handle.transaction_id,
@@ -295,12 +311,13 @@ class DeltaCommitOperator(DeltaOperator):
         self.lineage.note_reads(handle, staged)
         if restart is not None:
             restart.go_on(log, handle)
+        check = partial(self._check, context, handle, restart, all_skipped=all_skipped)
         try:
-            result = self._publish(committer, context, log, handle, staged, expected)
+            result = self._publish(committer, context, log, handle, staged, expected, check)
         except DeltaConcurrentModificationException as conflict:
             if restart is None or self.on_conflict != "restart" or not restart.after(conflict, log, handle):
                 raise
-            result = self._publish(committer, context, log, handle, staged, expected)
+            result = self._publish(committer, context, log, handle, staged, expected, check)
         except StagingException:
             if restart is not None and self.on_clear == "restart" and is_aborted(log, handle):
                 restart.of_aborted(handle)
@@ -308,6 +325,16 @@ class DeltaCommitOperator(DeltaOperator):
         if restart is not None:
             restart.succeeded()
         return committer.finish(context, result, staged)
+
+    def _check(self, context: Context, handle: TransactionHandle, restart: Restart | None, *, all_skipped: bool) -> None:
+        check_upstream(self, context, handle)
+        if all_skipped:
+            if restart is not None:
+                restart.succeeded()
+            raise AirflowSkipException(
+                f"Transaction {handle.transaction_id} on table {handle.table}: every stage was skipped, so there is nothing to "
+                "publish, and the commit is skipped too (allow_skipped=True)."
+            )
 
     def _publish(
         self,
@@ -317,6 +344,7 @@ class DeltaCommitOperator(DeltaOperator):
         handle: TransactionHandle,
         staged: Sequence[StagedWrite],
         expected: Mapping[tuple[str, int], str | None] | None,
+        check: Callable[[], None],
     ) -> CommitResult:
         from airflow_delta.commands.publish.publish import publish
 
@@ -328,6 +356,7 @@ class DeltaCommitOperator(DeltaOperator):
                 attempt=new_attempt(context["ti"].try_number),
                 expected=expected,
                 user=committing_user(self, context),
+                check=check,
                 **committer.options(context),
             )
 
@@ -354,7 +383,7 @@ class DeltaCommitOperator(DeltaOperator):
         return table_of_handle(self.transaction)
 
 
-class DeltaAbortOperator(BaseOperator):
+class DeltaAbortOperator(OwnDefaults):
     """Abort a transaction that was not committed, and delete what it staged if no live commit can still publish it.
 
     Meant as the teardown of the transaction: does nothing after a commit, or if the start task never ran. Fails if nothing was
@@ -367,6 +396,7 @@ class DeltaAbortOperator(BaseOperator):
     :param table: the transaction's table; default: the start task's. (templated)
     """
 
+    transaction_role: ClassVar[str] = "abort"
     changes_table: ClassVar[bool] = True
     template_fields: Sequence[str] = ("transaction", "delta_conn_id", "table")
     ui_color = "#f8cecc"
@@ -380,7 +410,7 @@ class DeltaAbortOperator(BaseOperator):
         retry_policy: RetryPolicy | None = FINAL_ERRORS,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(retry_policy=retry_policy, **{**own_settings(type(self), kwargs), **kwargs})
         self.transaction = transaction
         self.delta_conn_id = delta_conn_id
         self.table = table

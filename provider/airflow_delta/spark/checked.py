@@ -36,7 +36,7 @@ def checked(df: DataFrame, request: StageRequest, target: Json, computed: Collec
     from pyspark.sql import functions as sf
 
     violations = [
-        *_outside_predicate(request, checks),
+        *_outside_predicate(request, target, checks),
         *_constraints(request, target, checks),
         *_wrong_generated(request, target, computed, checks),
         *_too_long(target, checks),
@@ -68,16 +68,19 @@ def _empty_as_null(df: DataFrame, request: StageRequest, target: Json) -> DataFr
     return df.withColumns({name: sf.when(sf.length(sf.col(quoted(name))) > 0, sf.col(quoted(name))) for name in names})
 
 
-def _outside_predicate(request: StageRequest, checks: RowChecks) -> list[tuple[Column, Column]]:
+def _outside_predicate(request: StageRequest, target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
     if request.replace_where is None:
         return []
     from pyspark.sql import functions as sf
 
+    expression = request.predicate or request.replace_where
     violated = checks.violated(
         ReplaceWhereMismatchException,
-        f"A row to write does not satisfy replaceWhere ({request.replace_where}). Filter the DataFrame or widen the predicate",
+        f"A row to write does not satisfy replaceWhere ({request.replace_where}). Filter the DataFrame or widen the predicate; "
+        "the row has the values",
+        _values(expression, target),
     )
-    return [(_is_not_true(sf.expr(request.predicate or request.replace_where)), violated)]
+    return [(_is_not_true(sf.expr(expression)), violated)]
 
 
 def _constraints(request: StageRequest, target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:

@@ -377,7 +377,9 @@ def test_modes(table):
     assert sorted(row["id"] for row in read(table)) == [0, 2, 3, 4, 5]
     write(table, pa.table({"id": pa.array([9]), "p": pa.array(["b"])}), mode="dynamic")
     assert sorted(row["id"] for row in read(table)) == [0, 4, 5, 9]
-    with pytest.raises(ReplaceWhereMismatchException, match="does not satisfy replaceWhere"):
+    with pytest.raises(
+        ReplaceWhereMismatchException, match=r"does not satisfy replaceWhere .*the row has the values: {'p': 'b'} \(table"
+    ):
         write(table, rows, mode="overwrite", replace_where="p = 'a'")
     says = r"replace_where \(id = 9\), which may select some of the rows of 1 of its files, .* on partition columns selects whole"
     with pytest.raises(DeltaUnsupportedOperationException, match=says):

@@ -19,15 +19,18 @@ from pyroaring import BitMap64
 from airflow_delta.commands.clone import clone_table
 from airflow_delta.commands.publish import commit as commit_stages
 from airflow_delta.commands.publish import publish as publishing
+from airflow_delta.commands.write.plan_write import plan_stage, put_request
 from airflow_delta.exceptions import (
     CommitCancelledException,
     CommitStateUnknownException,
     ConcurrentAppendException,
     ConcurrentTransactionException,
     ContractVersionException,
+    DeltaConcurrentModificationException,
     DeltaIllegalArgumentException,
     ForeignTransactionException,
     InvariantViolationException,
+    LocationNotWritableException,
     ManifestException,
     MetadataChangedException,
     MissingStageException,
@@ -48,6 +51,7 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, w
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.staging.contract import ManifestRef, StagedWrite
 from airflow_delta.transaction import CommitPolicy
+from airflow_delta.transaction.policy import events
 from commands.flow import Table, column, schema
 from support.tables import protocol, write_commit
 
@@ -539,6 +543,24 @@ def test_who_finds_the_table_created_meanwhile_goes_on_from_it(table, first, sec
     assert table.publish(two, write).committed_before
 
 
+@pytest.mark.parametrize(("second", "conflicts"), [({}, 0), ({"mode": "overwrite"}, 0), ({"columns": True}, 1)])
+def test_a_race_that_harms_nobody_is_no_event_of_a_conflict(table, second, conflicts):
+    """What is a conflict after all is one: found before the log was touched, or in the log."""
+    two, write = concurrent_creators(table, {}, second)
+    heard = []
+
+    def listen(_name, _uri, data):
+        heard.append(data["winningVersion"])
+
+    events.add_listener(listen, only=(events.CONFLICT,))
+    try:
+        with contextlib.nullcontext() if not second else pytest.raises(DeltaConcurrentModificationException):
+            table.publish(two, write)
+    finally:
+        events.remove_listener(listen)
+    assert heard == [0] * conflicts
+
+
 @pytest.mark.parametrize(
     "second",
     [
@@ -698,6 +720,28 @@ def test_an_abort_deletes_what_was_staged_and_keeps_a_commit_from_coming_later(f
         filled.publish(handle, write)
     assert filled.abort(handle).outcome == "deleted"
     assert filled.versions() == 1
+
+
+@pytest.mark.parametrize("of", ["missing", "a file"])
+def test_a_directory_that_cannot_be_created_is_a_typed_error_and_the_abort_is_quiet(tmp_path, of):
+    (tmp_path / "file").touch()
+    table = Table(Path("/proc/none/t") if of == "missing" else tmp_path / "file" / "t")
+    handle = table.begin(schema=schema(column("id", "long")))
+    with pytest.raises(LocationNotWritableException, match=f"The directory {table.uri}.* cannot be created") as found:
+        put_request(table.log(), plan_stage(table.view(handle)))
+    assert isinstance(found.value, OSError)
+    result = table.abort(handle)
+    assert (result.outcome, result.num_deleted_files) == ("deleted", 0)
+    assert "Nothing was staged" in result.reason
+
+
+def test_an_abort_that_may_not_mark_what_was_staged_fails(filled, monkeypatch):
+    handle = filled.begin()
+    staged(filled, handle)
+    refused = LocationNotWritableException("a disk that became read-only")
+    monkeypatch.setattr("airflow_delta.log.storage.local.LocalStore.put", lambda *_: (_ for _ in ()).throw(refused))
+    with pytest.raises(LocationNotWritableException):
+        filled.abort(handle)
 
 
 def test_an_abort_after_the_commit_touches_nothing(filled):

@@ -46,7 +46,7 @@ def row_checks(request: StageRequest, target: Json, schema: StructType) -> list[
     if request.replace_where is not None:
         text = request.predicate or request.replace_where
         predicate = _predicate(request, text, schema, partitions, f"is overwritten by replace_where ({request.replace_where})")
-        checks.append(_true(predicate, lambda _row: _outside(request)))
+        checks.append(_true(predicate, _outside(request, predicate)))
     for name, text in rules.checks.items():
         predicate = _predicate(request, text, schema, partitions, f"has the CHECK constraint {name} ({text})")
         checks.append(_true(predicate, _violation(request, name, text, predicate)))
@@ -91,25 +91,31 @@ def _true(predicate: Predicate, error: Callable[[pa.RecordBatch], DeltaError]) -
     return check
 
 
-def _outside(request: StageRequest) -> DeltaError:
-    return ReplaceWhereMismatchException(
-        f"A row to write does not satisfy replaceWhere ({request.replace_where}). Filter the rows or widen the predicate "
-        f"({_where(request)}; nothing was committed.)",
-        table=request.table,
-        version=request.read_version,
+def _outside(request: StageRequest, predicate: Predicate) -> Callable[[pa.RecordBatch], DeltaError]:
+    what = (
+        f"A row to write does not satisfy replaceWhere ({request.replace_where}). Filter the rows or widen the predicate; the "
+        "row has the values"
     )
+    return _broken(request, ReplaceWhereMismatchException, what, predicate)
 
 
 def _violation(request: StageRequest, name: str, text: str, predicate: Predicate) -> Callable[[pa.RecordBatch], DeltaError]:
+    what = f"CHECK constraint {name} ({text}) is violated by a row with values"
+    return _broken(request, ConstraintViolationException, what, predicate)
+
+
+def _broken(
+    request: StageRequest, kind: type[DeltaError], what: str, predicate: Predicate
+) -> Callable[[pa.RecordBatch], DeltaError]:
+    """Return a function that makes the error of a row, with its values of the columns of a predicate."""
     columns: Sequence[str] = list(dict.fromkeys(column.path[0] for column in predicate.columns))
 
     def error(row: pa.RecordBatch) -> DeltaError:
         from airflow_delta.log.arrow.values import to_pylist
 
         values = {column: to_pylist(row.column(column))[0] for column in columns}
-        return ConstraintViolationException(
-            f"CHECK constraint {name} ({text}) is violated by a row with values: {str(values)[:_VALUE_LENGTH]} "
-            f"({_where(request)}; nothing was committed.)",
+        return kind(
+            f"{what}: {str(values)[:_VALUE_LENGTH]} ({_where(request)}; nothing was committed.)",
             table=request.table,
             version=request.read_version,
         )

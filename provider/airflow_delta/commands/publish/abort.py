@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 from airflow_delta.commands.outcome.evidence import Evidence, evidence, is_referenced
 from airflow_delta.commands.outcome.find_commit import committed_earlier
 from airflow_delta.commands.outcome.markers import fence_off
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, HandleMismatchException
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    HandleMismatchException,
+    LocationNotWritableException,
+)
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import STAGING_DIRECTORY, is_marker, transaction_directory
 from airflow_delta.staging.report import AbortResult
@@ -98,7 +103,18 @@ def _give_up(
 
     :param dead_before: milliseconds since the epoch; a commit that began earlier is not alive. ``None``: it may be.
     """
-    markers, own = fence_off(log.store, transaction_id, dead_before=dead_before)
+    try:
+        markers, own = fence_off(log.store, transaction_id, dead_before=dead_before)
+    except LocationNotWritableException as error:
+        # Where no directory can be created, nothing was staged either, and there is nothing that a commit could publish.
+        if look().committed is not False or any(True for _ in log.store.list_recursive(transaction_directory(transaction_id))):
+            raise
+        return AbortResult(
+            transaction_id=transaction_id,
+            table=table,
+            outcome="deleted",
+            reason=f"Nothing was staged, so there is nothing to delete. {error.message}",
+        )
     found = look()
     if found.committed is not True and markers.committed:
         found = Evidence(True, markers.version, "Its marker says that it is committed.")

@@ -25,6 +25,7 @@ from airflow_delta.commands.stage.net_effect import find_replaced
 from airflow_delta.exceptions import MetadataChangedException, ProtocolChangedException
 from airflow_delta.log.actions.actions import Action, Metadata, SetTransaction
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
+from airflow_delta.transaction.policy.events import CONFLICT, held_back
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.view import TransactionView
@@ -59,17 +60,19 @@ def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult
         return _attempt(with_altered_reads(view, altered), options, altered=altered)
     writes = [stage.write for stage in view.stages]
     metadata = new_metadata(handle, view.snapshot, writes)
-    try:
+    if handle.read_version >= 0 or metadata is None:
         return _attempt(view, options, metadata=metadata)
-    except (ProtocolChangedException, MetadataChangedException) as error:
-        if handle.read_version >= 0 or metadata is None:
-            raise
-        definition = definition_of(handle, writes)
-        if definition is not None and definition["mode"] != "create_if_not_exists":
-            raise
-        created = adopt_created_table(view, metadata)
-        if created is None:
-            raise _created_otherwise(error, view.log) from error
+    definition = definition_of(handle, writes)
+    with held_back(CONFLICT) as conflicts:
+        try:
+            return _attempt(view, options, metadata=metadata)
+        except (ProtocolChangedException, MetadataChangedException) as error:
+            if definition is not None and definition["mode"] != "create_if_not_exists":
+                raise
+            created = adopt_created_table(view, metadata)
+            if created is None:
+                raise _created_otherwise(error, view.log) from error
+            conflicts.forget()
     logger.info("Table %s was created by another transaction; continuing from its version 0.", view.log.uri)
     return _attempt(created, options, created=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.definition.altered_table import is_alter
@@ -42,6 +42,7 @@ def publish(
     *,
     attempt: str,
     expected: Expected | None = None,
+    check: Callable[[], None] | None = None,
     policy: CommitPolicy | None = None,
     tags: Mapping[str, str] | None = None,
     user_metadata: str | None = None,
@@ -55,6 +56,7 @@ def publish(
     :param staged: results of the stages, in any order.
     :param attempt: unique name of this execution of the commit (:func:`airflow_delta.staging.paths.new_attempt`).
     :param expected: the stages that must have reported, by task id and map index; ``None``: not checked.
+    :param check: called before anything is published, unless the log holds the transaction; raises what forbids it.
     :param tags: ``commitInfo.tags``: who commits (Dag, run, task, try).
     :param hooks: run after the commit, beside those of the table.
     :param user: who commits, for :mod:`airflow_delta.commands.outcome.key_users`: by now another run may have committed the key,
@@ -87,6 +89,8 @@ def publish(
         return before
     if handle.rerun_policy != "append" and log.snapshot.version >= 0:
         check_key_of_run(log, log.snapshot, handle.app_id, user, after=handle.read_version)
+    if check is not None:
+        check()
     writes = parse_staged(handle, reports)
     with fence(log, handle, attempt) as held:
         options = CommitOptions(policy=held.policy(policy), tags=tags, user_metadata=user_metadata, hooks=hooks)

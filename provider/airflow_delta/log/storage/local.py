@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import stat
@@ -12,7 +13,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Self
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException, PathOutsideTableException
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaLogCorruptedException,
+    LocationNotWritableException,
+    PathOutsideTableException,
+)
 from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, FileStatus, LogStore, Ranges
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 
@@ -32,6 +38,7 @@ _GONE = {errno.ENOENT, *_LINK}
 
 _TRIES = 10
 """How often a path is opened while somebody replaces a directory of it by a link, and back."""
+_NOT_CREATED = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EROFS}
 
 _NO_LINKS = (LOG_DIRECTORY, "staged")
 """Directories whose writers never create links."""
@@ -50,6 +57,30 @@ def local_path(table_uri: str) -> str:
             table=table_uri,
         )
     return os.path.abspath(unquote(table_uri[5:].removeprefix("//").removeprefix("localhost") if parts.netloc else parts.path))
+
+
+def _creates(opened: Callable[[LocalStore, str], int]) -> Callable[[LocalStore, str], int]:
+    """Raise a typed error if a directory cannot be created for its path or its owner; a full or broken disk stays as it is."""
+
+    @functools.wraps(opened)
+    def open_directory(store: LocalStore, directory: str) -> int:
+        try:
+            return opened(store, directory)
+        except OSError as error:
+            if error.errno not in _NOT_CREATED:
+                raise
+            path = os.path.join(store.local_root or "", directory)
+            raise LocationNotWritableException(
+                f"The directory {path} of table {store.root} cannot be created ({error.strerror}: {error.filename or path}). "
+                f"Check the path, that the file system is mounted on this worker, and that {_user()} may write there.",
+                table=store.root,
+            ) from error
+
+    return open_directory
+
+
+def _user() -> str:
+    return f"the worker's user (uid {os.geteuid()})" if hasattr(os, "geteuid") else "the worker's user"
 
 
 class LocalStore(LogStore):
@@ -381,6 +412,7 @@ class LocalStore(LogStore):
             return False
         return True
 
+    @_creates
     def _open_directory(self, directory: str) -> int:
         """Open a directory, which is created if it is missing."""
         try:

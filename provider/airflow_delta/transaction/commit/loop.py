@@ -272,7 +272,7 @@ class CommitLoop:
         """Record Delta's event ``delta.commit.conflict.<Type>``."""
         kind = type(error).__name__.removesuffix("Exception")
         events.record_event(
-            f"delta.commit.conflict.{kind}",
+            f"{events.CONFLICT}{kind}",
             self.log.uri,
             {
                 "txnId": self.entry.txn_id,

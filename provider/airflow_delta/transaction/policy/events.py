@@ -7,14 +7,54 @@ that counts rather than logs registers a listener. If nobody listens, events cos
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
+CONFLICT = "delta.commit.conflict."
+"""Prefix of the events of conflicts; the name of the exception follows, without ``Exception``."""
+
 Listener = Callable[[str, str, Mapping[str, Any]], None]
 
 _listeners: dict[Listener, tuple[str, ...]] = {}
+
+
+@dataclass
+class Held:
+    """Events that are not told yet.
+
+    :param only: prefix of their names.
+    """
+
+    only: str
+    _events: list[tuple[str, str, Mapping[str, Any], int]] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """Tell nobody of those so far: what they report has turned out not to be so."""
+        self._events.clear()
+
+
+_held: ContextVar[Held | None] = ContextVar("delta_held_events", default=None)
+
+
+@contextmanager
+def held_back(only: str) -> Iterator[Held]:
+    """Hold back the events of a block, and tell them at its end, unless they are forgotten.
+
+    :param only: prefix of their names.
+    """
+    held = Held(only)
+    token = _held.set(held)
+    try:
+        yield held
+    finally:
+        _held.reset(token)
+        for name, table, data, level in held._events:
+            record_event(name, table, data, level=level)
 
 
 def add_listener(listener: Listener, *, only: tuple[str, ...] = ("",)) -> None:
@@ -51,6 +91,10 @@ def record_event(name: str, table: str, data: Mapping[str, Any], *, level: int =
     :param level: of the log record.
     """
     facts = dict(data)
+    held = _held.get()
+    if held is not None and name.startswith(held.only):
+        held._events.append((name, table, facts, level))
+        return
     if logger.isEnabledFor(level):
         fields = {"delta_event": name, "delta_table": table, "delta_data": facts}
         logger.log(level, "%s on %s %s", name, table, facts, extra=fields)

@@ -1,0 +1,189 @@
+"""What ``default_args`` of a Dag may do to a transaction: nothing that decides whether it is published."""
+
+from __future__ import annotations
+
+import deltalake
+import pytest
+from airflow.sdk import DAG, Asset, TaskGroup, task
+
+from airflow_delta import delta_transaction
+from airflow_delta.decorators.delta_merge import delta_merge_task
+from airflow_delta.decorators.delta_stage import delta_stage_task
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
+from airflow_delta.operators.merge import DeltaMergeOperator
+from airflow_delta.operators.restore import DeltaRestoreOperator
+from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.stream import DeltaStreamOperator
+from airflow_delta.operators.task_defaults import own_settings
+from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+from support.readers import rows
+from support.task_defaults import DEFAULTS
+
+pytestmark = pytest.mark.airflow
+
+
+def nothing(value=None): ...
+
+
+@pytest.mark.parametrize(
+    "name",  # all of them take minutes
+    [name if name in ("trigger_rule_all_done", "no_xcom") else pytest.param(name, marks=pytest.mark.slow) for name in DEFAULTS],
+)
+def test_defaults_of_a_dag_publish_nothing_that_an_audit_refused(run_dag, tables, name):
+    run = run_dag(f"defaults_{name}")
+    assert run.state == "failed"
+    assert run.state_of("refused.commit") in ("failed", "upstream_failed")
+    assert not deltalake.DeltaTable.is_deltatable(f"{tables}/defaults_{name}_refused")
+    if name == "trigger_rule_always":  # its stages do not wait for their start task
+        assert not deltalake.DeltaTable.is_deltatable(f"{tables}/defaults_{name}_accepted")
+        return
+    states = [run.state_of(f"accepted.{each}") for each in ("start", "stage", "audit", "told", "commit", "abort", "watcher")]
+    assert states == ["success"] * 7
+    assert run.state_of("refused.abort") == "success"
+    assert [row["id"] for row in rows(f"{tables}/defaults_{name}_accepted")] == [1, 2, 3]
+    told = {uri for uri, _ in run.events() if not uri.startswith("delta:")}
+    assert told <= {"from-defaults"}
+
+
+def test_the_tasks_without_a_group(run_dag, tables, capfd):
+    run = run_dag("defaults_plain_operators")
+    states = {each: run.state_of(each) for each in ("start", "stage", "audit", "commit", "abort", "truncate")}
+    assert states == {
+        "start": "success",
+        "stage": "success",
+        "audit": "failed",
+        "commit": "upstream_failed",
+        "abort": "success",
+        "truncate": "upstream_failed",
+    }
+    assert run.state == "failed"
+    assert not deltalake.DeltaTable.is_deltatable(f"{tables}/defaults_plain_operators")
+
+
+def test_a_failure_counts_unless_the_commit_itself_names_a_rule(run_dag, tables, capfd):
+    run = run_dag("defaults_and_names")
+    assert (run.state_of("asked.commit"), run.state_of("hidden.commit")) == ("success", "failed")
+    assert (run.state_of("hidden.told"), run.state_of("hidden.abort")) == ("success", "success")
+    assert [row["id"] for row in rows(f"{tables}/defaults_and_names_asked")] == [1, 2, 3]
+    assert not deltalake.DeltaTable.is_deltatable(f"{tables}/defaults_and_names_hidden")
+    said = "".join(capfd.readouterr())
+    assert "not every task has succeeded: hidden.audit (failed)" in said
+    assert "as trigger_rule='all_done' of 'asked.commit' asks: asked.audit (failed)" in said
+
+
+def test_a_commit_of_stages_that_were_all_skipped_is_skipped(run_dag, tables, capfd):
+    run = run_dag("all_skipped")
+    assert {each: run.state_of(f"txn.{each}") for each in ("skips", "mapped", "commit", "abort", "watcher")} == {
+        "skips": "skipped",
+        "mapped": "skipped",
+        "commit": "skipped",
+        "abort": "success",
+        "watcher": "success",
+    }
+    assert run.state == "success"
+    assert run.xcom("txn.abort")["outcome"] != "committed"
+    assert run.events() == []
+    assert not deltalake.DeltaTable.is_deltatable(f"{tables}/all_skipped")
+    assert "nothing of it is published" not in "".join(capfd.readouterr())  # nobody has to look
+
+
+class TestParsedOnly:
+    """Read off the Dag, nothing runs."""
+
+    DEFAULTS = {"trigger_rule": "all_done", "do_xcom_push": False, "outlets": [Asset("mine")]}
+    PAST = {"wait_for_downstream": True, "depends_on_past": True}
+
+    @pytest.fixture(params=["dag", "group", "transaction"])
+    def made(self, request):
+        given = {**self.DEFAULTS, **self.PAST}
+        of = {level: given if level == request.param else {} for level in ("dag", "group", "transaction")}
+        group = TaskGroup("g", default_args=of["group"], dag=(dag := DAG("d", schedule=None, default_args=of["dag"])))
+        with dag, group, delta_transaction("t", table="/lake/t", default_args=of["transaction"]):
+            DeltaStageFilesOperator(task_id="stage", path="rows")
+            DeltaStageFilesOperator.partial(task_id="many").expand(path=["a", "b"])
+            delta_stage_task(nothing, engine="arrow", task_id="arrow").expand(value=["a", "b"])
+            task(nothing, task_id="authors")()
+        return {each.task_id.removeprefix("g.t."): each for each in dag.tasks}
+
+    def test_settings_of_their_own(self, made):
+        rules = {name: made[name].trigger_rule.value for name in ("start", "commit", "abort", "watcher", "stage", "authors")}
+        assert rules == {
+            "start": "all_success",
+            "commit": "all_success",
+            "abort": "all_done_setup_success",
+            "watcher": "all_success",
+            "stage": "all_done",
+            "authors": "all_done",
+        }
+        assert made["start"].do_xcom_push is made["commit"].do_xcom_push is made["stage"].do_xcom_push is True
+        assert made["many"].partial_kwargs["do_xcom_push"] is True
+        assert made["arrow"].partial_kwargs.get("do_xcom_push") is not False
+        assert made["authors"].do_xcom_push is False
+
+    def test_nothing_is_emitted_before_the_commit(self, made):
+        given = {name: task.partial_kwargs["outlets"] if task.is_mapped else task.outlets for name, task in made.items()}
+        emitting = {name for name, outlets in given.items() if outlets}
+        assert emitting == {"commit", "authors"}
+
+    def test_cleaning_up_does_not_depend_on_other_runs(self, made):
+        waits = {name for name, task in made.items() if task.depends_on_past or task.wait_for_downstream}
+        assert waits == set(made) - {"abort", "watcher"}
+
+    def test_mapped_tasks(self):
+        with DAG("d", schedule=None, default_args=self.DEFAULTS):
+            start = DeltaStartTransactionOperator.partial(task_id="start").expand(table=["/lake/a", "/lake/b"])
+            commit = DeltaCommitOperator.partial(task_id="commit", staged=None).expand(transaction=start.output)
+            named = DeltaCommitOperator.partial(task_id="named", staged=None, trigger_rule="none_failed")
+            abort = DeltaAbortOperator.partial(task_id="abort").expand(transaction=start.output)
+            delete = DeltaDeleteOperator.partial(task_id="delete").expand(table=["/lake/a", "/lake/b"])
+        assert {each.trigger_rule.value for each in (start, commit, abort, delete)} == {"all_success"}
+        assert [each.partial_kwargs["do_xcom_push"] for each in (start, commit, delete)] == [True] * 3
+        assert named.expand(transaction=[{}]).trigger_rule == "none_failed"
+
+    def test_operations_of_their_own(self):
+        with DAG("d", schedule=None, default_args=self.DEFAULTS):
+            alone = DeltaDeleteOperator(task_id="alone", table="/lake/t")
+            named = DeltaDeleteOperator(task_id="named", table="/lake/t", trigger_rule="all_done", do_xcom_push=False)
+            keeps = DeltaMaintenanceOperator(task_id="keeps", tables="/lake/t")  # changes no rows
+            with delta_transaction("t", table="/lake/t", stage_kwargs={"trigger_rule": "none_failed"}):
+                stage = DeltaDeleteOperator(task_id="stage")
+        rules = [each.trigger_rule.value for each in (alone, named, keeps, stage)]
+        assert rules == ["all_success", "all_done", "all_done", "none_failed"]
+        assert [asset.uri for asset in alone.outlets] == ["mine"]
+
+    @pytest.mark.parametrize("operator", [DeltaStreamOperator, DeltaScd2MergeOperator, DeltaMergeOperator, DeltaRestoreOperator])
+    def test_whatever_commits_rows_has_a_rule_of_its_own(self, operator):
+        assert own_settings(operator, {})["trigger_rule"].value == "all_success"
+
+    REFUSED = [
+        # task, what its author names, what is said
+        ("start", {"do_xcom_push": False}, "the start task hands on the handle"),
+        ("stage", {"do_xcom_push": False}, "a stage task hands on its staged write"),
+        ("commit", {"do_xcom_push": False}, "the commit task hands on its result"),
+        ("commit", {"trigger_rule": "one_success"}, "would race its audits"),
+        ("commit", {"trigger_rule": "one_failed"}, "would race its audits"),
+        ("commit", {"trigger_rule": "one_done"}, "would race its audits"),
+        ("commit", {"trigger_rule": "always"}, "would race its audits"),
+    ]
+
+    @pytest.mark.parametrize(("which", "named", "said"), REFUSED)
+    def test_what_an_author_names_is_refused_with_the_reason(self, which, named, said):
+        of = {each: named if each == which else {} for each in ("start", "stage", "commit")}
+        with DAG("d", schedule=None) as dag:
+            start = DeltaStartTransactionOperator(task_id="start", table="/lake/t", **of["start"])
+            stage = DeltaStageFilesOperator(task_id="stage", transaction=start.output, path="rows", **of["stage"])
+            DeltaCommitOperator(task_id="commit", transaction=start.output, staged=stage.output, **of["commit"])
+        with pytest.raises(DeltaIllegalArgumentException, match=f"The task '{which}': .*{said}"):
+            dag.resolve_template_files()
+
+    def test_a_decorated_operation_that_is_mapped_is_refused(self):
+        """Airflow makes it without asking the operator, so it has the trigger rule of ``default_args``."""
+        with DAG("d", schedule=None, default_args={"trigger_rule": "all_done"}) as dag:
+            merged = delta_merge_task(nothing, task_id="merge", table="/lake/t", condition="a = b")
+            merged.expand(value=["a", "b"])
+            DeltaDeleteOperator(task_id="asks", table="/lake/t")  # mapped tasks are not asked by Airflow
+        with pytest.raises(DeltaIllegalArgumentException, match="trigger_rule='all_done' comes from default_args"):
+            dag.resolve_template_files()
