@@ -116,7 +116,7 @@ def test_what_is_left_to_spark_rules_nothing_out(text: str) -> None:
     ("text", "said"),
     [
         ("dec = 'abc'", "'abc' is not a number"),
-        ("dec = 'Infinity'", "'Infinity' is not a number"),
+        ("id = 'Infinity'", "'Infinity' is not a number"),
         ("x = 'abc'", "compares column `x`"),
         ("day = 'nonsense'", "'nonsense' is not a date"),
         ("at = 'nonsense'", "'nonsense' is not a time"),

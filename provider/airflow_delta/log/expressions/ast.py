@@ -429,4 +429,6 @@ def literal_text(value: Any, data_type: DataType) -> str:
         return f"{value!r}D"
     if isinstance(value, decimal.Decimal):
         return f"{value:f}BD"
-    return f"{value}L" if data_type.name in INTEGRAL and not -(2**31) <= value < 2**31 else str(value)
+    if -(2**31) <= value < 2**31:
+        return str(value)
+    return f"{value}L" if data_type.name in INTEGRAL and -(2**63) <= value < 2**63 else f"{value}BD"

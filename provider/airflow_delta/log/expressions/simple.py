@@ -1,66 +1,94 @@
-"""The predicates that most tasks give, parsed without sqlglot, whose import alone takes longer than what they are for.
+"""Conditions that are compared here: columns with constants, ``IN``, ``BETWEEN``, ``LIKE`` and ``IS``, joined by ``AND``, ``OR``,
+``NOT`` and parentheses.
 
-Comparisons of a column with literals, ``IN``, ``BETWEEN`` and ``IS NULL``, joined by ``AND``, ``OR``, ``NOT`` and parentheses.
-What is not certainly one of these is left to :mod:`airflow_delta.log.expressions.parser`, also to say what is wrong with it; a
-test compares the trees that both make.
+They are read by Spark's own lexical rules, without sqlglot, whose import alone takes longer than what it is for, and which reads
+some literals and types in another way. What is not certainly one of these conditions is for Spark
+(:mod:`airflow_delta.log.expressions.parser`).
 """
 
 from __future__ import annotations
 
-import decimal
 import re
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
-from airflow_delta.exceptions import PredicateException
+from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
 from airflow_delta.log.expressions import literals
-from airflow_delta.log.expressions.ast import And, Column, Compare, Constant, Expression, In, IsNull, Literal, Not, Or
+from airflow_delta.log.expressions.ast import (
+    FLIPPED,
+    And,
+    Column,
+    Compare,
+    Constant,
+    Expression,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+)
 from airflow_delta.log.expressions.resolve import Columns, UnsupportedError
+from airflow_delta.log.expressions.strings import STRING, unescaped
+from airflow_delta.log.schema.types import PrimitiveType, parse_type
+from airflow_delta.staging.sql_types import parse_sql_type
 
+# No possessive quantifier on a group: Python before 3.11.5 matches them wrongly.
 _TOKEN = re.compile(
-    r"""[ \t\r\n]*+(?:
-      (?P<number>-?[0-9]++(?:\.[0-9]++)?(?P<suffix>BD|[LD])?(?![\w.]))
-    | '(?P<string>[^'\\]*+)'
+    rf"""(?:[ \t\r\n]|--[^\n\\]*(?=\n|\Z)|/\*(?!\+)(?:(?!/\*|\*/).)*\*/)*(?:
+      (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?P<suffix>[bB][dD]|[lLsSyYfFdD])?(?![\w.]))
+    | (?P<string>{STRING})
     | `(?P<quoted>(?:[^`]|``)[^`]*+(?:``[^`]*+)*)`(?!`)
-    | (?P<word>[A-Za-z_][A-Za-z0-9_]*+)(?![\w`'"])
-    | (?P<operator><=>|<=|>=|<>|!=|=|<|>)(?![=<>!])
-    | (?P<mark>[(),.])
+    | (?P<word>[^\W\d]\w*+)
+    | (?P<operator><=>|<=|>=|<>|!=|==|=|<|>)(?![=<>!])
+    | (?P<mark>::|[(),.]|-(?!-))
     | (?P<end>\Z)
     )""",
-    re.VERBOSE | re.ASCII,
+    re.VERBOSE | re.DOTALL,
 )
-_SUFFIXES = {"L": "integer", "D": "double", "BD": "decimal"}
-_TYPED = {"DATE": "date", "TIMESTAMP": "timestamp", "TIMESTAMP_NTZ": "timestamp_ntz"}
-_CONSTANTS = {"TRUE": (True, "boolean"), "FALSE": (False, "boolean"), "NULL": (None, "null")}
+_TYPED = {
+    "DATE": "date",
+    "TIMESTAMP": "timestamp",
+    "TIMESTAMP_LTZ": "timestamp",
+    "TIMESTAMP_NTZ": "timestamp_ntz",
+}
+_CAST_FUNCTIONS = frozenset(
+    re.findall(r"\w+", "tinyint smallint int bigint float double decimal string boolean date timestamp binary")
+)
+_SPELLINGS = {"!=": "<>", "==": "="}
+_MAX_PATTERN = 1 << 12
+_PATTERN = re.compile(r"(?:[^\\]|\\[_%\\])*", re.DOTALL)
+_BOOLEAN = PrimitiveType("boolean")
 
-# Names that mean something else to Spark or to sqlglot, unless they are quoted.
+# Names that are something else to Spark, or may be, unless they are quoted.
 _RESERVED = frozenset(
     re.findall(
         r"\w+",
         """
-        all alter analyze and any array as begin between both cache call case cast collate column comment commit
-        connect_by_root constraint copy create cross current_catalog current_date current_database current_schema
-        current_time current_timestamp current_timezone current_user curdate declare default delete desc describe distinct
-        div drop else end escape except execute exists explain extract false fetch filter for from full glob grant group
-        having if ilike in inner insert intersect interval into is isnull join kill lateral leading left like limit load
-        localtime localtimestamp map merge minus natural next not notnull now null offset on only optimize or order outer
-        overlaps partition partitioned_by pivot pragma prepare prior qualify refresh regexp rename replace returning revoke
-        right rlike rollback row rows select serdeproperties session_user set show similar some sort struct sysdate
-        system_user table tablesample then to trailing true truncate try_cast uncache union unique unknown unpivot update
-        use user using vacuum values when where window with xor
+        all and between case cast distinct div else end exists false from ilike in interval is like not null or regexp rlike
+        select then true try_cast values when
         """,
     )
 )
 
 
 class _NotSimple(Exception):
-    """The text is for the other parser."""
+    """The text is for Spark."""
+
+
+Operand = Expression | Column | literals.Constant
 
 
 def parse_simple(text: str, columns: Columns) -> Expression | None:
-    """Return the tree of a simple predicate, ``None`` for any other text."""
+    """Return the tree of a condition that is compared here, ``None`` for any other text.
+
+    :raises PredicateException: if it compares a column with what is certainly not a value of its type.
+    """
     try:
         return _Simple(text, columns).predicate()
-    except (_NotSimple, UnsupportedError, PredicateException, ValueError, OverflowError, RecursionError):
+    except PredicateException:
+        raise
+    except (_NotSimple, UnsupportedError, ValueError, RecursionError):
         return None
 
 
@@ -68,12 +96,14 @@ class _Simple:
     def __init__(self, text: str, columns: Columns) -> None:
         self.text = text
         self.columns = columns
-        self.at = 0
+        self.at = self.end = 0
+        self.problem: PredicateException | None = None
         self.advance()
 
     # -- tokens ---------------------------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
+        self.end = self.at
         match = _TOKEN.match(self.text, self.at)
         if match is None:
             raise _NotSimple
@@ -81,6 +111,11 @@ class _Simple:
         self.kind = "number" if match["number"] else str(match.lastgroup)
         self.value = match[self.kind]
         self.at = match.end()
+
+    @property
+    def start(self) -> int:
+        """Return where the token begins in the text."""
+        return self.token.start(self.kind)
 
     def take(self) -> str:
         value = self.value
@@ -104,69 +139,158 @@ class _Simple:
     # -- grammar --------------------------------------------------------------------------------------------------------------
 
     def predicate(self) -> Expression:
-        expression = self.disjunction()
+        expression = self.condition_of(self.disjunction())
         if self.kind != "end":
             self.leave()
+        if self.problem is not None:
+            raise self.problem
         return expression
 
-    def disjunction(self) -> Expression:
-        parts = [self.conjunction()]
-        while self.takes("OR"):
-            parts.append(self.conjunction())
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+    def disjunction(self) -> Operand:
+        return self.joined("OR", Or, lambda: self.joined("AND", And, self.negation))
 
-    def conjunction(self) -> Expression:
-        parts = [self.condition()]
-        while self.takes("AND"):
-            parts.append(self.condition())
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
+    def joined(self, word: str, kind: type[And | Or], part: Callable[[], Operand]) -> Operand:
+        first = part()
+        if self.kind != "word" or self.value.upper() != word:
+            return first
+        parts = [self.condition_of(first)]
+        while self.takes(word):
+            parts.append(self.condition_of(part()))
+        return kind(tuple(parts))
 
-    def condition(self) -> Expression:
+    def negation(self) -> Operand:
         if self.takes("NOT"):
-            self.expect("(")
-            return Not(self.closed(self.disjunction()))
-        if self.takes("("):
-            return self.closed(self.disjunction())
-        if self.takes("TRUE"):
-            return Constant(True)
-        if self.takes("FALSE"):
-            return Constant(False)
-        return self.about(self.column())
+            return Not(self.condition_of(self.negation()))
+        return self.about(self.operand())
 
-    def closed(self, expression: Expression) -> Expression:
-        self.expect(")")
-        return expression
+    def condition_of(self, operand: Operand) -> Expression:
+        """Return an operand as a condition."""
+        if isinstance(operand, literals.Constant):
+            if operand.data_type not in (_BOOLEAN, literals.NULL):
+                self.leave()
+            return Constant(operand.value)
+        if isinstance(operand, Column):
+            if operand.data_type != _BOOLEAN:
+                self.wrong(f"uses {operand} ({operand.data_type}) as a condition; compare it with a value")
+            return Compare("=", operand, Literal(True, operand.data_type))
+        return operand
 
-    def about(self, column: Column) -> Expression:
+    def about(self, left: Operand) -> Operand:
         if self.kind == "operator":
-            operator = self.take().replace("!=", "<>")
-            return Compare(operator, column, self.literal(column))
+            operator = self.take()
+            return self.comparison(left, _SPELLINGS.get(operator, operator), self.operand())
         if self.takes("IS"):
-            negated = self.takes("NOT")
-            self.expect("NULL")
-            return Not(IsNull(column)) if negated else IsNull(column)
-        negated = self.takes("NOT")
-        found = self.within(column)
-        return Not(found) if negated else found
+            return self.negated(self.takes("NOT"), self.is_condition(left))
+        if self.kind != "word" or self.value.upper() not in ("NOT", "IN", "BETWEEN", "LIKE"):
+            return left
+        return self.negated(self.takes("NOT"), self.within(self.column_of(left)))
+
+    def negated(self, negated: bool, condition: Expression) -> Expression:
+        return Not(condition) if negated else condition
+
+    def comparison(self, left: Operand, operator: str, right: Operand) -> Expression:
+        if isinstance(left, Column) and isinstance(right, literals.Constant):
+            return self.compare(operator, left, right)
+        if isinstance(left, literals.Constant) and isinstance(right, Column):
+            return self.compare(FLIPPED[operator], right, left)
+        if not isinstance(left, literals.Constant) or not isinstance(right, literals.Constant):
+            self.leave()
+        plain = left.data_type == right.data_type and left.data_type.name in ("integer", "long", "string", "boolean")
+        if not plain or None in (left.value, right.value) or operator not in ("=", "<>", "<=>"):
+            self.leave()
+        return Constant((left.value == right.value) != (operator == "<>"))
+
+    def compare(self, operator: str, column: Column, constant: literals.Constant) -> Compare:
+        value = self.checked(column, None, lambda: literals.coerce(constant, column.data_type), constant.value)
+        if operator not in ("=", "<>", "<=>") and literals.is_beyond_long(value, column.data_type):
+            self.leave()  # Spark makes it true or false for nulls, too
+        return Compare(operator, column, Literal(value, column.data_type))
+
+    def is_condition(self, left: Operand) -> Expression:
+        column = self.column_of(left)
+        if self.takes("NULL"):
+            return IsNull(column)
+        if self.takes("DISTINCT"):
+            self.expect("FROM")
+            return Not(self.compare("<=>", column, self.constant()))
+        constant = self.constant()
+        if column.data_type != _BOOLEAN or constant.data_type != _BOOLEAN or not constant.is_literal:
+            self.leave()
+        return self.compare("<=>", column, constant)
 
     def within(self, column: Column) -> Expression:
         if self.takes("IN"):
             self.expect("(")
-            listed = [self.literal(column)]
+            start, listed = self.start, [self.constant()]
             while self.takes(","):
-                listed.append(self.literal(column))
+                listed.append(self.constant())
+            values = self.checked(column, start, lambda: literals.coerce_listed(listed, column.data_type)) or [None]
             self.expect(")")
-            return In(column, tuple(listed))
-        self.expect("BETWEEN")
-        low = self.literal(column)
-        self.expect("AND")
-        return And((Compare(">=", column, low), Compare("<=", column, self.literal(column))))
+            return In(column, tuple(Literal(value, column.data_type) for value in values))
+        if self.takes("BETWEEN"):
+            low = self.compare(">=", column, self.constant())
+            self.expect("AND")
+            return And((low, self.compare("<=", column, self.constant())))
+        self.expect("LIKE")
+        pattern = self.constant()
+        if column.data_type.name != "string" or pattern.data_type.name != "string" or pattern.value is None:
+            self.leave()
+        if len(pattern.value) > _MAX_PATTERN or not _PATTERN.fullmatch(pattern.value):
+            self.leave()
+        return Like(column, pattern.value)
+
+    # -- operands -------------------------------------------------------------------------------------------------------------
+
+    def operand(self) -> Operand:
+        start = self.start
+        operand = self.operand_without_casts()
+        while self.takes("::"):
+            operand = self.cast(operand, start, self.type(), tries=False)
+        return operand
+
+    def operand_without_casts(self) -> Operand:
+        if self.takes("("):
+            inside = self.disjunction()
+            self.expect(")")
+            return inside._replace(is_literal=False) if isinstance(inside, literals.Constant) else inside
+        if self.kind == "string":
+            return literals.Constant(self.string(), PrimitiveType("string"))
+        if self.kind == "number" or (self.kind == "mark" and self.value == "-"):
+            return self.number()
+        word = self.value.upper() if self.kind == "word" else ""
+        if word in ("TRUE", "FALSE"):
+            self.advance()
+            return literals.Constant(word == "TRUE", _BOOLEAN)
+        if word == "NULL":
+            self.advance()
+            return literals.Constant(None, literals.NULL)
+        if word in ("CAST", "TRY_CAST") and self.text[self.at : self.at + 1] == "(":
+            return self.cast_call()
+        if word.lower() in _CAST_FUNCTIONS and self.text[self.at : self.at + 1] == "(":
+            return self.cast_function()
+        if (word in _TYPED or word == "X") and (following := _TOKEN.match(self.text, self.at)) and following["string"]:
+            return self.typed(word)
+        return self.column()
+
+    def column_of(self, operand: Operand) -> Column:
+        if not isinstance(operand, Column):
+            self.leave()
+        return operand
+
+    def constant(self) -> literals.Constant:
+        operand = self.operand()
+        if not isinstance(operand, literals.Constant):
+            self.leave()
+        return operand
 
     def column(self) -> Column:
         names = [self.name()]
         while self.takes("."):
-            names.append(self.name())
-        return self.columns.resolve(names)
+            names.append(self.take() if self.kind == "word" else self.name())  # no word is special there
+        try:
+            return self.columns.resolve(names)
+        except PredicateException as error:  # perhaps a keyword; if not, the other parser says that there is no such column
+            raise _NotSimple from error
 
     def name(self) -> str:
         if self.kind == "quoted":
@@ -175,30 +299,91 @@ class _Simple:
             self.leave()
         return self.take()
 
-    def literal(self, column: Column) -> Literal:
-        return Literal(literals.coerce(self.constant(), column.data_type), column.data_type)
-
-    def constant(self) -> literals.Constant:
-        if self.kind == "string":
-            return literals.Constant(self.take(), "string")
-        if self.kind == "number":
-            return self.number()
-        word = self.value.upper() if self.kind == "word" else ""
-        if word in _CONSTANTS:
-            self.advance()
-            return literals.Constant(*_CONSTANTS[word])
-        if word in _TYPED:
-            self.advance()
-            if self.kind != "string":
-                self.leave()
-            return literals.cast(literals.Constant(self.take(), "string"), _TYPED[word])
-        raise _NotSimple
+    def string(self) -> str:
+        """Return the value of one or more string literals, which Spark joins."""
+        parts = [unescaped(self.take())]
+        while self.kind == "string":
+            parts.append(unescaped(self.take()))
+        return "".join(parts)
 
     def number(self) -> literals.Constant:
-        suffix = self.token["suffix"] or ""
-        text = self.take().removesuffix(suffix)
-        if len(text) > literals.MAX_DIGITS:
+        sign = "-" if self.takes("-") else ""
+        if self.kind != "number":
             self.leave()
-        value = decimal.Decimal(text) if "." in text else int(text)
-        constant = literals.Constant(value, "decimal" if "." in text else "integer")
-        return literals.cast(constant, _SUFFIXES[suffix]) if suffix else constant
+        suffix = self.token["suffix"] or ""
+        return literals.number(sign + self.take().removesuffix(suffix), suffix.upper())
+
+    def typed(self, word: str) -> literals.Constant:
+        start = self.start
+        self.advance()
+        text = unescaped(self.take())
+        if word == "X":
+            digits = text if len(text) % 2 == 0 else f"0{text}"
+            if not re.fullmatch("[0-9a-fA-F]*", digits):
+                self.leave()
+            return literals.Constant(bytes.fromhex(digits), PrimitiveType("binary"))
+        return self.converted(literals.Constant(text, PrimitiveType("string")), start, PrimitiveType(_TYPED[word]), tries=False)
+
+    def cast_call(self) -> Operand:
+        start = self.start
+        tries = self.take().upper() == "TRY_CAST"
+        self.expect("(")
+        operand = self.operand()
+        self.expect("AS")
+        target = self.type()
+        self.expect(")")
+        return self.cast(operand, start, target, tries=tries)
+
+    def cast_function(self) -> Operand:
+        start, target = self.start, parse_type(parse_sql_type(self.take()))
+        self.expect("(")
+        operand = self.operand()
+        self.expect(")")
+        return self.cast(operand, start, target, tries=False)
+
+    def type(self) -> Any:
+        """Return the type that is next: a name, perhaps with numbers in parentheses."""
+        start = self.start
+        if self.kind != "word":
+            self.leave()
+        self.advance()
+        if self.takes("("):
+            while self.kind == "number" or (self.kind == "mark" and self.value == ","):
+                self.advance()
+            self.expect(")")
+        try:
+            return parse_type(parse_sql_type(self.text[start : self.end]))
+        except DeltaAnalysisException as error:
+            raise _NotSimple from error
+
+    def cast(self, operand: Operand, start: int, target: Any, *, tries: bool) -> literals.Constant:
+        if not isinstance(operand, literals.Constant):
+            self.leave()
+        return self.converted(operand, start, target, tries=tries)
+
+    # -- values ---------------------------------------------------------------------------------------------------------------
+
+    def converted(self, constant: literals.Constant, start: int, target: Any, *, tries: bool) -> literals.Constant:
+        try:
+            return literals.cast(constant, target)
+        except literals.NotComparableError:
+            raise
+        except (ValueError, OverflowError) as error:
+            if tries:
+                self.leave()
+            self.wrong(f"contains {self.text[start : self.end]!r}: {error}")
+            return literals.Constant(None, target, is_literal=False)
+
+    def checked(self, column: Column, start: int | None, convert: Callable[[], Any], shown: Any = None) -> Any:
+        try:
+            return convert()
+        except literals.NotComparableError:
+            raise
+        except (ValueError, OverflowError) as error:
+            what = repr(shown) if start is None else f"({self.text[start : self.end]})"
+            self.wrong(f"compares column {column} ({column.data_type}) with {what}: {error}")
+            return None
+
+    def wrong(self, what: str) -> None:
+        """Keep an error, for the case that the whole text is a condition of this form."""
+        self.problem = self.problem or PredicateException(f"The predicate {self.text!r} {what}")
