@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.compute_statistics import CONCURRENCY, FILES_AT_ONCE, collect_statistics
+from airflow_delta.commands.compute_statistics import collect_statistics
 from airflow_delta.commands.convert.source_files import find_files, footers_of, values_of
 from airflow_delta.commands.files.partitions import time_zone_of, url_encode
+from airflow_delta.commands.files.table_footers import CONCURRENCY, FILES_AT_ONCE
 from airflow_delta.commands.run_large import run_large
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata
