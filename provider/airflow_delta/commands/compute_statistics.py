@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -35,17 +36,18 @@ _UNBOUNDED = frozenset({"boolean", "binary", "variant", "void"})
 
 
 def collect_statistics(
-    footer: pq.FileMetaData, schema: StructType, properties: TableProperties, *, tight_bounds: bool | None = None
+    footer: pq.FileMetaData, schema: StructType, properties: TableProperties, *, file: str, tight_bounds: bool | None = None
 ) -> str:
     """Return the statistics of a file as JSON text, also of columns that the table got after the file was written.
 
     :param schema: columns that are stored in files: without partition columns.
+    :param file: path of the file.
     :param tight_bounds: ``None`` for a table without deletion vectors; ``False`` for a file that has one: its statistics are
         those of all rows in it, deleted or not.
     """
     from airflow_delta.log.statistics.statistics import stats_from_footer
 
-    text = stats_from_footer(footer, schema, properties, tight_bounds=bool(tight_bounds))
+    text = stats_from_footer(footer, schema, properties, tight_bounds=bool(tight_bounds), file=file)
     stats = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     if tight_bounds is False:
         stats["tightBounds"] = msgspec.Raw(b"false")
@@ -210,7 +212,7 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
     changed: list[AddFile] = []
     for file, footer in table_footers(txn.log.store, files, "Its statistics cannot be computed"):
         tight = (file.deletion_vector is None) if vectors else None
-        stats = collect_statistics(footer, schema, properties, tight_bounds=tight)
+        stats = collect_statistics(footer, schema, properties, file=unquote(file.path), tight_bounds=tight)
         if only_missing:
             stats = completed(file.stats, stats)
         if _decoded(stats) != _decoded(file.stats):

@@ -104,9 +104,9 @@ def _violation(request: StageRequest, name: str, text: str, predicate: Predicate
     columns: Sequence[str] = list(dict.fromkeys(column.path[0] for column in predicate.columns))
 
     def error(row: pa.RecordBatch) -> DeltaError:
-        from airflow_delta.log.arrow.values import to_pylist
+        from airflow_delta.log.arrow.values import readable
 
-        values = {column: to_pylist(row.column(column))[0] for column in columns}
+        values = {column: readable(row.column(column))[0] for column in columns}
         return ConstraintViolationException(
             f"CHECK constraint {name} ({text}) is violated by a row with values: {str(values)[:_VALUE_LENGTH]} "
             f"({_where(request)}; nothing was committed.)",

@@ -136,7 +136,8 @@ class _Files:
         tight = True if "deletionVectors" in protocol.features(txn.protocol) else None
         for (status, footer), values in zip(self._with_footers(), self._values, strict=True):
             if footer.num_rows:
-                yield self._add(status, values, collect_statistics(footer, schema, properties, tight_bounds=tight))
+                stats = collect_statistics(footer, schema, properties, file=status.path, tight_bounds=tight)
+                yield self._add(status, values, stats)
 
     @staticmethod
     def _add(status: FileStatus, values: dict[str, str | None], stats: str | None) -> AddFile:

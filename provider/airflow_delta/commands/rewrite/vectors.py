@@ -6,6 +6,7 @@ import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import msgspec
 
@@ -161,10 +162,11 @@ def _with_num_records(log: DeltaLog, handle: TransactionHandle, files: Sequence[
     from airflow_delta.log.statistics.statistics import stats_from_footer
 
     schema, properties = parse_schema(handle.schema_string or ""), TableProperties(dict(handle.configuration))
-    return {
-        file.path: msgspec.structs.replace(file, stats=stats_from_footer(footer, schema, properties, handle.partition_columns))
-        for file, footer in table_footers(log.store, files, "Its rows cannot be marked")
-    }
+    found = {}
+    for file, footer in table_footers(log.store, files, "Its rows cannot be marked"):
+        stats = stats_from_footer(footer, schema, properties, handle.partition_columns, file=unquote(file.path))
+        found[file.path] = msgspec.structs.replace(file, stats=stats)
+    return found
 
 
 def _wrong_rows(request: StageRequest, what: str) -> StagingException:
