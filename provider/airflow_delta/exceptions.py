@@ -299,6 +299,12 @@ class DeltaLogCorruptedException(DeltaIllegalStateException):
     error_class = "DELTA_LOG_CORRUPTED"
 
 
+class RowCountMismatchException(DeltaIllegalStateException):
+    """A data file has another number of rows than the log says (``numRecords``), so no row of it is rewritten."""
+
+    error_class = "DELTA_ROW_COUNT_MISMATCH"
+
+
 class DeltaChecksumMismatchException(DeltaLogCorruptedException):
     """A version's checksum file does not match the state in its log.
 

@@ -77,13 +77,13 @@ def test_only_what_is_missing(bare: Table, monkeypatch: pytest.MonkeyPatch) -> N
     changed = [msgspec.structs.replace(add, stats=wrong[path]) for path, add in live(bare).items() if path in wrong]
     log.start_transaction().commit(changed, Operation.compute_stats(["true"]))
     opened: list[str] = []
-    footers = command._footers
+    footers = command.table_footers
 
-    def noted(store: Any, files: Any) -> Any:
+    def noted(store: Any, files: Any, problem: str) -> Any:
         opened.extend(file.path for file in files)
-        return footers(store, files)
+        return footers(store, files, problem)
 
-    monkeypatch.setattr(command, "_footers", noted)
+    monkeypatch.setattr(command, "table_footers", noted)
     assert compute_statistics(bare.log(), only_missing=True).num_files == 2
     assert sorted(opened) == sorted(wrong)
     kept = {**of(1, 2, 2), "minValues": {"id": 0, "s": {"t": "x"}}, "maxValues": {"id": 7, "s": {"t": "x"}}}

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
 
+from airflow_delta.commands.files.table_footers import table_footers
 from airflow_delta.commands.outcome.commit_result import result_of_nothing, result_of_transaction
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
     DeltaTableNotFoundException,
     PredicateException,
-    StagedFileException,
 )
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.schema.types import ArrayType, Leaf, MapType, StructType
-from airflow_delta.log.storage.factory import sibling
 from airflow_delta.staging.contract import CommitResult
 
 if TYPE_CHECKING:
@@ -27,33 +25,29 @@ if TYPE_CHECKING:
 
     from airflow_delta.log import DeltaLog, Snapshot
     from airflow_delta.log.features.properties import TableProperties
-    from airflow_delta.log.storage.base import FileStatus, LogStore
     from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
 
 logger = logging.getLogger(__name__)
 
-CONCURRENCY = 16  # footers that are read at a time
-FILES_AT_ONCE = 4096  # files whose footers are in memory at a time
-
 _UNBOUNDED = frozenset({"boolean", "binary", "variant", "void"})
-_AUTHORITY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)/(.*)", re.DOTALL)
 
 
 # -- of one file --------------------------------------------------------------------------------------------------------------
 
 
 def collect_statistics(
-    footer: pq.FileMetaData, schema: StructType, properties: TableProperties, *, tight_bounds: bool | None = None
+    footer: pq.FileMetaData, schema: StructType, properties: TableProperties, *, file: str, tight_bounds: bool | None = None
 ) -> str:
     """Return the statistics of a file as JSON text, also of columns that the table got after the file was written.
 
     :param schema: columns that are stored in files: without partition columns.
+    :param file: path of the file.
     :param tight_bounds: ``None`` for a table without deletion vectors; ``False`` for a file that has one: its statistics are
         those of all rows in it, deleted or not.
     """
     from airflow_delta.log.statistics.statistics import stats_from_footer
 
-    text = stats_from_footer(footer, schema, properties, tight_bounds=bool(tight_bounds))
+    text = stats_from_footer(footer, schema, properties, tight_bounds=bool(tight_bounds), file=file)
     stats = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     if tight_bounds is False:
         stats["tightBounds"] = msgspec.Raw(b"false")
@@ -216,9 +210,9 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
     if only_missing:
         files = [file for file in files if not is_complete(file.stats, leaves)]
     changed: list[AddFile] = []
-    for file, footer in _footers(txn.log.store, files):
+    for file, footer in table_footers(txn.log.store, files, "Its statistics cannot be computed"):
         tight = (file.deletion_vector is None) if vectors else None
-        stats = collect_statistics(footer, schema, properties, tight_bounds=tight)
+        stats = collect_statistics(footer, schema, properties, file=unquote(file.path), tight_bounds=tight)
         if only_missing:
             stats = completed(file.stats, stats)
         if _decoded(stats) != _decoded(file.stats):
@@ -242,42 +236,3 @@ def _partition_predicate(snapshot: Snapshot, text: str | None) -> tuple[Any, ...
             version=snapshot.version,
         )
     return (predicate,)
-
-
-def _footers(store: LogStore, files: Sequence[AddFile]) -> Iterator[tuple[AddFile, pq.FileMetaData]]:
-    """Yield files with their footers; those of a shallow clone lie outside of the table."""
-    from airflow_delta.log.statistics.footers import read_footers
-
-    for start in range(0, len(files), FILES_AT_ONCE):
-        groups: dict[str | None, list[tuple[AddFile, FileStatus]]] = {}
-        for file in files[start : start + FILES_AT_ONCE]:
-            elsewhere, status = _status(store, file)
-            groups.setdefault(elsewhere, []).append((file, status))
-        for root, group in groups.items():
-            there = store if root is None else sibling(store, root)
-            try:
-                footers = read_footers(there, [status for _file, status in group], CONCURRENCY)
-            except StagedFileException as error:
-                raise StagedFileException(
-                    f"{error.message.removesuffix(' Run the stage that wrote it again.')} Its statistics in table {store.root} "
-                    "cannot be computed; restore the file, or the table to a version without it.",
-                    table=store.root,
-                ) from error
-            yield from ((file, footer) for (file, _status_), footer in zip(group, footers, strict=True))
-
-
-def _status(store: LogStore, file: AddFile) -> tuple[str | None, FileStatus]:
-    """Return the root below which a file lies, ``None`` for that of the table, and its status there."""
-    from airflow_delta.log.actions.reconciliation import canonical_path
-    from airflow_delta.log.storage.base import FileStatus
-
-    path = canonical_path(file.path)
-    if match := _AUTHORITY.fullmatch(path):
-        root, path = f"{match[1]}://{match[2]}", match[3]
-    elif path.startswith(("/", "file:/")):
-        bucket = _AUTHORITY.match(f"{store.root}/")
-        root = "/" if bucket is None or path.startswith("file:") else f"{bucket[1]}://{bucket[2]}"
-        path = path.removeprefix("file:").lstrip("/")
-    else:
-        return None, FileStatus(unquote(path), file.size, file.modification_time)
-    return root, FileStatus(unquote(path), file.size, file.modification_time)

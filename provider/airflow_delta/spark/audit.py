@@ -83,9 +83,21 @@ def _answer(check: SqlCheck, df: DataFrame) -> SqlAnswer:
         return no_answer("the query has no columns")
     if not isinstance(columns[0].dataType, BooleanType | NullType):
         return no_answer(f"the first column, {columns[0].name}, is a {columns[0].dataType.simpleString()}")
-    rows = df.take(2)
+    rows = _in_python(df).take(2)
     if len(rows) != 1:
         return no_answer("the query has no row" if not rows else "the query has more than one row")
     (row,) = rows
     figures = {field.name: str(row[position])[:MAX_MESSAGE] for position, field in enumerate(columns) if position}
     return SqlAnswer(name=check.name, passed=None if row[0] is None else bool(row[0]), figures=figures)
+
+
+def _in_python(df: DataFrame) -> DataFrame:
+    """Return rows with dates and times as text: Python cannot hold those before year 1 and after year 9999."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
+
+    fields = df.schema.fields
+    numbered = df.toDF(*(str(position) for position in range(len(fields))))  # names may be there twice
+    times = (DateType, TimestampType, TimestampNTZType)
+    columns = [(f"`{position}`", isinstance(field.dataType, times)) for position, field in enumerate(fields)]
+    return numbered.select(*(sf.col(name).cast("string") if is_time else sf.col(name) for name, is_time in columns))

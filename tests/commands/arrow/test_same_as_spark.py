@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.commands.arrow.stage_rows import stage_rows
+from airflow_delta.commands.compute_statistics import compute_statistics
 from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.commands.stage.plan_create import plan_create
 from airflow_delta.commands.write.collect_write import collect_stage
@@ -113,11 +114,10 @@ def statistics(snapshot: Any) -> tuple[Any, ...]:
         for name, value in stats.get("nullCount", {}).items():
             if not isinstance(value, dict) and names[name] not in ("li", "m"):  # footers count what is in them
                 nulls[names[name]] = nulls.get(names[name], 0) + value
-    # Arrow's footers do not tell whether there are NaNs, which are greater than every bound of a float.
     return (
         rows,
-        {name: low[name] for name in low if name not in "sfd"},
-        {name: high[name] for name in high if name not in "sfd"},
+        {name: low[name] for name in low if name != "s"},
+        {name: high[name] for name in high if name != "s"},
         nulls,
     )
 
@@ -144,6 +144,22 @@ def test_spark_finds_nan_among_the_rows(spark: Any, tmp_path: Path, mode: str):
     assert list(counts.values()) == [1, 1, 1, 1, 1, 0, 1, 2], counts
     (file,) = table.log().update().add_files()
     assert json.loads(file.stats)["numRecords"] == 4
+
+
+@pytest.mark.parametrize("rows", [NUMBERS, NUMBERS.slice(1, 1), pa.concat_tables([NUMBERS, NUMBERS.slice(0, 1)])], ids=str)
+def test_statistics_of_numbers_are_those_of_spark(spark: Any, tmp_path: Path, rows: pa.Table):
+    found = []
+    for engine in ("spark", "arrow"):
+        table = Table(tmp_path / engine, spark)
+        table.run(plan_create, schema="d DOUBLE NOT NULL, f FLOAT, s STRUCT<x: DOUBLE, y: FLOAT>")
+        if engine == "arrow":
+            with_arrow(table, rows, {})
+        else:
+            table.write(frame_of(spark, rows).coalesce(1))
+        (file,) = table.log().update().add_files()
+        assert compute_statistics(table.log()).attempts == 0, "computed anew, they are the same"
+        found.append({name: members for name, members in json.loads(file.stats).items() if members})
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("engine", ["spark", "arrow"])

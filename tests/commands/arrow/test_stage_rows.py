@@ -18,6 +18,8 @@ from airflow_delta.commands.arrow import files
 from airflow_delta.commands.arrow.align import check_not_null
 from airflow_delta.commands.arrow.stage_rows import stage_rows
 from airflow_delta.commands.arrow.table_rows import table_rows
+from airflow_delta.commands.audit.audit import AuditedTable
+from airflow_delta.commands.audit.statistics import statistics_checks
 from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.commands.stage.plan_create import plan_create
 from airflow_delta.commands.write.collect_write import collect_stage
@@ -35,7 +37,10 @@ from airflow_delta.exceptions import (
     SchemaDriftException,
     SchemaMismatchException,
 )
-from airflow_delta.log.schema.types import LONG, ArrayType, MapType, StructField, StructType
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.schema.types import LONG, ArrayType, MapType, StructField, StructType, parse_schema
+from airflow_delta.log.statistics.statistics import stats_from_footer
+from airflow_delta.staging.audit import AuditCheck
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.report import StageReport, StageRequest
 from commands.flow import Table
@@ -434,8 +439,41 @@ def test_nan_that_comes_late_begins_a_file_without_bounds(table, monkeypatch):
     write(table, pa.Table.from_batches(batches))
     assert len(read(table)) == 6
     bounded, unbounded = sorted(stats(table), key=lambda file: "d" not in file["minValues"])
-    assert (bounded["numRecords"], bounded["minValues"]["d"], bounded["nullCount"]["d"]) == (3, 1.0, 1)
-    assert (unbounded["numRecords"], unbounded["minValues"], unbounded["nullCount"]) == (3, {"i": 0}, {"i": 0})
+    assert (bounded["numRecords"], bounded["minValues"]["d"], bounded["maxValues"]["d"]) == (3, 1.0, 2.0)
+    assert bounded["nullCount"]["d"] == 1
+    assert (unbounded["numRecords"], unbounded["minValues"], unbounded["nullCount"]) == (3, {"i": 0}, {"d": 1, "i": 0})
+
+
+def test_the_range_of_numbers_is_audited(table):
+    table.run(plan_create, schema="d DOUBLE, f FLOAT")
+    handle = table.begin()
+    staged = stage(table, handle, pa.table({"d": [1.0, 2.5], "f": pa.array([1.0, float("nan")], pa.float32())}))
+    judged = AuditedTable(table.log(), handle, [staged])
+
+    def check(column: str, most: float) -> AuditCheck:
+        (found,) = statistics_checks(value_range={column: {"max": most}}).run(judged)
+        return found
+
+    assert [check("d", most).passed for most in (2.5, 2.4)] == [True, False]
+    undecided = check("f", 9)
+    assert not undecided.passed
+    assert "have no least and no greatest value of column f" in undecided.message
+    assert "if the file holds NaN, which is greater than all others" in undecided.message
+    assert "delta.dataSkippingNumIndexedCols" not in undecided.message
+
+
+def test_what_a_copy_says_of_nan_is_not_believed(table, tmp_path):
+    """Arrow copies the metadata of a footer into files with other rows."""
+    write(table, pa.table({"d": [1.0, 2.0]}))
+    [original] = table.path.rglob("staged/**/*.parquet")
+    copied = pq.read_table(original, partitioning=None)
+    changed = pa.table({"d": [1.0, float("nan")]}, schema=copied.schema)
+    assert b"airflow_delta.nan" in changed.schema.metadata
+    pq.write_table(changed, tmp_path / "other.parquet")
+    for path, most in ((original, {"d": 2.0}), (tmp_path / "other.parquet", {})):
+        schema = parse_schema(table.log().update().metadata.schema_string)
+        text = stats_from_footer(pq.read_metadata(path), schema, TableProperties({}), file=str(path))
+        assert json.loads(text)["maxValues"] == most
 
 
 def test_a_stage_without_rows(table):

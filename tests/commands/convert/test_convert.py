@@ -14,6 +14,7 @@ import pytest
 from airflow_delta.commands import compute_statistics
 from airflow_delta.commands.convert import run_convert as convert
 from airflow_delta.commands.convert.run_convert import convert_to_delta
+from airflow_delta.commands.files import table_footers
 from airflow_delta.commands.files.parquet_schema import parse_partition_schema, schema_of_footer
 from airflow_delta.exceptions import (
     ConcurrentWriteException,
@@ -145,7 +146,7 @@ def test_properties_and_features(here: Table) -> None:
 
 
 def test_more_files_than_footers_in_memory(here: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (convert, compute_statistics):
+    for module in (convert, table_footers):
         monkeypatch.setattr(module, "FILES_AT_ONCE", 3)
     for number in range(8):
         write(here.path / f"{number}.parquet", {"id": [number], f"c{number % 4}": [number]})

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.commands.audit.audit import AuditedTable
+from airflow_delta.commands.changes.read_changes import read_changes
 from airflow_delta.commands.diff.bounds import Bounds
 from airflow_delta.commands.diff.report import diff_to_dict, diff_to_text, summary
 from airflow_delta.commands.diff.schema_changes import schema_changes
@@ -24,6 +25,8 @@ from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.spark.audit import answer
+from airflow_delta.staging.audit import SqlCheck
 from airflow_delta.staging.merge import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
 from commands.flow import Table
 from support import readers
@@ -344,3 +347,40 @@ def test_values_of_all_kinds_are_json():
     assert json.loads(json.dumps(diff_to_dict(diff), allow_nan=False))["sample"]["added"] == [
         {"f": "nan", "b": "eA==", "t": "2026-01-01T00:00:00", "s": {"l": ["1"]}, "m": [["k", 1]], "x": None}
     ]
+
+
+FAR = (
+    "SELECT id, date_add(DATE'9999-12-31', CAST(id AS INT)) AS d, timestamp_micros(253402300799999999 + id) AS t, "
+    "array(struct(date_add(DATE'0001-01-01', CAST(-id AS INT)) AS d)) AS a FROM range({first}, {end})"
+)
+
+
+@pytest.mark.parametrize("properties", [{}, {"delta.enableChangeDataFeed": "true"}], ids=["files", "change data"])
+def test_dates_and_times_that_python_cannot_hold(tmp_path, spark, properties):
+    table = Table(tmp_path / "t", spark)
+    table.write(FAR.format(first=0, end=3), begin={"configuration": properties})
+    added = published_diff(table.log())
+    assert [row["d"] for row in sorted(added.added_rows, key=lambda row: row["id"])] == [
+        date(9999, 12, 31),
+        "+10000-01-01",
+        "+10000-01-02",
+    ]
+    table.run(plan_update, set={"d": "date_add(d, 1)"}, predicate="id = 1")
+    found = published_diff(table.log(), keys=["id"])
+    assert (found.added, found.removed, found.changed) == (0, 0, 1)
+    [(old, new)] = found.changed_rows
+    assert (old["d"], new["d"], new["t"]) == ("+10000-01-01", "+10000-01-02", "+10000-01-01T00:00:00+00:00")
+    assert new["a"] == [{"d": "0000-12-31"}]
+    sample = json.loads(json.dumps(diff_to_dict(found)))["sample"]["changed"]
+    assert sample[0]["after"]["d"] == "+10000-01-02"
+    assert "10000-01-02" in diff_to_text(found)
+    if properties:
+        changes = read_changes(table.log(), starting_version=0, where="d <=> DATE'2024-01-01' OR id = 1").to_table()
+        assert sorted(changes.column("_change_type").to_pylist()) == ["insert", "update_postimage", "update_preimage"]
+
+
+def test_times_that_python_cannot_hold_in_the_figures_of_an_audit(spark):
+    sql = "SELECT true, date_add(DATE'9999-12-31', 1) AS d, timestamp_micros(253402387200000000) AS t, 1 AS d"
+    found = answer(spark, SqlCheck(name="far", sql=sql, on_failure="fail"))
+    assert found.passed is True
+    assert found.figures["t"].startswith("+10000-01-0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     DeltaTableNotFoundException,
     DeltaUnsupportedOperationException,
+    RowCountMismatchException,
+    StagingException,
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
@@ -305,9 +308,17 @@ def test_lost_rows_are_never_committed(case: Case) -> None:
     case.create()
     one = msgspec.structs.replace(case.write(1), stats='{"numRecords":2}')
     case.commit(one, case.write(2))
-    with pytest.raises(Exception, match="wrote 2 rows instead of the 3"):
+    with pytest.raises(RowCountMismatchException, match="has 1 rows by its Parquet footer, and 2 by the log"):
         case.optimize(case.concatenate)
-    assert case.log().snapshot.version == 1
+    case.commit(msgspec.structs.replace(one, stats='{"numRecords":1}'))
+
+    def lossy(request: StageRequest) -> StageReport:
+        assert request.rewrite is not None
+        return case.concatenate(replace(request, arguments={**request.arguments, "bins": [[0]]}))
+
+    with pytest.raises(StagingException, match="wrote 1 rows instead of the 2"):
+        case.optimize(lossy)
+    assert case.log().snapshot.version == 2
 
 
 def test_others_may_add_meanwhile_and_change_the_metadata(case: Case) -> None:

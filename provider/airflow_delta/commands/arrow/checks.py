@@ -111,9 +111,9 @@ def _broken(
     columns: Sequence[str] = list(dict.fromkeys(column.path[0] for column in predicate.columns))
 
     def error(row: pa.RecordBatch) -> DeltaError:
-        from airflow_delta.log.arrow.values import to_pylist
+        from airflow_delta.log.arrow.values import readable
 
-        values = {column: to_pylist(row.column(column))[0] for column in columns}
+        values = {column: readable(row.column(column))[0] for column in columns}
         return kind(
             f"{what}: {str(values)[:_VALUE_LENGTH]} ({_where(request)}; nothing was committed.)",
             table=request.table,

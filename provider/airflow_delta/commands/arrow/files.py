@@ -6,15 +6,17 @@ Memory holds a row group of each partition that rows are coming in for, up to a 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_delta.commands.arrow.not_numbers import columns_with_nan, leaf_columns
+from airflow_delta.commands.arrow.not_numbers import columns_with_nan, count_nulls, leaf_columns
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.features.column_mapping import field_id
 from airflow_delta.log.schema.partition_values import partition_directory, serialize_partition_value
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, arrow_type, as_nullable
+from airflow_delta.log.statistics.nan_note import nan_note
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,6 +65,7 @@ class _Partition:
     """Rows of one partition: those not written yet, and the file that is being written.
 
     :ivar unbounded: columns of which the file has no statistics.
+    :ivar nulls: how many nulls these have.
     """
 
     directory: str
@@ -71,6 +74,7 @@ class _Partition:
     file: BinaryIO | None = None
     writer: Any = None
     unbounded: frozenset[str] = frozenset()
+    nulls: Counter[str] = field(default_factory=Counter)
     rows: int = 0
 
 
@@ -171,6 +175,7 @@ class RowWriter:
             part = rows.slice(0, room)
             self._file(partition, columns_with_nan(part)).write_table(part)
             partition.rows += part.num_rows
+            partition.nulls += count_nulls(part, partition.unbounded)
             rows = rows.slice(part.num_rows)
             full = self._most_rows is not None and partition.rows >= self._most_rows
             if full or (partition.file is not None and partition.file.tell() >= FILE_BYTES):
@@ -204,18 +209,21 @@ class RowWriter:
         file, writer = partition.file, partition.writer
         if file is None or writer is None:
             return
+        codec = "" if self._compression == "none" else f".{self._compression}"
+        name = f"part-{self.num_files:05d}-{uuid.uuid4()}.c000{codec}.parquet"
+        unique = {path for path, count in Counter(leaf_columns(self._stored)).items() if count == 1}
+        nulls = {path: partition.nulls[path] for path in sorted(partition.unbounded & unique)}
+        writer.add_key_value_metadata(nan_note(name, nulls))
         writer.close()
         size = file.seek(0, 2)
         file.seek(0)
-        codec = "" if self._compression == "none" else f".{self._compression}"
-        name = f"part-{self.num_files:05d}-{uuid.uuid4()}.c000{codec}.parquet"
         self._store.put_file("/".join(part for part in (self._directory, partition.directory, name) if part), file)
         file.close()
         self.num_files += 1
         self.num_rows += partition.rows
         self.num_bytes += size
         partition.file = partition.writer = None
-        partition.rows = 0
+        partition.rows, partition.nulls = 0, Counter()
 
 
 def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterator[tuple[list[str | None], pa.RecordBatch]]:

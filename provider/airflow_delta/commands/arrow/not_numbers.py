@@ -1,11 +1,14 @@
-"""Which columns hold NaN.
+"""Which columns hold NaN, and how a file says so.
 
-Arrow leaves it out of the bounds in a footer, and Spark, to which it is the greatest number, would skip its rows by them.
+Arrow leaves it out of the bounds in a footer, and Spark, to which it is the greatest number, would skip its rows by them. So
+columns with NaN have no bounds, and a note in the footer says that those of the others are complete
+(:mod:`airflow_delta.log.statistics.nan_note`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +28,25 @@ def columns_with_nan(rows: pa.Table) -> frozenset[str]:
             yield path
 
     return frozenset(path for name, column in zip(rows.schema.names, rows.columns, strict=True) for path in found(column, name))
+
+
+def count_nulls(rows: pa.Table, paths: Collection[str]) -> Counter[str]:
+    """Return the number of nulls of some columns, by their path in Parquet; a null struct counts in each of its fields."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def found(values: pa.Array | pa.ChunkedArray, path: str) -> Iterator[tuple[str, int]]:
+        if pa.types.is_struct(values.type):
+            for number, field in enumerate(values.type):
+                yield from found(pc.struct_field(values, [number]), f"{path}.{field.name}")
+        elif path in paths:
+            yield path, values.null_count
+
+    counts: Counter[str] = Counter()
+    for name, column in zip(rows.schema.names, rows.columns, strict=True) if paths else ():
+        for path, nulls in found(column, name):
+            counts[path] += nulls
+    return counts
 
 
 def leaf_columns(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:

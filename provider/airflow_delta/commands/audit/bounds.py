@@ -64,8 +64,9 @@ class ColumnStatistics:
 
     def unsure(self, column: str) -> str:
         """Return why bounds do not decide."""
-        if self.low is None or self.high is None:
-            return f"{self.path} has no bounds of column {column}"
+        missing = [word for word, bound in (("least", self.low), ("greatest", self.high)) if bound is None]
+        if missing:
+            return f"the statistics of {self.path} have no {' and no '.join(missing)} value of column {column}"
         return f"the bounds of column {column} of {self.path} are wider than its values (from {self.low} to {self.high})"
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.audit.audit import AuditedTable, by_name, check_severity
 from airflow_delta.commands.audit.bounds import ColumnStatistics, column_statistics, comparable_value, named_column, plain
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.schema.types import FLOATING
 from airflow_delta.staging.audit import BOUNDS, FAIL, RATIOS, AuditCheck, limits_problem
 
 if TYPE_CHECKING:
@@ -185,9 +186,11 @@ def _statistics(table: AuditedTable, column: Column) -> Iterator[ColumnStatistic
 def _nulls_check(name: str, limit: decimal.Decimal) -> Check:
     def check(table: AuditedTable) -> Finding:
         rows = nulls = 0
-        for found in _statistics(table, named_column(table, name, what="max_null_fraction")):
+        column = named_column(table, name, what="max_null_fraction")
+        for found in _statistics(table, column):
             if found.rows is None or found.nulls is None:
-                return Finding(None, None, f"{found.path} has no null count of column {name}. {_NO_STATISTICS}")
+                why = _why_unknown(table, column, _NO_NULL_COUNT)
+                return Finding(None, None, f"the statistics of {found.path} have no null count of column {name}. {why}")
             rows, nulls = rows + found.rows, nulls + found.nulls
         fraction = nulls / rows if rows else 0.0
         message = f"{nulls} of {rows} staged rows have no {name} ({fraction:.4g}); at most {limit} allowed"
@@ -196,10 +199,37 @@ def _nulls_check(name: str, limit: decimal.Decimal) -> Check:
     return check
 
 
-_NO_STATISTICS = (
-    "Statistics are kept for the first columns of a table (delta.dataSkippingNumIndexedCols, delta.dataSkippingStatsColumns); "
-    "SQL checks do not need them"
+_OTHERWISE = "SQL checks do not need statistics"
+_NOT_INDEXED = (
+    "Statistics are kept for the first columns of a table (delta.dataSkippingNumIndexedCols, delta.dataSkippingStatsColumns)"
 )
+_NO_NULL_COUNT = "The writer of the file left it out, or rows of the file are marked as deleted"
+_NO_BOUNDS = "The writer of the file left them out, or they are not values that Python holds"
+_NAN = (
+    "Numbers of this type have none if the file holds NaN, which is greater than all others, or if its writer does not tell "
+    "whether it does"
+)
+
+
+def _why_unknown(table: AuditedTable, column: Column, otherwise: str) -> str:
+    """Return why statistics lack something of a column, and what does not need them."""
+    from airflow_delta.log.features.indexed_columns import indexed_leaves
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.schema.types import parse_schema
+
+    target = table.target
+    schema = parse_schema(target.schema_string) if target.schema_string is not None else table.view.schema
+    leaves = indexed_leaves(schema, target.partition_columns, TableProperties(dict(target.configuration)))
+    indexed = column.is_partition or any(leaf.physical_path == column.physical_path for leaf in leaves)
+    return f"{otherwise if indexed else _NOT_INDEXED}; {_OTHERWISE}"
+
+
+def _why_unsure(table: AuditedTable, column: Column, found: ColumnStatistics, name: str) -> str:
+    """Return why the bounds of a file do not decide."""
+    if found.low is not None and found.high is not None:
+        return f"{found.unsure(name)}. {_OTHERWISE}"
+    why = _why_unknown(table, column, _NAN if column.data_type.name in FLOATING else _NO_BOUNDS)
+    return f"{found.unsure(name)}. {why}"
 
 
 def _range_check(name: str, low: Any, high: Any) -> Check:
@@ -209,7 +239,7 @@ def _range_check(name: str, low: Any, high: Any) -> Check:
         passed: bool | None = True
         lows: list[Any] = []
         highs: list[Any] = []
-        unsure = ""
+        unsure: ColumnStatistics | None = None
         for found in _statistics(table, column):
             if found.empty:
                 continue
@@ -217,11 +247,11 @@ def _range_check(name: str, low: Any, high: Any) -> Check:
             lows += [] if found.low is None else [found.low]
             highs += [] if found.high is None else [found.high]
             if verdict is None:
-                unsure = unsure or found.unsure(name)
+                unsure = unsure or found
             if verdict is not True and passed is not False:
                 passed = verdict
-        if passed is None:
-            return Finding(None, None, f"{unsure}. {_NO_STATISTICS}")
+        if passed is None and unsure is not None:
+            return Finding(None, None, _why_unsure(table, column, unsure, name))
         if not lows and not highs:
             return Finding(passed, None, f"no staged row has a {name}")
         value = {"min": plain(min(lows, default=None)), "max": plain(max(highs, default=None))}
@@ -259,7 +289,7 @@ def _freshness_check(given: Mapping[str, Any]) -> Check:
             return Finding(True, newest.isoformat(), f"the newest {name} is {newest.isoformat()}; {allowed}")
         unsure = next((found for found in values if found.high is None or _utc(found.high) >= oldest), None)
         if unsure is not None:
-            return Finding(None, None, f"{unsure.unsure(str(name))}. {_NO_STATISTICS}")
+            return Finding(None, None, _why_unsure(table, column, unsure, str(name)))
         if not values:
             return Finding(False, None, f"no staged row has a {name}; {allowed}")
         newest = max(_utc(found.high if found.least_high is None else found.least_high) for found in values)

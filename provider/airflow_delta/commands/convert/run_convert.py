@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.compute_statistics import CONCURRENCY, FILES_AT_ONCE, collect_statistics
+from airflow_delta.commands.compute_statistics import collect_statistics
 from airflow_delta.commands.convert.source_files import find_files, footers_of, values_of
 from airflow_delta.commands.files.partitions import time_zone_of, url_encode
+from airflow_delta.commands.files.table_footers import CONCURRENCY, FILES_AT_ONCE
 from airflow_delta.commands.run_large import run_large
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata
@@ -135,7 +136,8 @@ class _Files:
         tight = True if "deletionVectors" in protocol.features(txn.protocol) else None
         for (status, footer), values in zip(self._with_footers(), self._values, strict=True):
             if footer.num_rows:
-                yield self._add(status, values, collect_statistics(footer, schema, properties, tight_bounds=tight))
+                stats = collect_statistics(footer, schema, properties, file=status.path, tight_bounds=tight)
+                yield self._add(status, values, stats)
 
     @staticmethod
     def _add(status: FileStatus, values: dict[str, str | None], stats: str | None) -> AddFile:

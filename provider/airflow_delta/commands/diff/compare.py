@@ -14,10 +14,11 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.log.arrow.values import Row, rows_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Row = dict[str, Any]
 _AS_IT_IS = frozenset({type(None), bool, int, str, bytes})
 Stream = Callable[[], "Iterator[pa.RecordBatch]"]
 
@@ -129,7 +130,7 @@ def _rows(stream: Stream, limit: int) -> Iterator[Row]:
         seen += batch.num_rows
         if seen > limit:
             raise TooManyRowsError
-        yield from batch.to_pylist()
+        yield from rows_of(batch)
 
 
 def _digest(row: Row, columns: Sequence[str]) -> bytes:

@@ -75,8 +75,10 @@ class Side:
         side = self
         if bounds is not None:
             side = replace(self, files=bounds.smallest(self.files), marked=bounds.smallest(self.marked))
+        from airflow_delta.log.arrow.values import rows_of
+
         for batch in side() if rows else ():
-            found += batch.slice(0, rows - len(found)).to_pylist()
+            found += rows_of(batch.slice(0, rows - len(found)))
             if len(found) >= rows:
                 break
         return found

@@ -138,7 +138,7 @@ class Footers:
                     size=status.size,
                     modification_time=status.modification_time,
                     data_change=True,
-                    stats=stats_from_footer(footer, schema, self._properties, tight_bounds=self._tight_bounds),
+                    stats=stats_from_footer(footer, schema, self._properties, tight_bounds=self._tight_bounds, file=status.path),
                 )
             )
 

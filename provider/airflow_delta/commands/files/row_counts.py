@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
+from airflow_delta.log.statistics.num_records import num_records
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile, RemoveFile
 
 
-class _Rows(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
-
-
-_rows = msgspec.json.Decoder(_Rows)
-
-
-def num_records(stats: str | None) -> int | None:
-    """Return the number of rows in a file's statistics, ``None`` if they do not tell."""
-    try:
-        return _rows.decode(stats).num_records if stats else None
-    except msgspec.DecodeError:
-        return None
+__all__ = ["live_records", "num_records", "total"]
 
 
 def live_records(file: AddFile | RemoveFile) -> int | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import msgspec
 
 from airflow_delta.commands.files.adds import DataFiles, find_data_files
 from airflow_delta.commands.files.partitions import url_encode
+from airflow_delta.commands.files.table_footers import check_row_counts
 from airflow_delta.commands.files.written import check_files, check_rows
+from airflow_delta.commands.stage.scan import candidate_files
 from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
-from airflow_delta.staging.contract import ReadSet, StagedWrite
+from airflow_delta.staging.contract import ReadSet, ScanFile, StagedWrite
 from airflow_delta.staging.optimize import OptimizeArguments
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -48,6 +51,7 @@ def collect_actions(
     :param stage: of the report (:meth:`~airflow_delta.commands.stage.stage_view.StageView.reported`).
     :param arguments: of the request.
     :raises StagingException: if the report has other rows than the files had.
+    :raises RowCountMismatchException: if a file has another number of rows than the log says.
     """
     handle, plan = stage.handle, request.rewrite
     bins = arguments.bins
@@ -65,16 +69,29 @@ def collect_actions(
         found, rows = _new_files(stage, request, report, name, files[0].partition_values, data_change)
         before = [file.num_records for file in files]
         if not any(count is None for count in before) and rows != sum(count or 0 for count in before):
-            raise StagingException(
-                f"{request.operation} of table {handle.table} version {handle.read_version} wrote {rows} rows instead of the "
-                f"{sum(count or 0 for count in before)} of {len(files)} files, {files[0].path} among them. Nothing was committed."
-                " Run it again; if that does not help, the statistics or deletion vectors of these files are wrong.",
-                table=handle.table,
-                version=handle.read_version,
-            )
+            _raise_other_rows(stage, request, files, rows, sum(count or 0 for count in before))
         adds += found
         total += rows
     return adds, _removes(stage, request, arguments), total
+
+
+def _raise_other_rows(stage: StageView, request: StageRequest, files: Sequence[ScanFile], rows: int, wanted: int) -> NoReturn:
+    """Raise the error for other rows than the log counts: whether the log is wrong, footers tell."""
+    handle = stage.handle
+    paths = {file.path for file in files}
+    check_row_counts(
+        stage.log.store,
+        [file for file in candidate_files(stage, None) if file.path in paths],
+        operation=request.operation,
+        version=handle.read_version,
+    )
+    raise StagingException(
+        f"{request.operation} of table {handle.table} version {handle.read_version} wrote {rows} rows instead of the {wanted} of "
+        f"{len(files)} files, {files[0].path} among them. Nothing was committed. Run it again; if that does not help, the "
+        "deletion vectors of these files are wrong.",
+        table=handle.table,
+        version=handle.read_version,
+    )
 
 
 def _new_files(

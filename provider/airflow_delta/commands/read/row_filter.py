@@ -155,16 +155,20 @@ class _Rows:
         return pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=found), _unknown())
 
     def _by_value(self, expression: ast.Expression, column: ast.Column) -> pa.BooleanArray:
-        """Evaluate a condition on one column once for each distinct value."""
+        """Evaluate a condition on one column once for each distinct value.
+
+        Only comparisons that ask whether values are the same come here with dates and times. Those that Python cannot hold are
+        texts then, which no literal equals.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
         from airflow_delta.log.arrow.arrays import array, scalar
-        from airflow_delta.log.arrow.values import to_pylist
+        from airflow_delta.log.arrow.values import readable
 
         evaluate, path = ast.compile_expression(expression), column.physical_path
         encoded = self._values(column).dictionary_encode()
-        truths = [evaluate({path: value}) for value in to_pylist(encoded.dictionary)]
+        truths = [evaluate({path: value}) for value in readable(encoded.dictionary)]
         result = array(truths, pa.bool_()).take(encoded.indices)
         of_null = evaluate({path: None})
         return result if of_null is None else pc.if_else(pc.is_valid(encoded.indices), result, scalar(of_null))

@@ -12,12 +12,12 @@ import msgspec
 
 from airflow_delta.commands.files.adds import find_data_files
 from airflow_delta.commands.files.row_counts import num_records
+from airflow_delta.commands.files.table_footers import table_footers
 from airflow_delta.commands.files.written import check_files, check_rows
 from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
-from airflow_delta.log.storage.factory import sibling
 from airflow_delta.spark.plan_files import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -52,7 +52,8 @@ class MarkedFiles:
 def mark_rows(stage: StageView, request: StageRequest, report: StageReport, files: Mapping[str, AddFile]) -> MarkedFiles:
     """Write the deletion vectors of the rows that a report marks, all into one file of the attempt.
 
-    :param files: live files that the operation has touched, by path.
+    :param files: live files that the operation has touched, by path; their row counts were checked with their footers
+        (:func:`~airflow_delta.commands.files.table_footers.check_row_counts`), so they tell whether a file has rows left.
     :raises StagingException: if the report marks rows that the files do not have.
     """
     from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, write_deletion_vectors
@@ -158,20 +159,12 @@ def _with_num_records(log: DeltaLog, handle: TransactionHandle, files: Sequence[
         return {}
     from airflow_delta.log.features.properties import TableProperties
     from airflow_delta.log.schema.types import parse_schema
-    from airflow_delta.log.statistics.footers import read_footers
     from airflow_delta.log.statistics.statistics import stats_from_footer
-    from airflow_delta.log.storage.base import FileStatus
 
     schema, properties = parse_schema(handle.schema_string or ""), TableProperties(dict(handle.configuration))
     found = {}
-    for file in files:
-        path = unquote(file.path)
-        store = log.store
-        if path.startswith(("/", "file:")) or "://" in path:
-            directory, _, path = path.rpartition("/")
-            store = sibling(store, directory)
-        [footer] = read_footers(store, [FileStatus(path, file.size, file.modification_time)])
-        stats = stats_from_footer(footer, schema, properties, handle.partition_columns)
+    for file, footer in table_footers(log.store, files, "Its rows cannot be marked"):
+        stats = stats_from_footer(footer, schema, properties, handle.partition_columns, file=unquote(file.path))
         found[file.path] = msgspec.structs.replace(file, stats=stats)
     return found
 

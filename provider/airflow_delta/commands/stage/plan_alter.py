@@ -5,7 +5,6 @@ Only ADD CONSTRAINT, and SET NOT NULL on columns without null counts, need Spark
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,7 @@ def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) 
         return staged
     files = candidate_files(stage, None)
     if not constraints:
-        files = [file for file in files if any(_holds_nulls(table, file, path) is None for path in not_null)]
+        files = _undecided(table, files, not_null)
         if not files:
             return staged
     request = stage.request(
@@ -80,34 +79,46 @@ def collect_constraint(stage: StageView, request: StageRequest, report: StageRep
     return StagedWrite.from_dict(ConstraintArguments.of(request).staged)
 
 
-def _holds_nulls(table: AlteredTable, file: AddFile, path: Path) -> bool | None:
-    """Return ``False`` if a file has no null in a column, ``None`` if only its rows can tell.
+def _undecided(table: AlteredTable, files: Sequence[AddFile], paths: Sequence[Path]) -> list[AddFile]:
+    """Return the files of which only the rows can tell whether they have a null in a column.
 
-    :raises InvariantViolationException: if the file has one.
+    :raises InvariantViolationException: if a file has one.
     """
-    found, physical, at = None, [], table.schema
+    undecided: set[str] = set()
+    for path in paths:
+        for file, nulls in zip(files, _nulls(table, files, path), strict=True):
+            # The nulls of a file with a deletion vector may be in rows that are deleted.
+            if nulls is None or (nulls and file.deletion_vector is not None):
+                undecided.add(file.path)
+            elif nulls:
+                raise InvariantViolationException(
+                    f"Column {'.'.join(path)} of table {table.table} version {table.version} cannot be NOT NULL: {file.path} "
+                    f"holds at least {nulls} rows without a value. Give them one, or delete them.",
+                    table=table.table,
+                    version=table.version,
+                )
+    return [file for file in files if file.path in undecided]
+
+
+def _nulls(table: AlteredTable, files: Sequence[AddFile], path: Path) -> list[int | None]:
+    """Return how many nulls a column has in each file, ``None`` if only the rows can tell."""
+    physical: list[str] = []
+    kind: Any = table.schema
     for name in path:
-        found = at.find(name) if hasattr(at, "find") else None
-        if found is None:
-            return None
-        physical.append(found.physical_name)
-        at = found.data_type  # type: ignore[assignment]
-    nulls: Any
-    if physical[0] in file.partition_values:  # an empty string is a null too (Delta protocol, "Partition Value Serialization")
-        nulls = 0 if file.partition_values[physical[0]] else 1
-    else:
-        nulls = json.loads(file.stats or "{}").get("nullCount") or {}
-        for name in physical:
-            nulls = nulls.get(name) if isinstance(nulls, dict) else None
-    if not isinstance(nulls, int):
-        return None
-    if nulls and file.deletion_vector is not None:
-        return None  # the nulls may be in rows that are deleted
-    if nulls:
-        raise InvariantViolationException(
-            f"Column {'.'.join(path)} of table {table.table} version {table.version} cannot be NOT NULL: {file.path} holds "
-            f"at least {nulls} rows without a value. Give them one, or delete them.",
-            table=table.table,
-            version=table.version,
-        )
-    return False
+        field = kind.find(name) if hasattr(kind, "find") else None
+        if field is None:
+            return [None] * len(files)
+        physical.append(field.physical_name)
+        kind = field.data_type
+    if any(physical[0] in file.partition_values for file in files):
+        # An empty string is a null too (Delta protocol, "Partition Value Serialization").
+        return [0 if file.partition_values.get(physical[0]) else 1 for file in files]
+    import pyarrow as pa
+
+    from airflow_delta.log.arrow.arrays import array
+    from airflow_delta.log.expressions.ast import Column
+    from airflow_delta.log.statistics.credible import null_counts
+    from airflow_delta.log.statistics.data_skipping import has_bounds
+
+    column = Column(tuple(path), tuple(physical), kind, is_partition=False)
+    return null_counts(array([file.stats for file in files], pa.string()), column, bounded=has_bounds(column))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_delta.commands.files.table_footers import check_row_counts
 from airflow_delta.commands.stage.scan import candidate_files
 from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagingException
@@ -13,6 +14,7 @@ def rewritten_files(stage: StageView, request: StageRequest, report: StageReport
     """Return the files that an attempt has rewritten.
 
     :raises StagingException: if a file was not there when the stage was planned.
+    :raises RowCountMismatchException: if a file has another number of rows than the log says.
     """
     wanted = list(dict.fromkeys(report.rewritten_files))
     if not wanted:
@@ -27,4 +29,6 @@ def rewritten_files(stage: StageView, request: StageRequest, report: StageReport
             table=stage.log.uri,
             version=stage.handle.read_version,
         )
-    return [live[path] for path in wanted]
+    files = [live[path] for path in wanted]
+    check_row_counts(stage.log.store, files, operation=request.operation, version=stage.handle.read_version)
+    return files

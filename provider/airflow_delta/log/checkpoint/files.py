@@ -9,6 +9,10 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_delta.log.checkpoint.part import CONSISTENT
+from airflow_delta.log.statistics.columns import struct_leaf
+from airflow_delta.log.statistics.credible import are_consistent
+
 ROW_GROUP_ROWS = 20_000
 
 # Columns with repeating values; for the others a dictionary costs time and saves nothing.
@@ -49,6 +53,7 @@ class PartFiles:
         self._files: list[BinaryIO] = []
         self._writer: pq.ParquetWriter | None = None
         self._part_rows = 0
+        self._consistent = True
         self._pending: dict[str, list[pa.StructArray]] = {}
         self._pending_rows = 0
         paths = _leaf_paths(schema)
@@ -63,6 +68,7 @@ class PartFiles:
                 room = min(room, self.part_size - self._part_rows - self._pending_rows)
             taken = rows.slice(0, room)
             self._pending.setdefault(kind, []).append(taken)
+            self._consistent = self._consistent and _are_consistent(kind, taken)
             self._pending_rows += len(taken)
             rows = rows.slice(len(taken))
             full = self.part_size is not None and self._part_rows + self._pending_rows >= self.part_size
@@ -121,9 +127,16 @@ class PartFiles:
 
     def _finish_part(self) -> None:
         if self._writer is not None:
+            if self._consistent:
+                self._writer.add_key_value_metadata({CONSISTENT: "true"})
             self._writer.close()
             self._writer = None
-        self._part_rows = 0
+        self._part_rows, self._consistent = 0, True
+
+
+def _are_consistent(kind: str, rows: pa.StructArray) -> bool:
+    stats = struct_leaf(rows, ("stats_parsed",)) if kind == "add" else None
+    return stats is None or are_consistent(stats)
 
 
 def _leaf_paths(schema: pa.Schema) -> list[str]:

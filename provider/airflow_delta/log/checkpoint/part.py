@@ -58,6 +58,10 @@ class InputStore(TypingProtocol):
     def head(self, path: str) -> FileStatus | None: ...
 
 
+CONSISTENT = "airflow_delta.consistent_statistics"
+"""Key in the footer of a part: the typed statistics of none of its files contradict themselves."""
+
+
 class RowGroup:
     """One row group of a part, as its footer describes it.
 
@@ -86,7 +90,10 @@ class RowGroup:
         return int(statistics.null_count)
 
     def bounds(self, leaf: Path) -> tuple[Any, Any] | None:
-        """Return the least and the greatest value of a leaf, or ``None`` if the footer does not say."""
+        """Return the least and the greatest value of a leaf.
+
+        ``None`` if the footer does not say, or if they are dates or times that Python cannot hold.
+        """
         position = self.part.leaves.get(leaf)
         if position is None:
             return None
@@ -94,9 +101,12 @@ class RowGroup:
         if statistics is None or not statistics.has_min_max:
             return None
         moment = instant_of(statistics)
-        if moment is not None:
-            return moment(statistics.min_raw), moment(statistics.max_raw)
-        return statistics.min, statistics.max
+        try:
+            if moment is not None:
+                return moment(statistics.min_raw), moment(statistics.max_raw)
+            return statistics.min, statistics.max
+        except OverflowError:
+            return None
 
     def may_hold(self, kind: str) -> bool:
         """Return whether it may have rows of that kind (``add``, ``txn``, ...)."""
@@ -175,6 +185,11 @@ class CheckpointPart:
     def _footer(self) -> pq.FileMetaData:
         with self._readable(), self._open() as file:
             return file.metadata
+
+    @property
+    def has_consistent_statistics(self) -> bool:
+        """Whether its writer has made sure that no file's typed statistics contradict themselves."""
+        return CONSISTENT.encode() in (self.metadata.metadata or {})
 
     def _has_another_size(self) -> bool:
         """Adopt the size of a file on an object store if it is not the listed one: another writer may have replaced the file."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import array, scalar
-from airflow_delta.log.arrow.values import to_pylist
+from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.checkpoint.stats_by_csv import NotUniform, parse_uniform
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -127,7 +127,7 @@ def _moment(text: str, *, with_zone: bool) -> dt.datetime:
 
 def format_stats(parsed: pa.StructArray) -> pa.Array:
     """Return typed statistics as JSON texts, for checkpoints that have only typed ones."""
-    rows = to_pylist(parsed)
+    rows = readable(parsed)
     return array([None if row is None else _encoder.encode(_present(row)).decode() for row in rows], pa.string())
 
 

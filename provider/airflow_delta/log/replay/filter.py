@@ -20,6 +20,7 @@ from airflow_delta.log.expressions.predicate import Predicate, partition_texts
 from airflow_delta.log.replay.row_groups import Range, may_hold
 from airflow_delta.log.schema.partition_values import MAX_OFFSET
 from airflow_delta.log.schema.types import FLOATING, DecimalType
+from airflow_delta.log.statistics.credible import SECONDS
 from airflow_delta.log.statistics.data_skipping import needed_columns, needed_stats, partition_columns, skipping_mask
 
 Step = tuple[Sequence[str], Callable[[pa.RecordBatch], pa.BooleanArray]]
@@ -137,6 +138,8 @@ def _range(group: RowGroup, column: ast.Column) -> Range | None:
         return Range(low, high)
     if isinstance(column.data_type, DecimalType):
         return None  # some writers round them
+    if not group.part.has_consistent_statistics:
+        return None  # bounds of a file that contradict each other may lie inside those of the row group
     ends = [("add", "stats_parsed", member, *column.physical_path) for member in ("minValues", "maxValues")]
     # A file without statistics may have any value, so every file must have them.
     missing = group.null_count(("add", "path"))
@@ -146,7 +149,13 @@ def _range(group: RowGroup, column: ast.Column) -> Range | None:
     if low is None or high is None:
         return None
     least, greatest = _widened(low[0], column), _widened(high[1], column)
-    return Range(least, greatest + _TRUNCATED if isinstance(greatest, dt.datetime) else greatest)
+    if not isinstance(greatest, dt.datetime):
+        return Range(least, greatest)
+    lost = SECONDS if column.data_type.name == "timestamp" else dt.timedelta(0)
+    try:
+        return Range(least - lost, greatest + lost + _TRUNCATED)
+    except OverflowError:
+        return None
 
 
 def _whichever_zones(low: Any, high: Any) -> Range | None:

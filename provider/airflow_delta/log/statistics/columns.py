@@ -58,12 +58,9 @@ def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[C
     """
 
     def leaf(path: tuple[str, ...], wanted: pa.DataType) -> pa.Array:
-        array: Any = stats
-        for name in path:
-            position = array.type.get_field_index(name) if pa.types.is_struct(array.type) else -1
-            if position < 0:
-                return pa.nulls(len(stats), wanted)
-            array = pc.struct_field(array, [position])  # by position: a name that begins with a dot would be read as a path
+        array = struct_leaf(stats, path)
+        if array is None:
+            return pa.nulls(len(stats), wanted)
         try:
             return _numbers(array if array.type == wanted else array.cast(wanted))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -80,6 +77,17 @@ def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[C
             records,
         )
     return result
+
+
+def struct_leaf(stats: pa.StructArray, path: tuple[str, ...]) -> pa.Array | None:
+    """Return a field of structs, ``None`` if their type does not have it."""
+    array: Any = stats
+    for name in path:
+        position = array.type.get_field_index(name) if pa.types.is_struct(array.type) else -1
+        if position < 0:
+            return None
+        array = pc.struct_field(array, [position])  # by position: a name that begins with a dot would be read as a path
+    return array
 
 
 def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: Column, bounded: bool) -> Bounds:

@@ -1,8 +1,8 @@
 """Data skipping: excluding files whose statistics prove that a predicate is true for none of their rows.
 
-Missing or malformed statistics never exclude a file. Statistics may be wide (``tightBounds`` false, as for files with a deletion
-vector), which makes no difference here: all values are still within the bounds, and ``nullCount`` is used only if it is zero or
-equals ``numRecords``, the number of rows before deletions.
+Missing, malformed or contradictory statistics never exclude a file (:mod:`airflow_delta.log.statistics.credible`). Statistics
+may be wide (``tightBounds`` false, as for files with a deletion vector), which makes no difference here: all values are still
+within the bounds, and ``nullCount`` is used only if it is zero or equals ``numRecords``, the number of rows before deletions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from airflow_delta.log.arrow.arrays import repeated, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DecimalType, StructType
 from airflow_delta.log.statistics.columns import Bounds, from_json, from_partition_values, from_struct
+from airflow_delta.log.statistics.credible import credible
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
@@ -30,7 +31,6 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 # Some writers convert decimals to doubles for statistics.
 _DECIMAL_MARGIN = 1e-14
 _FLOAT_MARGIN = 1.2e-7
-_OLD_TIE_BREAKER = "\ufffd"
 
 
 def needed_columns(predicate: Predicate | None) -> list[ast.Column]:
@@ -78,20 +78,12 @@ def skipping_mask(
         return _constant(True, len(stats))
     wanted = {column: has_bounds(column) for column in columns}
     read = from_struct if pa.types.is_struct(stats.type) else from_json
-    known = {column: _sound(bounds) for column, bounds in read(stats, wanted).items()}
+    known = {column: credible(bounds, column.data_type) for column, bounds in read(stats, wanted).items()}
     if partition_texts is not None:
         for column in partition_columns(predicate):
             known[column] = from_partition_values(partition_texts(column.physical_path[0]), column, has_bounds(column))
     mask = _Rules(known, len(stats)).may_hold(ast.push_down_not(predicate.expression))
     return pc.fill_null(mask, scalar(True))
-
-
-def _sound(bounds: Bounds) -> Bounds:
-    """Leave out greatest texts that may be too small: older versions of Delta end truncated ones with U+FFFD, below an emoji."""
-    if bounds.maximum is None or not pa.types.is_string(bounds.maximum.type):
-        return bounds
-    unsafe = pc.ends_with(bounds.maximum, _OLD_TIE_BREAKER)
-    return bounds._replace(maximum=pc.if_else(unsafe, pa.nulls(len(unsafe), bounds.maximum.type), bounds.maximum))
 
 
 def _constant(value: bool | None, length: int) -> pa.BooleanArray:

@@ -20,6 +20,7 @@ from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType
 from airflow_delta.log.schema.walk import folded
 from airflow_delta.log.statistics.footers import PER_SECOND, leaf_paths, read_footers, timestamps
+from airflow_delta.log.statistics.nan_note import NanNote, read_nan_note
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -56,12 +57,15 @@ def stats_from_footer(
     partition_columns: Sequence[str] = (),
     *,
     tight_bounds: bool = False,
+    file: str | None = None,
 ) -> str:
     """Return the statistics of a file as JSON text: ``numRecords``, ``minValues``, ``maxValues``, ``nullCount``.
 
     :param schema: the table's schema, with or without its partition columns.
     :param tight_bounds: add ``tightBounds``, for a table with deletion vectors.
+    :param file: path of the file, if known.
     """
+    note = read_nan_note(footer, file)
     paths = leaf_paths(footer)
     by_path = {path: i for i, path in enumerate(paths)}
     by_folded = {folded(path): i for path, i in by_path.items()}
@@ -77,7 +81,7 @@ def stats_from_footer(
         index = by_path.get(path, by_folded.get(folded(path)))
         if index is None or footer.schema.column(index).max_repetition_level:
             continue
-        count, low, high = _Merged(footer, index, leaf).result(properties.data_skipping_string_prefix_length)
+        count, low, high = _Merged(footer, index, leaf, note).result(properties.data_skipping_string_prefix_length)
         _put(nulls, leaf.physical_path, count)
         _put(minimum, leaf.physical_path, low)
         _put(maximum, leaf.physical_path, high)
@@ -118,11 +122,11 @@ def _put(target: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 class _Merged:
     """The statistics of one column over all row groups."""
 
-    def __init__(self, footer: pq.FileMetaData, index: int, leaf: Leaf) -> None:
+    def __init__(self, footer: pq.FileMetaData, index: int, leaf: Leaf, note: NanNote | None) -> None:
         self.leaf = leaf
         self.column = footer.schema.column(index)
-        # parquet-mr (Spark) writes NaN as the maximum; other writers silently ignore NaN in bounds.
-        self.sees_nan = (footer.created_by or "").startswith("parquet-mr")
+        # parquet-mr (Spark) writes NaN as the maximum; other writers silently ignore NaN in bounds, and only ours notes it.
+        self.sees_nan = note is not None or (footer.created_by or "").startswith("parquet-mr")
         self.null_count: int | None = 0
         self.low: Any = None
         self.high: Any = None
@@ -131,6 +135,8 @@ class _Merged:
         for group in range(footer.num_row_groups):
             chunk = footer.row_group(group).column(index)
             self._add(chunk.statistics, chunk.num_values, value_of)
+        if self.null_count is None and note is not None:
+            self.null_count = note.nulls.get(self.column.path)
 
     def _add(self, statistics: Any, num_values: int, value_of: Callable[[Any], Any] | None) -> None:
         known_nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
+from airflow_delta.log.statistics.num_records import num_records
 from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.transaction.conflicts.moved_rows import find_moved
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
-from airflow_delta.transaction.conflicts.winning_commit import WinningCommit, num_records
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -49,6 +50,7 @@ class _Marks:
     :param file: the file as the last winner that touched it left it; at first, as it was read.
     :param stats: statistics of the file with a vector.
     :param remove: the transaction's action that removes the file.
+    :param records: rows of the file, as the transaction has found them itself, not as a winner counts them; infinite if unknown.
     """
 
     rows: BitMap64
@@ -56,6 +58,7 @@ class _Marks:
     file: AddFile
     stats: str | None
     remove: RemoveFile
+    records: float
     is_new: bool = False
     """Whether others have touched the file since it was read."""
 
@@ -67,7 +70,7 @@ class _Marks:
     @property
     def stays(self) -> bool:
         """Whether a row is left; without one, the file goes."""
-        return len(self.marked) < _records(self)
+        return len(self.marked) < self.records
 
     @property
     def effect(self) -> Counter[str]:
@@ -152,13 +155,13 @@ class MarkedRows:
         del self._marks[path]  # the file may be among those that were added, with some of its rows
         self._gone.add(path)
         self._changed = True
-        for file, rows in found:
+        for file, rows, records in found:
             known = self._marks.get(file.path)
             if known is not None:
                 known.rows |= rows
                 continue
             others, stats = self.reader.vector(file.deletion_vector), with_wide_bounds(file.stats, file.deletion_vector)
-            self._marks[file.path] = _Marks(rows, others, file, stats, marks.remove, is_new=True)
+            self._marks[file.path] = _Marks(rows, others, file, stats, marks.remove, records, is_new=True)
 
     def applied(self, actions: Sequence[Action]) -> list[Action] | None:
         """Return the actions with vectors that mark what winners and the transaction mark; ``None`` if nothing has changed.
@@ -218,19 +221,14 @@ class MarkedRows:
     def _of(self, path: str) -> _Marks:
         if path not in self._marks:
             add, remove = self._adds[path], self._removes[path]
-            records = num_records(add)
+            records = num_records(add.stats)
             before = self.reader.vector(remove.deletion_vector, records)
             after = self.reader.vector(add.deletion_vector, records)
             if before - after:
                 raise Undecided(f"this transaction brings rows of the file {path} back, which a winning commit has changed")
             read = msgspec.structs.replace(add, deletion_vector=remove.deletion_vector)
-            self._marks[path] = marks = _Marks(after - before, before, read, add.stats, remove)
+            self._marks[path] = marks = _Marks(
+                after - before, before, read, add.stats, remove, float("inf") if records is None else records
+            )
             self._counted.update(marks.effect)
         return self._marks[path]
-
-
-def _records(marks: _Marks) -> float:
-    records = num_records(marks.file)
-    if records is None and marks.stats is not None:
-        records = num_records(msgspec.structs.replace(marks.file, stats=marks.stats))
-    return float("inf") if records is None else records

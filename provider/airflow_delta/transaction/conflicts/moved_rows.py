@@ -20,8 +20,8 @@ _MATERIALIZED = "delta.rowTracking.materializedRowIdColumnName"
 
 def find_moved(
     reader: WinnersRows, metadata: Metadata | None, file: AddFile, rows: BitMap64, added: Sequence[AddFile]
-) -> list[tuple[AddFile, BitMap64]]:
-    """Return where rows of a file are now: files and positions.
+) -> list[tuple[AddFile, BitMap64, int]]:
+    """Return where rows of a file are now: files, positions, and how many rows each file has.
 
     :param metadata: of the table.
     :param file: the file that the compaction removed.
@@ -43,10 +43,10 @@ def find_moved(
             if other.partition_values == file.partition_values:
                 here = _positions(reader, other, column, ids, missing)
                 if here:
-                    found.append((other, here))
+                    found.append((other, here, reader.open(other).num_rows))
     except (pa.ArrowException, OSError, DeltaError) as error:
         raise Undecided(f"its rows were moved to other files, and the row ids cannot be read ({first_line(error)})") from error
-    if missing or sum(len(here) for _other, here in found) != len(rows):
+    if missing or sum(len(here) for _other, here, _records in found) != len(rows):
         raise Undecided("its rows were moved to other files, and not every row id is found there once")
     return found
 

@@ -33,6 +33,7 @@ from airflow_delta.log.actions.decode import (
     decode_commit,
     read_commit_info,
 )
+from airflow_delta.log.statistics.num_records import num_records
 
 __all__ = ["ADD_KEY", "DOMAIN_KEY", "METADATA_KEY", "PROTOCOL_KEY", "REMOVE_KEY", "TXN_KEY", "WinningCommit"]
 
@@ -221,20 +222,8 @@ def metadata_of(winners: Iterable[WinningCommit]) -> Iterator[Metadata]:
             yield from winner.metadata
 
 
-class _Records(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
-
-
-def num_records(file: AddFile | RemoveFile) -> int | None:
-    """Return how many rows the statistics of a file say that it has, deleted ones included; ``None`` if they do not."""
-    try:
-        return msgspec.json.decode(file.stats or "{}", type=_Records).num_records
-    except msgspec.DecodeError:
-        return None
-
-
 def _live_records(file: AddFile | RemoveFile) -> int | None:
-    records, vector = num_records(file), file.deletion_vector
+    records, vector = num_records(file.stats), file.deletion_vector
     return records if records is None or vector is None else records - vector.cardinality
 
 

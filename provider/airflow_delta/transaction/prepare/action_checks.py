@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from airflow_delta.exceptions import (
     DeltaDuplicateActionsException,
     DeltaDuplicateDomainException,
@@ -18,6 +16,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, Protocol, RemoveFile, SetTransaction
 from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.log.statistics.num_records import num_records
 from airflow_delta.transaction.policy.events import record_event
 
 if TYPE_CHECKING:
@@ -146,18 +145,11 @@ def check_consistent_data_change(table: str, actions: Sequence[Action], operatio
         )
 
 
-class _NumRecords(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
-
-
 def _live_rows(files: Sequence[AddFile | RemoveFile]) -> int | None:
     """Return the number of rows that are not deleted, or ``None`` if a file's statistics do not say."""
     total = 0
     for file in files:
-        try:
-            rows = msgspec.json.decode(file.stats or "{}", type=_NumRecords).num_records
-        except msgspec.MsgspecError:
-            rows = None
+        rows = num_records(file.stats)
         if rows is None:
             return None
         total += rows - (0 if file.deletion_vector is None else file.deletion_vector.cardinality)

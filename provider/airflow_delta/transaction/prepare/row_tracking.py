@@ -16,6 +16,7 @@ from airflow_delta.exceptions import (
     RowIdAssignmentWithoutStatsException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
+from airflow_delta.log.statistics.num_records import num_records
 
 FEATURE = "rowTracking"
 DOMAIN = "delta.rowTracking"
@@ -34,12 +35,7 @@ class _Mark(msgspec.Struct, rename="camel"):
     row_id_high_water_mark: int
 
 
-class _Records(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
-
-
 _marks = msgspec.json.Decoder(_Mark)
-_records = msgspec.json.Decoder(_Records)
 
 
 def is_supported(protocol: Protocol) -> bool:
@@ -168,10 +164,7 @@ def _assigned(
 
 def _num_records(file: AddFile, table: str) -> int:
     """Return the physical number of rows, deleted ones included."""
-    try:
-        records = _records.decode(file.stats or "{}").num_records
-    except msgspec.DecodeError:
-        records = None
+    records = num_records(file.stats)
     if records is None:
         raise RowIdAssignmentWithoutStatsException(
             f"No row ids can be assigned to the file {file.path} of table {table}: its statistics do not say how many rows it "

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from airflow_delta.exceptions import DeltaAssertionError, DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.statistics.num_records import num_records
 from airflow_delta.transaction.reads.read_set import EVERYTHING, ReadSet
 
 if TYPE_CHECKING:
@@ -230,23 +229,16 @@ def _with_num_records(files: pa.Table) -> pa.Table:
 
     counts: list[int | None] = []
     for stats, vector in zip(files.column("stats").to_pylist(), files.column("deletion_vector").to_pylist(), strict=True):
-        try:
-            physical = msgspec.json.decode(stats or "{}", type=_Records).num_records
-        except msgspec.DecodeError:
-            physical = None
+        physical = num_records(stats)
         counts.append(None if physical is None else physical - (vector["cardinality"] if vector is not None else 0))
     return files.append_column("num_records", array(counts, pa.int64()))
 
 
-def _files_for_limit(num_records: Sequence[int | None], limit: int) -> int:
+def _files_for_limit(counts: Sequence[int | None], limit: int) -> int:
     """Return how many of the first files hold ``limit`` rows; a file of unknown size counts as empty."""
     rows = 0
-    for position, count in enumerate(num_records):
+    for position, count in enumerate(counts):
         if rows >= limit:
             return position
         rows += count or 0
-    return len(num_records)
-
-
-class _Records(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
+    return len(counts)

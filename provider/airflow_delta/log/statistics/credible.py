@@ -1,0 +1,136 @@
+"""Whether the statistics of a column may be believed: what contradicts itself decides nothing.
+
+Other writers have written statistics that cannot be true. delta-rs up to 1.6.1 counts as many nulls as rows, or more, for
+columns that are named ``item``, ``key``, ``value`` or ``element`` beside lists and maps; Delta Spark up to 3.3 cuts the seconds
+off the offsets of old timestamps (``+01:12`` for ``+01:12:12``). Everything that skips files, proves that commits do not meet,
+or checks a constraint by statistics gets them through :func:`credible`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.arrow.arrays import microseconds, scalar
+from airflow_delta.log.expressions.ast import Column
+from airflow_delta.log.schema.types import ArrayType, DataType, DecimalType, MapType
+from airflow_delta.log.statistics.columns import Bounds, from_json, struct_leaf
+
+_OLD_TIE_BREAKER = "\ufffd"
+_BITS = {"byte": 8, "short": 16, "integer": 32}
+_ROUNDED = 1 + 1e-14  # decimals are compared as doubles
+
+WHOLE_MINUTES = dt.datetime(1972, 6, 1, tzinfo=dt.UTC)
+"""From here on, the offset of every time zone is whole minutes."""
+
+SECONDS = dt.timedelta(minutes=1)
+"""More than the seconds that a bound of an older timestamp may have lost."""
+
+_SECONDS = int(SECONDS.total_seconds()) * 1_000_000
+
+
+def credible(bounds: Bounds, data_type: DataType) -> Bounds:
+    """Return the statistics of a column with what may not be believed as null, which means unknown.
+
+    :param bounds: as they were written.
+    :param data_type: of the column.
+    """
+    if isinstance(data_type, ArrayType | MapType):  # writers count elements there
+        bounds = bounds._replace(null_count=pa.nulls(len(bounds.null_count), pa.int64()))
+    wrong = contradictory(bounds)
+    if bounds.minimum is not None and bounds.maximum is not None and (limits := _limits(data_type)) is not None:
+        outside = [pc.less(end, limits[0]) for end in bounds[:2]] + [pc.greater(end, limits[1]) for end in bounds[:2]]
+        wrong = pc.fill_null(reduce(pc.or_kleene, outside, wrong), scalar(False))
+    if pc.any(wrong).as_py():
+        bounds = Bounds(*(None if values is None else _without(values, wrong) for values in bounds))
+    return _widened(bounds, data_type)
+
+
+def contradictory(bounds: Bounds) -> pa.BooleanArray:
+    """Return for each file whether the statistics of a column contradict themselves; what is unknown contradicts nothing."""
+    low, high, nulls, records = bounds
+    zero = scalar(0)
+    tests = [pc.less(nulls, zero), pc.less(records, zero), pc.greater(nulls, records)]
+    if low is not None and high is not None:
+        some = pc.or_(pc.is_valid(low), pc.is_valid(high))
+        tests += [pc.and_kleene(pc.equal(nulls, records), some), pc.greater(low, high)]
+    return pc.fill_null(reduce(pc.or_kleene, tests), scalar(False))
+
+
+def are_consistent(stats: pa.StructArray) -> bool:
+    """Return whether no file's typed statistics contradict themselves in a column with bounds.
+
+    Only then does the range of the bounds of many files hold the values of each of them.
+    """
+    records = struct_leaf(stats, ("numRecords",))
+    bounds = struct_leaf(stats, ("minValues",))
+    if bounds is None:
+        return True
+    unknown = pa.nulls(len(stats), pa.int64())
+    for path in _leaf_paths(bounds.type):
+        low, high, nulls = (struct_leaf(stats, (member, *path)) for member in ("minValues", "maxValues", "nullCount"))
+        if high is None or high.type != low.type or (nulls is not None and nulls.type != pa.int64()):
+            return False
+        found = contradictory(Bounds(low, high, unknown if nulls is None else nulls, unknown if records is None else records))
+        if pc.any(found).as_py():
+            return False
+    return True
+
+
+def _leaf_paths(data_type: pa.DataType) -> Iterator[tuple[str, ...]]:
+    for field in data_type:
+        if pa.types.is_struct(field.type):
+            yield from ((field.name, *path) for path in _leaf_paths(field.type))
+        else:
+            yield (field.name,)
+
+
+def null_counts(stats: pa.Array, column: Column, *, bounded: bool) -> list[int | None]:
+    """Return how many nulls a column has in each file, ``None`` if the statistics do not tell, or are not believed.
+
+    :param stats: JSON documents.
+    :param bounded: whether columns of the type have bounds.
+    """
+    found = credible(from_json(stats, {column: bounded})[column], column.data_type)
+    counts: list[int | None] = found.null_count.to_pylist()
+    return counts
+
+
+def _limits(data_type: DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """Return the least and the greatest value of a type, ``None`` if bounds cannot be outside."""
+    if isinstance(data_type, DecimalType):
+        most = 10.0 ** (data_type.precision - data_type.scale) * _ROUNDED
+        return scalar(-most), scalar(most)
+    if (bits := _BITS.get(data_type.name)) is None:
+        return None
+    return scalar(-(1 << (bits - 1))), scalar((1 << (bits - 1)) - 1)
+
+
+def _widened(bounds: Bounds, data_type: DataType) -> Bounds:
+    """Return bounds that hold whatever a writer has cut off."""
+    low, high = bounds[:2]
+    if low is None or high is None:
+        return bounds
+    if data_type.name == "timestamp":
+        return bounds._replace(minimum=_moved(low, -_SECONDS), maximum=_moved(high, _SECONDS))
+    if pa.types.is_string(high.type):
+        # Older versions of Delta end truncated texts with U+FFFD, below an emoji.
+        return bounds._replace(maximum=_without(high, pc.fill_null(pc.ends_with(high, _OLD_TIE_BREAKER), scalar(False))))
+    return bounds
+
+
+def _moved(moments: pa.Array, by: int) -> pa.Array:
+    """Return timestamps with those before :data:`WHOLE_MINUTES` moved by microseconds."""
+    counts = moments.view(pa.int64())
+    least = scalar(-(2**63) + _SECONDS)
+    moved = pc.add(pc.max_element_wise(counts, least, skip_nulls=False), scalar(by))
+    return pc.if_else(pc.less(counts, scalar(microseconds(WHOLE_MINUTES))), moved, counts).view(moments.type)
+
+
+def _without(values: Any, wrong: pa.BooleanArray) -> pa.Array:
+    return pc.if_else(wrong, scalar(None, values.type), values)
