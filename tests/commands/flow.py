@@ -118,7 +118,7 @@ class Table:
     def commit(self, version: int) -> dict[str, list[dict[str, Any]]]:
         """Return the actions of a commit by kind."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for line in (self.path / "_delta_log" / f"{version:020}.json").read_text().splitlines():
+        for line in (self.path / "_delta_log" / f"{version:020}.json").read_bytes().splitlines():
             for kind, action in json.loads(line).items():
                 found.setdefault(kind, []).append(action)
         return found

@@ -131,7 +131,7 @@ def test_somebody_else_takes_the_location(source: Table, tmp_path: Path, monkeyp
 
 def test_uris() -> None:
     assert url_encoded("file:/a b/c%") == "file:/a%20b/c%25"
-    assert url_encoded("s3a://bucket/a b/ü:c/") == "s3a://bucket/a%20b/ü:c"
+    assert url_encoded("s3a://bucket/a b/ü:c/") == "s3a://bucket/a%20b/%C3%BC:c"
     assert url_encoded("abfss://box@account.dfs.core.windows.net/t") == "abfss://box@account.dfs.core.windows.net/t"
     assert url_encoded("gs://bucket") == "gs://bucket"
 

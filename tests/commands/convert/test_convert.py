@@ -59,7 +59,7 @@ def test_partitions_escapes_and_later_columns(here: Table) -> None:
     assert here.rows() == [(1, None, "x/y z", day), (2, None, "x/y z", day), (3, "n", None, day)]
     nulls = {path: each["nullCount"] for path, each in stats(here).items()}
     assert nulls == {
-        "p=x%252Fy%20z/q=2020-01-02/ü+b%25.parquet": {"id": 0, "new": 2},
+        "p=x%252Fy%20z/q=2020-01-02/%C3%BC+b%25.parquet": {"id": 0, "new": 2},
         "p=__HIVE_DEFAULT_PARTITION__/q=2020-01-02/b.parquet": {"id": 0, "new": 0},
     }
     info = here.commit(0)["commitInfo"][0]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,7 +23,19 @@ from airflow_delta.log.checkpoint.part import CheckpointPart
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.replay import filter as files_filter
 from airflow_delta.log.replay import live_files as files
-from support.tables import SCHEMA, add, create_table, log_path, metadata, protocol, remove, write_commit
+from airflow_delta.log.replay.spellings import CANONICAL, canonical_paths
+from support.tables import (
+    SCHEMA,
+    add,
+    create_table,
+    log_path,
+    metadata,
+    protocol,
+    remove,
+    write_checkpoint_by_hand,
+    write_commit,
+    write_compaction,
+)
 
 
 def snapshot_of(table: Path) -> Snapshot:
@@ -57,7 +71,9 @@ SCENARIOS = {
     "the file without a vector removed": ([[A2, add("b")], [removal(A1)]], [("a", "uv@1"), ("b", None)]),
     "other spelling of an escape": ([[add("p=%2fx/f")], [removal(add("p=%2Fx/f"))]], []),
     "other spelling, mixed": ([[add("%2f%3A")], [removal(add("%2F%3a"))]], []),
-    "escapes are not decoded": ([[add("a%41")], [removal(add("aA"))]], [("a%41", None)]),
+    "escaped without need": ([[add("p%3da%41")], [removal(add("p=aA"))]], []),
+    "escaped without need, reversed": ([[add("p=aA")], [removal(add("p%3Da%41"))]], []),
+    "escaped where it must not be undone": ([[add("a%2541"), add("a%41")], [removal(add("a%2541"))]], [("a%41", None)]),
     "case counts elsewhere": ([[add("A%2f"), add("a%2f")], [removal(add("a%2F"))]], [("A%2f", None)]),
     "file and empty authority": ([[add("file:///x/f")], [removal(add("file:/x/f"))]], []),
     "file and empty authority, reversed": ([[add("file:/x/f")], [removal(add("FILE:///x/f"))]], []),
@@ -65,6 +81,20 @@ SCENARIOS = {
         [[add("s3://Bucket/Key"), add("s3://Bucket/key")], [removal(add("S3://bucket/Key"))]],
         [("s3://Bucket/key", None)],
     ),
+    "as Delta Spark adds, as delta-rs removes": ([[add("p=é/f"), add("p=e/f")], [removal(add("p=%C3%A9/f"))]], [("p=e/f", None)]),
+    "as delta-rs adds, as Delta Spark would remove": ([[add("p=%C3%A9/f")], [removal(add("p=é/f"))]], []),
+    "removed by one spelling, added by the other": (
+        [[add("p=é/f")], [removal(add("p=%c3%a9/f"))], [add("p=%C3%A9/f", size=7)]],
+        [("p=%C3%A9/f", None)],
+    ),
+    "added by both spellings": ([[add("日本/f")], [add("%E6%97%A5%E6%9C%AC/f")]], [("%E6%97%A5%E6%9C%AC/f", None)]),
+    "decomposed letters are others": ([[add("e\u0301/f"), add("é/f")], [removal(add("e%CC%81/f"))]], [("é/f", None)]),
+    "a vector on the other spelling": (
+        [[add("p=😀/f")], [removal(add("p=%F0%9F%98%80/f")), add("p=%F0%9F%98%80/f", deletion_vector=vector("v"))]],
+        [("p=%F0%9F%98%80/f", "uv@1")],
+    ),
+    "not UTF-8": ([[add("%FF/f"), add("%FE/f")], [removal(add("%ff/f"))]], [("%FE/f", None)]),
+    "a space, unencoded": ([[add("a b/f")], [removal(add("a%20b/f"))]], []),
     "non-ASCII": ([[add("ü/ß"), add("Ü/ß%20")], [removal(add("ü/ß"))]], [("Ü/ß%20", None)]),
 }
 
@@ -111,7 +141,67 @@ def test_canonical_paths() -> None:
         assert len({canonical_path(path) for path in spellings}) == 1, spellings
     assert canonical_path("S3://User@Host/X") == "s3://User@host/X"
     assert canonical_path("plain/Path") == "plain/Path"
-    assert canonical_path("100%/x") == "100%/x"
+    assert canonical_path("100%/x") == "100%25/x"
+    assert canonical_path("p=é %41/x") == "p=%C3%A9%20A/x"
+    assert canonical_path("p=1:2/x") == canonical_path("p=1%3A2/x") == "p=1%3A2/x"
+    assert canonical_path("file:///é") == "file:/%C3%A9"
+
+
+_TEXTS = st.text(st.sampled_from("aZ09/=:+%é日😀 ?#\u0301\x7f~{@") | st.characters(exclude_categories=["Cs"]), max_size=12)
+_PIECES = st.sampled_from(["%41", "%2F", "%2f", "%C3%A9", "%c3", "%FF", "%", "file:/", "s3://B/", "S3://a@b:1/", "x/", "///"])
+
+
+@given(st.lists(st.lists(_TEXTS | _PIECES, max_size=4).map("".join), max_size=8), st.integers(0, 3))
+@settings(deadline=None)
+def test_columns_of_paths_get_the_same_spelling(texts: list[str], start: int) -> None:
+    column = pa.array(texts, pa.string())[start:]
+    assert canonical_paths(column).to_pylist() == [canonical_path(text) for text in texts[start:]]
+    relative = [text for text in texts if ":" not in text]
+    assert len({canonical_path(text) for text in relative}) == len({unquote_to_bytes(text) for text in relative})
+
+
+def test_a_list_of_files_says_which_spelling_is_cheap() -> None:
+    """Every path that is spelled as it should be is left to Arrow."""
+    spelled = [canonical_path(text) for text in ("a/é", "p=1%3A2/x", "s3://b/é", "file:/x", "abfss://c@d.e/f:g")]
+    assert pc.all(pc.match_substring_regex(pa.array(spelled), CANONICAL)).as_py()
+
+
+TWICE = {
+    "removed by another spelling": ([add("p=é/f")], ["p=%C3%A9/f"], []),
+    "removed by another spelling, reversed": ([add("p=%C3%A9/f")], ["p=é/f"], []),
+    "removed where escapes have small digits": ([add("p=%c3%a9/f"), add("b")], ["p=%C3%A9/f"], ["b"]),
+    "escaped without need": ([add("p%3D1/f"), add("b")], ["p=1/f"], ["b"]),
+    "added twice": ([add("p=é/f"), add("p=%C3%A9/f"), add("é")], [], ["p=%C3%A9/f", "é"]),
+    "added twice, never as it should be": ([add("p=é%41/f"), add("p=%c3%a9%41/f")], [], ["p=%c3%a9%41/f"]),
+    "others were removed": ([add("p=é/f"), add("p=e/f")], ["p=é/g", "p=%C3%A9/h"], ["p=e/f", "p=é/f"]),
+    "the same spelling is for others to judge": ([add("é")], ["é"], ["é"]),
+}
+
+
+@pytest.mark.parametrize("columns", [["path"], ["size"]])
+@pytest.mark.parametrize(("adds", "removed", "expected"), TWICE.values(), ids=TWICE.keys())
+def test_checkpoints_of_writers_that_compare_spellings(
+    table: Path, adds: list[AddFile], removed: list[str], expected: list[str], columns: list[str]
+) -> None:
+    adds = [msgspec.structs.replace(file, size=1 << number) for number, file in enumerate(adds)]
+    actions = [protocol(), metadata(), *adds, *(remove(path) for path in removed)]
+    create_table(table)
+    write_checkpoint_by_hand(table, 0, actions)
+    snapshot = snapshot_of(table)
+    assert snapshot.segment.checkpoint is not None
+    found = {"path": expected, "size": sorted(file.size for file in adds if file.path in expected)}
+    assert sorted(snapshot.files(columns=columns)[columns[0]].to_pylist()) == found[columns[0]]
+    assert files.count_files(snapshot.checkpoint_reader(), snapshot.tail_files()) == (len(expected), sum(found["size"]))
+
+
+def test_a_compaction_that_holds_both_spellings_is_not_read(table: Path) -> None:
+    """Which of the two counts, only the commits say."""
+    create_table(table, add("p=é/f"), add("p=é/g"))
+    write_commit(table, 1, remove("p=%C3%A9/f"), remove("p=%C3%A9/g"))
+    write_commit(table, 2, add("p=é/g"))
+    both = [add("p=é/f"), add("p=é/g"), remove("p=%C3%A9/f"), remove("p=%C3%A9/g")]
+    write_compaction(table, 0, 2, protocol(), metadata(), *both)
+    assert paths(snapshot_of(table)) == ["p=é/g"]
 
 
 def test_a_tail_goes_on_without_changing_the_one_before() -> None:

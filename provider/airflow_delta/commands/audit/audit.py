@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.files.row_counts import live_records, num_records
-from airflow_delta.commands.stage.after import FileKey, file_key
 from airflow_delta.commands.stage.data_change import REARRANGING
 from airflow_delta.commands.stage.load import check_reported, parse_staged
 from airflow_delta.commands.stage.net_effect import Replaced, find_replaced
@@ -25,6 +24,7 @@ from airflow_delta.commands.stage.stage_view import open_stage
 from airflow_delta.commands.stage.view import view_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.staging.audit import (
     BEFORE,
     FAIL,

@@ -24,6 +24,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import Commit, decode_commits
+from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.features.change_data_feed import is_enabled
 from airflow_delta.log.features.protocol import check_can_read
 
@@ -204,8 +205,8 @@ def files_of_commit(log: DeltaLog, commit: Commit, timestamp: int) -> ChangedFil
 
 def add_rewritten(log: DeltaLog, files: ChangedFiles, added: Iterable[AddFile], removed: Iterable[AddFile]) -> None:
     """Add files that leave the table and files that come; of a file that does both, the rows that differ."""
-    adds = {add.path: add for add in added}
-    removes = {remove.path: remove for remove in removed}
+    adds = {canonical_path(add.path): add for add in added}
+    removes = {canonical_path(remove.path): remove for remove in removed}
     files.inserts = [add for path, add in adds.items() if path not in removes]
     files.deletes = [remove for path, remove in removes.items() if path not in adds]
     for path, add in adds.items():

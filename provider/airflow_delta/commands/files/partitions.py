@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
+from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, StagedFileException
+from airflow_delta.log.actions.reconciliation import MARKS
 from airflow_delta.log.schema.partition_values import (
     is_zoneless,
     parse_partition_directory,
@@ -16,23 +17,14 @@ from airflow_delta.log.schema.partition_values import (
 )
 from airflow_delta.log.schema.types import TIMESTAMP, DataType
 
-# What java.net.URI does not encode in a path: ASCII letters and digits, these marks, and everything non-ASCII except
-# spaces and control characters.
-_PLAIN_MARKS = "_-!.~'()*,;:$&+=@/"
-_PLAIN = re.compile(r"[A-Za-z0-9/=._-]*")
-
 
 def url_encode(path: str) -> str:
-    """Return a storage key as the log has it: URL-encoded as Hadoop's ``Path.toUri`` does."""
-    if _PLAIN.fullmatch(path):
-        return path
-    encoded = []
-    for char in path:
-        if char in _PLAIN_MARKS or (char.isascii() and char.isalnum()) or (not char.isascii() and char.isprintable()):
-            encoded.append(char)
-        else:
-            encoded.extend(f"%{byte:02X}" for byte in char.encode())
-    return "".join(encoded)
+    """Return a storage key as the log has it: a URI of ASCII characters (RFC 2396).
+
+    Delta Spark leaves letters beyond ASCII as they are. It removes a file by the spelling that it finds, but delta-rs by this one
+    whatever it finds, and each compares spellings.
+    """
+    return quote(path, safe=MARKS)
 
 
 def time_zone_of(name: str) -> tzinfo:

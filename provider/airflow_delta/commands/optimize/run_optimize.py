@@ -27,7 +27,6 @@ from airflow_delta.commands.outcome.markers import fence
 from airflow_delta.commands.publish.abort import abort
 from airflow_delta.commands.publish.compaction_request import OptimizeResult
 from airflow_delta.commands.publish.feature_actions import ROW_TRACKING_PRESERVED
-from airflow_delta.commands.stage.after import file_key
 from airflow_delta.commands.stage.stage_view import StageView, open_stage
 from airflow_delta.commands.stage.view import TransactionView
 from airflow_delta.exceptions import (
@@ -36,6 +35,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     StagingException,
 )
+from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.optimize import OptimizeArguments
 from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, SCAN_DIRECTORY, transaction_directory

@@ -13,19 +13,10 @@ from typing import TYPE_CHECKING
 from airflow_delta.commands.definition.create import as_defined
 from airflow_delta.commands.stage.load import StageActions
 from airflow_delta.exceptions import PredicateException, StageConflictException
-from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
-
-FileKey = tuple[str, str | None]
-"""What tells files of a table apart: the path, and the id of the deletion vector."""
-
-
-def file_key(action: AddFile | RemoveFile) -> FileKey:
-    """Return the key of a file."""
-    return action.path, action.deletion_vector.unique_id if action.deletion_vector is not None else None
 
 
 def stage_id(write: StagedWrite) -> str:

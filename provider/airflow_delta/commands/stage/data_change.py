@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.files.row_counts import live_records
-from airflow_delta.commands.stage.after import file_key
 from airflow_delta.exceptions import StageConflictException
+from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import transaction_directory
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.begin.replace_rerun import files_to_replace
-from airflow_delta.commands.stage.after import FileKey, file_key, stage_id
+from airflow_delta.commands.stage.after import stage_id
 from airflow_delta.commands.stage.data_change import check_dropped
 from airflow_delta.commands.stage.load import StageActions
 from airflow_delta.commands.stage.read_keys import key_set
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.begin.read_snapshot import check_handle, read_snapshot
-from airflow_delta.commands.stage.after import FileKey, file_key, handle_after, in_order, predicate_of, stage_id
+from airflow_delta.commands.stage.after import handle_after, in_order, predicate_of, stage_id
 from airflow_delta.commands.stage.load import StageActions, load_actions
 from airflow_delta.commands.stage.staged_paths import check_paths
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:

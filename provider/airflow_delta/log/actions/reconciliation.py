@@ -1,7 +1,8 @@
 """Reconciling the file actions of the commits after a checkpoint: the last action of each logical file counts.
 
 A logical file is a path together with the unique id of its deletion vector (protocol, "Action Reconciliation"; Delta's
-InMemoryLogReplay). Paths are compared as URIs, as ``java.net.URI`` does.
+InMemoryLogReplay). Writers spell one path in several ways: Delta Spark leaves letters beyond ASCII as they are, delta-rs encodes
+them when it removes the file. Paths that decode to the same file are one file here.
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Protocol
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 
 FileKey = tuple[str, str | None]
 
-_ESCAPE = re.compile(r"%[0-9a-fA-F]{2}")
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?(.*)", re.DOTALL)
+MARKS = "_-!.~'(),;:$&+=@/"
+"""What a path holds unencoded beside ASCII letters and digits: RFC 2396's "pchar" without ``*``, as delta-rs, and the slash."""
+
+_RELATIVE_MARKS = MARKS.replace(":", "")
+_PLAIN = re.compile(r"[A-Za-z0-9_\-!.~'(),;$&+=@/]*")
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*)(?![^/])|(?=/))(.*)", re.DOTALL)
 
 
 class FileActions(Protocol):
@@ -29,21 +35,29 @@ class FileActions(Protocol):
 
 
 def is_plain(path: str) -> bool:
-    """Tell whether a path has only one spelling: no escapes and no scheme."""
-    return "%" not in path and ":" not in path
+    """Tell whether a path is its own canonical spelling: it has no scheme, and nothing that is or should be encoded."""
+    return _PLAIN.fullmatch(path) is not None
 
 
 def canonical_path(path: str) -> str:
-    """Return the canonical spelling of a URI: hex digits of escapes in upper case, scheme and host in lower case."""
+    """Return the canonical spelling of a URI: ASCII, only encoded where it must be, scheme and host in lower case.
+
+    A colon in a relative path is encoded, so that it does not look like the end of a scheme.
+    """
     if is_plain(path):
         return path
-    path = _ESCAPE.sub(lambda match: match[0].upper(), path)
     uri = _URI.fullmatch(path)
     if uri is None:
-        return path
+        return _encoded(path, _RELATIVE_MARKS)
     scheme, authority, rest = uri.groups()
     # An empty authority (file:///x) means the same as none (file:/x).
-    return f"{scheme.lower()}://{_lower_host(authority)}{rest}" if authority else f"{scheme.lower()}:{rest}"
+    prefix = f"{scheme.lower()}://{_lower_host(authority)}" if authority else f"{scheme.lower()}:"
+    return prefix + _encoded(rest, MARKS)
+
+
+def _encoded(path: str, marks: str) -> str:
+    # As bytes: what is not UTF-8 stays what it is.
+    return quote_from_bytes(unquote_to_bytes(path.encode("utf-8", "surrogatepass")), safe=marks)
 
 
 def _lower_host(authority: str) -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_delta.log.actions.actions import AddFile, RemoveFile
-from airflow_delta.log.actions.reconciliation import FileKey, TailFiles, canonical_path, file_key, is_plain
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.actions.reconciliation import FileKey, TailFiles
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.checkpoint.file_columns import (
     FILE_SCHEMA,
@@ -27,13 +27,12 @@ from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.replay.filter import FileFilter
+from airflow_delta.log.replay.spellings import VECTOR_ID, OtherSpellings, canonical_paths, keys_of
 
 Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 _REQUIRED = ("path", "partitionValues", "size")
 """Fields that every ``add`` must have (protocol, "Add File")."""
-
-_VECTOR_ID = ["deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.offset"]
 
 
 def live_files(
@@ -81,15 +80,19 @@ def live_rows(
     :param columns: columns of :data:`FILE_SCHEMA`; the result may have more.
     :param stats_parsed: include typed statistics if the checkpoint has them.
     """
-    touched = TouchedFiles.of(tail, reader)
+    touched, others = TouchedFiles.of(tail, reader), OtherSpellings(reader)
     names = [camel(name) for name in columns if name != "data_change"]
-    wanted = list(dict.fromkeys([*names, *touched.columns])) or ["path"]
+    wanted = list(dict.fromkeys([*names, *touched.columns]))
     if stats_parsed or ("stats" in wanted and not reader.may_have_values(("add", "stats"))):
         wanted.append("stats_parsed")  # replaces JSON statistics if the checkpoint has none
     if file_filter is not None:
         file_filter.prepare(reader)
     for rows in _selected_rows(reader, wanted, file_filter):
-        live = touched.drop_from(rows)
+        canonical = canonical_paths(rows.column("path"))
+        kept = touched.kept(rows, canonical)
+        if kept is not None:
+            rows, canonical = rows.filter(kept), canonical.filter(kept)
+        live = others.drop_from(rows, canonical)
         if live.num_rows:
             yield live
 
@@ -179,77 +182,40 @@ def _tail_adds(tail: TailFiles, file_filter: FileFilter | None) -> list[AddFile]
 class TouchedFiles:
     """The files that the tail added or removed, whose rows in the checkpoint are outdated.
 
-    :param paths: spellings to look for; ``None`` if the tail touched nothing.
-    :param keys: exact keys, needed only if paths have several spellings or there are deletion vectors.
-    :param folded: compare case-insensitively first, because paths may have several spellings.
+    :param paths: in canonical spelling; ``None`` if the tail touched nothing.
+    :param keys: needed only if there are deletion vectors.
+    :param columns: fields of a row that tell which file it is.
     """
 
     paths: pa.Array | None
     keys: frozenset[FileKey] | None
-    folded: bool
     columns: tuple[str, ...]
 
     @classmethod
     def of(cls, tail: TailFiles, reader: CheckpointReader, kind: str = "add") -> TouchedFiles:
         """Prepare the anti-join of rows of ``reader`` with ``tail``."""
-        actions: list[AddFile | RemoveFile] = [*tail.adds.values(), *tail.removes.values()]
-        if not actions:
-            return cls(None, None, False, ())
-        folded = not all(is_plain(action.path) for action in actions)
-        vectors = reader.may_have_values((kind, "deletionVector", "storageType")) or any(
-            action.deletion_vector is not None for action in actions
-        )
-        paths = {action.path for action in actions}
-        if folded:
-            paths = {_folded(spelling) for path in paths for spelling in _spellings(path)}
-        return cls(
-            array(list(paths), pa.string()),
-            frozenset(file_key(action) for action in actions) if folded or vectors else None,
-            folded,
-            ("path", *(_VECTOR_ID if vectors else ())),
-        )
+        keys = frozenset([*tail.adds, *tail.removes])
+        vectors = reader.may_have_values((kind, "deletionVector", "storageType"))
+        columns = ("path", *(VECTOR_ID if vectors else ()))
+        if not keys:
+            return cls(None, None, columns)
+        by_vector = vectors or any(vector is not None for _path, vector in keys)
+        return cls(array(list({path for path, _vector in keys}), pa.string()), keys if by_vector else None, columns)
 
-    def drop_from(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that the tail did not touch."""
+    def kept(self, rows: pa.RecordBatch, canonical: pa.Array) -> pa.BooleanArray | None:
+        """Return which rows the tail did not touch, ``None`` if all.
+
+        :param canonical: their paths in canonical spelling.
+        """
         if self.paths is None:
-            return rows
-        paths = rows.column("path")
-        hit = pc.is_in(pc.ascii_upper(paths) if self.folded else paths, value_set=self.paths)
+            return None
+        hit = pc.is_in(canonical, value_set=self.paths)
+        if not pc.any(hit).as_py():
+            return None
         if self.keys is not None:
-            hit = self._exact(rows, hit)
-        return rows.filter(pc.invert(hit)) if pc.any(hit).as_py() else rows
-
-    def _exact(self, rows: pa.RecordBatch, candidates: pa.BooleanArray) -> pa.BooleanArray:
-        keys = self.keys or frozenset()
-        chosen = rows.filter(candidates)
-        if not chosen.num_rows:
-            return candidates
-        paths = chosen.column("path").to_pylist()
-        vectors = chosen.column("deletionVector").to_pylist() if "deletionVector" in chosen.schema.names else [None] * len(paths)
-        dead = [(canonical_path(p), _vector_id(v)) in keys for p, v in zip(paths, vectors, strict=True)]
-        return pc.replace_with_mask(candidates, candidates, array(dead, pa.bool_()))
-
-
-def _folded(path: str) -> str:
-    # Folds like ascii_upper: only ASCII letters change.
-    return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in path)
-
-
-def _spellings(path: str) -> set[str]:
-    canonical = canonical_path(path)
-    spellings = {path, canonical}
-    scheme, colon, rest = canonical.partition(":")
-    if colon and rest.startswith("/") and not rest.startswith("//") and "/" not in scheme:
-        spellings.add(f"{scheme}://{rest}")
-    return spellings
-
-
-def _vector_id(vector: dict[str, object] | None) -> str | None:
-    if vector is None or vector.get("storageType") is None:
-        return None
-    base = f"{vector['storageType']}{vector['pathOrInlineDv']}"
-    offset = vector.get("offset")
-    return base if offset is None else f"{base}@{offset}"
+            dead = [key in self.keys for key in keys_of(rows.filter(hit), canonical.filter(hit))]
+            hit = pc.replace_with_mask(hit, hit, array(dead, pa.bool_()))
+        return pc.invert(hit)
 
 
 # -- totals and tombstones ----------------------------------------------------------------------------------------------------
@@ -295,6 +261,7 @@ def _checkpoint_tombstones(reader: CheckpointReader, tail: TailFiles, retained_a
         if retained_after is not None and "deletionTimestamp" in rows.schema.names:
             times = pc.fill_null(rows.column("deletionTimestamp").cast(pa.int64()), scalar(0))
             rows = rows.filter(pc.greater(times, scalar(retained_after)))
-        live = touched.drop_from(rows)
+        kept = touched.kept(rows, canonical_paths(rows.column("path")))
+        live = rows if kept is None else rows.filter(kept)
         if live.num_rows:
             yield to_columns(live, TOMBSTONE_SCHEMA)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.decode import Commit, CommitFile, decode_commit, decode_commits
-from airflow_delta.log.actions.reconciliation import TailFiles
+from airflow_delta.log.actions.reconciliation import TailFiles, file_key
 
 if TYPE_CHECKING:
     from airflow_delta.log.segment.segment import CompactedCommits, LogSegment
@@ -46,7 +46,14 @@ def _apply(tail: TailFiles, commits: Iterable[Commit]) -> None:
 
 def _read(store: LogStore, run: CompactedCommits) -> Commit | None:
     try:
-        return decode_commit(run.last, store.read(run.status.path), table=store.root)
+        compacted = decode_commit(run.last, store.read(run.status.path), table=store.root)
+        if {file_key(add) for add in compacted.adds}.isdisjoint(map(file_key, compacted.removes)):
+            return compacted
+        logger.info(
+            "Table %s: %s holds a file both added and removed, by two spellings of its path; reading its commits instead",
+            store.root,
+            run.status.path,
+        )
     except FileNotFoundError:
         logger.info("Table %s: %s is gone; reading its commits instead", store.root, run.status.path)
     except DeltaLogCorruptedException as error:

@@ -16,7 +16,8 @@ from airflow_delta.exceptions import (
     ConcurrentDeleteReadException,
     DeltaConcurrentModificationException,
 )
-from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
+from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, keep_apart, partition_hint
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
@@ -46,6 +47,7 @@ class FileConflicts:
     _own_removes: dict[str, PartitionValues | None] = field(default_factory=dict)
     _has_metadata: bool = False
     _new: set[str] = field(default_factory=set)
+    _spellings: dict[str, str] = field(default_factory=dict)
 
     def look(self, own_removes: dict[str, PartitionValues | None]) -> None:
         """Take in the actions of the transaction, as winners left them.
@@ -61,8 +63,22 @@ class FileConflicts:
         """Begin a batch of winners, so that the files that were read are searched once for all of them."""
         self._batch = winners
         self._read_and_removed = None
+        self._spell(winners)
         if self.resolution is not None:
             self.resolution.begin(winners)
+
+    def _spell(self, winners: Sequence[WinningCommit]) -> None:
+        """Have winners call files as this transaction does, so that paths can be compared."""
+        current = self.current
+        own = [action.path for action in current.own_actions if isinstance(action, AddFile | RemoveFile)]
+        if not own and not current.reads.has_files:
+            return
+        touched = [winner for winner in winners if winner.may_hold(ADD_KEY) or winner.may_hold(REMOVE_KEY)]
+        keys = {canonical_path(path) for winner in touched for path in winner.touched} - self._spellings.keys()
+        self._spellings |= {key: path for path in own if (key := canonical_path(path)) in keys}
+        self._spellings |= current.reads.spellings_of(keys)
+        for winner in touched:
+            winner.spell(self._spellings)
 
     def note_added(self, winner: WinningCommit) -> None:
         """Note the files that a checked winner added to the table."""

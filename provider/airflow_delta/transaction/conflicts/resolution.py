@@ -162,6 +162,7 @@ class Resolution:
     def _move(self, path: str, winner: WinningCommit) -> None:
         if self.level != "rows" or not self._marked.marks(path):
             raise Undecided(f"a compaction replaced the file {path}, which this transaction rewrites or removes")
+        self._check_spelling(path, winner)
         added = winner.replaced.get(path)
         same = None if added is None else self._rows.removed_from(winner, added)
         if added is not None and same is not None and not same.rows:  # only what the log says about the file has changed
@@ -189,6 +190,7 @@ class Resolution:
             raise Undecided(
                 f"this transaction rewrites or removes the whole file {path} (deletion vectors would leave it in place)"
             )
+        self._check_spelling(path, winner)
         added = winner.replaced.get(path)
         replaced = None if added is None else self._rows.removed_from(winner, added)
         if added is None or replaced is None:
@@ -199,6 +201,11 @@ class Resolution:
             raise Undecided(f"both change {count} of its rows")
         self._note(ROWS, winner)
         return replaced
+
+    def _check_spelling(self, path: str, winner: WinningCommit) -> None:
+        """Refuse to go on from a file that a winner spells otherwise: what is written of it must be spelled as there."""
+        if path in winner.respelled.values():
+            raise Undecided(f"a concurrent update spells the path of the file {path} otherwise")
 
     def _was_not_read(self, winner: WinningCommit, file: RemoveFile, known: dict[str, Replaced | None]) -> None:
         """Decide on the rows of one file that the transaction looked at.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions import lenient
@@ -33,7 +35,10 @@ from airflow_delta.log.actions.decode import (
     decode_commit,
     read_commit_info,
 )
+from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.statistics.num_records import num_records
+
+File = TypeVar("File", AddFile, RemoveFile)
 
 __all__ = ["ADD_KEY", "DOMAIN_KEY", "METADATA_KEY", "PROTOCOL_KEY", "REMOVE_KEY", "TXN_KEY", "WinningCommit"]
 
@@ -63,6 +68,7 @@ class WinningCommit:
 
     :param file: the commit as stored.
     :param table: URI of the table, for errors.
+    :ivar respelled: the files whose paths the transaction spells otherwise, by their spelling in the commit.
     :raises DeltaLogCorruptedException: if the file is empty or truncated.
     """
 
@@ -75,6 +81,22 @@ class WinningCommit:
         self._small: list[_Line] | None = None
         self._all: list[_Line] | None = None
         self._info: dict[str, Any] | None = None
+        self.respelled: dict[str, str] = {}
+
+    def spell(self, known: dict[str, str]) -> None:
+        """Call files as the transaction and earlier winners do: writers spell one path in several ways.
+
+        Call it before anything else is asked about files.
+
+        :param known: spelling of files by canonical path; files that it lacks are added to it.
+        """
+        names = {path: known.setdefault(canonical_path(path), path) for path in self.touched}
+        self.respelled = {path: name for path, name in names.items() if path != name}
+        if self.respelled:
+            for line in self._lines():
+                for file in (line.add, line.remove):
+                    if file is not None:
+                        file.path = names[file.path]
 
     def may_hold(self, key: bytes) -> bool:
         """Tell whether the commit may hold an action with that key; a yes may be wrong, a no never is."""
@@ -189,7 +211,13 @@ class WinningCommit:
 
     @cached_property
     def _files(self) -> Commit:
-        return decode_commit(self.version, self._data, table=self.table)
+        commit = decode_commit(self.version, self._data, table=self.table)
+        if not self.respelled:
+            return commit
+        return replace(commit, adds=self._spelled(commit.adds), removes=self._spelled(commit.removes))
+
+    def _spelled(self, files: list[File]) -> list[File]:
+        return [structs.replace(file, path=self.respelled.get(file.path, file.path)) for file in files]
 
     def _lines(self) -> list[_Line]:
         if self._all is None:

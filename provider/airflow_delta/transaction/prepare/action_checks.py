@@ -15,6 +15,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedTableFeatureException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, Protocol, RemoveFile, SetTransaction
+from airflow_delta.log.actions.reconciliation import canonical_path, file_key
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.statistics.num_records import num_records
 from airflow_delta.transaction.policy.events import record_event
@@ -102,12 +103,13 @@ def check_duplicates(table: str, actions: Sequence[Action]) -> None:
     """
     added = [action for action in actions if isinstance(action, AddFile)]
     removed = [action for action in actions if isinstance(action, RemoveFile)]
-    for what, paths in (("added", [a.path for a in added]), ("removed", [r.path for r in removed])):
+    for what, files in (("added", added), ("removed", removed)):
+        paths = [canonical_path(file.path) for file in files]
         if len(set(paths)) != len(paths):
             twice = next(path for path, count in Counter(paths).items() if count > 1)
             raise _duplicate(table, f"The file {twice} is {what} twice")
     if added and removed:
-        both = {_file_key(a) for a in added}.intersection(_file_key(r) for r in removed)
+        both = {file_key(a) for a in added}.intersection(map(file_key, removed))
         if both:
             raise _duplicate(table, f"The file {min(path for path, _ in both)} is both added and removed")
 
@@ -184,10 +186,6 @@ def check_domains(table: str, actions: Sequence[Action], protocol: Protocol) -> 
             features=("domainMetadata",),
             table=table,
         )
-
-
-def _file_key(action: AddFile | RemoveFile) -> tuple[str, str | None]:
-    return action.path, action.deletion_vector.unique_id if action.deletion_vector is not None else None
 
 
 def _duplicate(table: str, what: str) -> DeltaDuplicateActionsException:

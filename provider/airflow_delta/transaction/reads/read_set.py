@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.actions.reconciliation import canonical_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,6 +165,27 @@ class ReadSet:
             for column in self._columns:
                 wanted = array(paths, column.type)
                 found.update(column.filter(pc.is_in(column, value_set=wanted)).to_pylist())
+        return found
+
+    def spellings_of(self, paths: Iterable[str]) -> dict[str, str]:
+        """Return the files that were read, as they are spelled in the log that was read, by canonical path.
+
+        :param paths: canonical paths (:func:`~airflow_delta.log.actions.reconciliation.canonical_path`) to look for.
+        """
+        wanted = set(paths)
+        found = {key: path for path in self._paths if (key := canonical_path(path)) in wanted}
+        if self._columns and wanted:
+            import pyarrow as pa
+            import pyarrow.compute as pc
+
+            from airflow_delta.log.arrow.arrays import array
+            from airflow_delta.log.replay.spellings import canonical_paths
+
+            values = array(list(wanted), pa.string())
+            for chunk in (chunk for column in self._columns for chunk in column.chunks):
+                canonical = canonical_paths(chunk)
+                hit = pc.is_in(canonical, value_set=values)
+                found.update(zip(canonical.filter(hit).to_pylist(), chunk.filter(hit).to_pylist(), strict=True))
         return found
 
     def paths(self) -> frozenset[str]:
