@@ -161,8 +161,8 @@ class FileReader:
             raise OSError(str(error)) from error
         if problem is not None:
             raise ReadLimitException(
-                f"Data file {file.path} of table {self._store.root} version {self._version} is not read: {problem}. Leave columns "
-                'out with columns=, or read it with Spark (df_type="spark") if you trust who wrote it.',
+                f"Data file {file.path} of table {self._store.root} version {self._version} is not read: {problem}. Leave "
+                'columns out with columns=, or read it with Spark (df_type="spark") if you trust who wrote it.',
                 table=self._store.root,
                 version=self._version,
             )

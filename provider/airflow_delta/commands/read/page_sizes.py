@@ -1,7 +1,7 @@
 """What decoding a row group takes, from the sizes that its pages declare, before any of them is decoded.
 
-Compression and run lengths make a file of a few hundred bytes a gigabyte in memory. Footers and page headers tell (``parquet.thrift``,
-``PageHeader``): Arrow allocates what the header of a page declares, and as many values as it counts.
+Compression and run lengths make a file of a few hundred bytes a gigabyte in memory. Footers and page headers tell
+(``parquet.thrift``, ``PageHeader``): Arrow allocates what the header of a page declares, and as many values as it counts.
 """
 
 from __future__ import annotations
