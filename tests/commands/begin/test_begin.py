@@ -17,6 +17,7 @@ from airflow_delta.commands.run_transaction import run_transaction
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     DeltaAnalysisException,
+    DeltaError,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
     DeltaUnsupportedTableFeatureException,
@@ -28,7 +29,7 @@ from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import new_attempt
 from commands.flow import Table, column, schema
-from support.tables import info, metadata, protocol, txn
+from support.tables import create_table, info, metadata, protocol, txn
 
 
 @pytest.fixture
@@ -343,3 +344,23 @@ class TestHorizon:
         assert self.begin(app_id="key", txn_version=8).committed is None
         with pytest.raises(TransactionExpiredException, match="cannot be replaced"):
             self.begin("replace", app_id="key", txn_version=7)
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"delta.universalFormat.enabledFormats": "iceberg"}, "DELTA_UNIVERSAL_FORMAT_VIOLATION"),
+        ({"delta.universalFormat.enabledFormats": "hudi"}, "DELTA_UNIVERSAL_FORMAT_VIOLATION"),
+        ({"delta.enableIcebergCompatV2": "true", "delta.columnMapping.mode": "name"}, "icebergCompatV2"),
+    ],
+)
+def test_a_new_table_that_no_commit_could_write_is_refused_at_once(tmp_path, properties, said):
+    with pytest.raises(DeltaError, match=said):
+        Table(tmp_path / "table").begin(configuration=properties)
+
+
+def test_commits_that_other_formats_do_not_show_are_warned_about(tmp_path, caplog):
+    table = Table(tmp_path / "table")
+    create_table(table.path, configuration={"delta.universalFormat.enabledFormats": "hudi"})
+    table.begin()
+    assert "readers of hudi see them after Delta Spark's next commit" in caplog.text

@@ -114,6 +114,14 @@ def test_batches_are_small_where_one_value_may_stand_in_every_row(tmp_path: Path
     assert rows_of(path, 3_000) == 3_000
 
 
+def test_rows_that_take_much_more_than_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = table_of(tmp_path / "text", "string", repeated("a" * 20_000, 3_000))
+    monkeypatch.setattr("airflow_delta.commands.read.read_table.ROWS_BYTES", 8 << 20)
+    with pytest.raises(ReadLimitException, match=r"takes more than 8 MiB of memory, from files of [\d,]+ bytes \(x.parquet"):
+        rows_of(path, 1_000_000)
+    assert rows_of(path) == 3_000, "without a limit"
+
+
 def test_names_with_dots(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a.b": ["x"], "s": [{"t.u": "y"}]}), tmp_path / "x.parquet")
     parquet = pq.ParquetFile(tmp_path / "x.parquet")

@@ -323,20 +323,29 @@ def of_new_table(
         schema_string=schema,
         partition_columns=tuple(partition_by),
         configuration=given,
-        features=_features_of_new_table(schema, given),
+        features=_features_of_new_table(handle.table, schema, given),
         name=name,
         description=description,
         isolation_level=isolation_level or default_isolation_level(given),
     )
 
 
-def _features_of_new_table(schema: str | None, configuration: Mapping[str, str]) -> tuple[str, ...]:
+def _features_of_new_table(table: str, schema: str | None, configuration: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the features that the properties and the schema of a new table bring.
+
+    What the commit would refuse of them is refused here, before anything is staged.
+    """
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features import protocol
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.features.schema_checks import check_formats
 
+    check_formats(TableProperties(configuration))
     nothing = '{"type":"struct","fields":[]}'
     metadata = Metadata(id="", schema_string=schema or nothing, configuration=dict(configuration))
-    return tuple(sorted(protocol.features(protocol.apply_feature_properties(metadata, None)[1])))
+    metadata, needed = protocol.apply_feature_properties(metadata, None)
+    protocol.check_can_write(needed, metadata, table, -1)
+    return tuple(sorted(protocol.features(needed)))
 
 
 def _check_new_location(log: DeltaLog, *, in_place: bool) -> None:

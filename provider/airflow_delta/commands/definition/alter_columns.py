@@ -20,7 +20,7 @@ from airflow_delta.commands.definition.alter_types import check_no_dependents, r
 from airflow_delta.commands.definition.altered_table import AlteredTable
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.features.constraints import CURRENT_DEFAULT
-from airflow_delta.log.features.schema_changes import drop_column, rename_column
+from airflow_delta.log.features.schema_changes import rename_column, without_columns
 from airflow_delta.log.schema.types import (
     PHYSICAL_NAME,
     ArrayType,
@@ -141,15 +141,15 @@ def rename(table: AlteredTable, change: RenameColumn) -> AlteredTable:
 
 def drop_columns(table: AlteredTable, change: DropColumns) -> AlteredTable:
     """Drop columns; files keep their values, which are no longer read."""
-    metadata, dropped = table.metadata, []
+    dropped, paths = [], []
     known = {folded(path) for path, _ in walk_fields(table.schema)}
     for column in change.columns:
         path = parse_column_path(column)
         if change.if_exists and folded(path) not in known:
             continue
-        metadata = drop_column(metadata, path)
+        paths.append(path)
         dropped.append(column)
-    return table.with_metadata(metadata, Operation.drop_columns(dropped))
+    return table.with_metadata(without_columns(table.metadata, paths), Operation.drop_columns(dropped))
 
 
 def replace_columns(table: AlteredTable, change: ReplaceColumns) -> AlteredTable:

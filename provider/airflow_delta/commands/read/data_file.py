@@ -154,15 +154,15 @@ class FileReader:
 
         Headers of pages are read where that costs no requests; in other files the footer is believed.
         """
-        headers = self._store.local_root is not None or file.size <= _WHOLE_BYTES
+        headers = self._store.local_root is not None or _is_small(file)
         try:
             problem = check_pages(parquet, opened, group, stored, headers=headers)
         except ValueError as error:
             raise OSError(str(error)) from error
         if problem is not None:
             raise ReadLimitException(
-                f"Data file {file.path} of table {self._store.root} version {self._version} is not read: {problem}. Leave columns "
-                'out with columns=, or read it with Spark (df_type="spark") if you trust who wrote it.',
+                f"Data file {file.path} of table {self._store.root} version {self._version} is not read: {problem}. Leave "
+                'columns out with columns=, or read it with Spark (df_type="spark") if you trust who wrote it.',
                 table=self._store.root,
                 version=self._version,
             )
@@ -182,7 +182,7 @@ class FileReader:
         else:
             key = path.rpartition("/")[2]
         opened = store.open_input(key, file.size)
-        if store.local_root is None and file.size <= _WHOLE_BYTES:
+        if store.local_root is None and _is_small(file):
             opened = pa.BufferReader(opened.read())
         parquet = pq.ParquetFile(opened, pre_buffer=store.local_root is None, coerce_int96_timestamp_unit="us")
         return parquet, opened
@@ -209,6 +209,10 @@ class FileReader:
             found = pa.nulls(1, target.type)[0] if at is None else (there[at].name, converter(field, there[at], kind))
             sources.append(found)
         return sources
+
+
+def _is_small(file: AddFile | RemoveFile) -> bool:
+    return file.size is not None and file.size <= _WHOLE_BYTES
 
 
 def _stored_batches(

@@ -1,7 +1,7 @@
 """What decoding a row group takes, from the sizes that its pages declare, before any of them is decoded.
 
-Compression and run lengths make a file of a few hundred bytes a gigabyte in memory. Footers and page headers tell (``parquet.thrift``,
-``PageHeader``): Arrow allocates what the header of a page declares, and as many values as it counts.
+Compression and run lengths make a file of a few hundred bytes a gigabyte in memory. Footers and page headers tell
+(``parquet.thrift``, ``PageHeader``): Arrow allocates what the header of a page declares, and as many values as it counts.
 """
 
 from __future__ import annotations
@@ -137,12 +137,12 @@ def parse_header(data: bytes) -> PageHeader:
     """
     reader = _Compact(data)
     found = reader.struct(0)
-    sizes = found.get(3), found.get(2)
-    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+    memory, size = (found.get(field) for field in (2, 3))
+    if not isinstance(memory, int) or not isinstance(size, int) or min(memory, size) < 0:
         raise ValueError("a page has no size")
-    about = next((found[kind] for kind in (5, 8, 7) if isinstance(found.get(kind), dict)), {})
+    about: dict[int, Any] = next((found[kind] for kind in (5, 8, 7) if isinstance(found.get(kind), dict)), {})
     num_values = about.get(1)
-    return PageHeader(reader.at, int(sizes[0]), int(sizes[1]), num_values if isinstance(num_values, int) else 0)
+    return PageHeader(reader.at, size, memory, num_values if isinstance(num_values, int) else 0)
 
 
 class _Compact:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.commands.files.row_counts import live_records, num_records
 from airflow_delta.commands.read.columns import arrow_field
 from airflow_delta.commands.read.data_file import BATCH_ROWS, FileReader
+from airflow_delta.commands.read.page_sizes import MAX_FACTOR
 from airflow_delta.commands.read.row_filter import check_decidable, selected
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.features import column_mapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from airflow_delta.log import AddFile, DeltaLog, RemoveFile, Snapshot
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.expressions.predicate import Predicate
+
+ROWS_BYTES = 2 << 30
+"""Memory of the rows that a read with a limit may return, whatever the size of the files."""
 
 _VECTORS_AT_ONCE = 32
 
@@ -189,7 +193,8 @@ def read_files(
     size = BATCH_ROWS if limit is None else min(limit + 1, BATCH_ROWS)
     reader = FileReader(log.store, version, fields, target, metadata.partition_columns, by_id=mode == "id", most_rows=size)
     returned = pa.schema([target.field(i) for i in range(len(wanted))])
-    return Rows(returned, _batches(log, files, reader, predicate, len(wanted), deleted))
+    batches = _batches(log, files, reader, predicate, len(wanted), deleted)
+    return Rows(returned, batches if limit is None else _in_proportion(log, version, files, batches))
 
 
 def wanted_fields(log: DeltaLog, version: int, schema: StructType, columns: Sequence[str] | None) -> list[StructField]:
@@ -244,6 +249,25 @@ def _batches(
                 kept = batch if predicate is None else batch.filter(selected(predicate, batch))
                 if kept.num_rows:
                     yield kept if kept.num_columns == width else kept.select(list(range(width)))
+
+
+def _in_proportion(
+    log: DeltaLog, version: int, files: Sequence[AddFile | RemoveFile], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches until they take much more memory than the size of their files lets expect."""
+    stored = sum(file.size or 0 for file in files)
+    left = max(ROWS_BYTES, MAX_FACTOR * stored)
+    for batch in batches:
+        left -= batch.nbytes
+        if left < 0:
+            raise ReadLimitException(
+                f"The read of table {log.uri} version {version} takes more than {max(ROWS_BYTES, MAX_FACTOR * stored) >> 20:,} "
+                f"MiB of memory, from files of {stored:,} bytes ({files[0].path}, ...). Choose fewer rows with where=, leave "
+                "columns out with columns=, or read it with Spark.",
+                table=log.uri,
+                version=version,
+            )
+        yield batch
 
 
 def _vectors(log: DeltaLog, files: Sequence[AddFile | RemoveFile]) -> dict[int, BitMap64]:

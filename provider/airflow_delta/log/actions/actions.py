@@ -6,7 +6,7 @@ Attributes are Delta's field names in snake_case; the JSON form has Delta's own 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -166,15 +166,17 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
     def __post_init__(self) -> None:
         """Refuse a null where Delta has a rule for the value: Delta Spark fails where it needs it, too."""
-        if None in self.configuration.values():
-            nulls = sorted(key for key, text in self.configuration.items() if text is None and key.lower().startswith("delta."))
+        known: Mapping[str, str | None] = self.configuration
+        if None in known.values():
+            nulls = sorted(key for key, text in known.items() if text is None and key.lower().startswith("delta."))
             if nulls:
                 raise ValueError(f"the table property {', '.join(nulls)} is null")
 
     @property
     def properties(self) -> dict[str, str]:
         """Return the properties that have a value."""
-        return {key: text for key, text in self.configuration.items() if text is not None}
+        known: Mapping[str, str | None] = self.configuration
+        return {key: text for key, text in known.items() if text is not None}
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

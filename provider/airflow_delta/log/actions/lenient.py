@@ -10,12 +10,12 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 _Fix = Callable[[msgspec.Raw], Any]
+_known: dict[Any, dict[str, _Fix]] = {}
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -52,11 +52,13 @@ def _with_texts(data: msgspec.Raw | bytes, fixes: Mapping[str, _Fix]) -> dict[st
     return fields
 
 
-@lru_cache(maxsize=64)
-def _fixes(struct: type[msgspec.Struct]) -> dict[str, _Fix]:
+def _fixes(struct: Any) -> dict[str, _Fix]:
     """Return what is done to the fields of a struct, by their names in JSON."""
+    if (known := _known.get(struct)) is not None:
+        return known
     found = {field.encode_name: _fix(field.type) for field in msgspec.structs.fields(struct)}
-    return {name: fix for name, fix in found.items() if fix is not None}
+    _known[struct] = {name: fix for name, fix in found.items() if fix is not None}
+    return _known[struct]
 
 
 def _fix(kind: Any) -> _Fix | None:

@@ -165,9 +165,10 @@ def read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
 def decode_checksum(data: bytes) -> VersionChecksum | str:
     """Return the checksum in a file, or why it cannot be decoded."""
     try:
-        return lenient.decode(_decoder, data)
+        checksum: VersionChecksum = lenient.decode(_decoder, data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return str(error)
+    return checksum
 
 
 def write_checksum(store: LogStore, version: int, checksum: VersionChecksum) -> bool:

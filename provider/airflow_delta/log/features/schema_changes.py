@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -27,12 +27,13 @@ def rename_column(metadata: Metadata, path: Sequence[str], new_name: str) -> Met
     :param path: names from the top; ``element``, ``key`` and ``value`` are the parts of lists and maps.
     :raises DeltaAnalysisException: if the column does not exist, the table has no column mapping, or an expression refers to it.
     """
-    found = _checked(metadata, path, "renamed", "DELTA_UNSUPPORTED_RENAME_COLUMN")
+    known = parse_schema(metadata.schema_string)
+    found = _checked(metadata, known, path, "renamed", "DELTA_UNSUPPORTED_RENAME_COLUMN")
 
     def rename(here: Path, field: StructField) -> StructField:
         return replace(field, name=new_name) if here == found else field
 
-    schema = transform_fields(parse_schema(metadata.schema_string), rename)
+    schema = transform_fields(known, rename)
     renamed = (*found[:-1], new_name)
     partition_columns = [new_name if (name,) == found else name for name in metadata.partition_columns]
     return msgspec.structs.replace(
@@ -44,37 +45,45 @@ def rename_column(metadata: Metadata, path: Sequence[str], new_name: str) -> Met
 
 
 def drop_column(metadata: Metadata, path: Sequence[str]) -> Metadata:
-    """Return the metadata without a column; its id is never reused.
+    """Return the metadata without a column; see :func:`without_columns`."""
+    return without_columns(metadata, [path])
 
-    :param path: as for :func:`rename_column`.
-    :raises DeltaAnalysisException: if the column does not exist, the table has no column mapping, the column partitions the table
+
+def without_columns(metadata: Metadata, paths: Iterable[Sequence[str]]) -> Metadata:
+    """Return the metadata without some columns; their ids are never reused.
+
+    :param paths: each as for :func:`rename_column`.
+    :raises DeltaAnalysisException: if a column does not exist, the table has no column mapping, the column partitions the table
         or is the only one of its struct, or an expression refers to it.
     """
-    found = _checked(metadata, path, "dropped", "DELTA_UNSUPPORTED_DROP_COLUMN")
-    if len(found) == 1 and found[0] in metadata.partition_columns:
-        raise DeltaAnalysisException(
-            f"Column {dotted(found)} is a partition column and cannot be dropped (DELTA_UNSUPPORTED_DROP_PARTITION_COLUMN)."
-        )
-    schema = _without(parse_schema(metadata.schema_string), found)
+    schema: DataType = parse_schema(metadata.schema_string)
+    configuration: Mapping[str, str] = metadata.configuration
+    for path in paths:
+        found = _checked(metadata, schema, path, "dropped", "DELTA_UNSUPPORTED_DROP_COLUMN")
+        if len(found) == 1 and found[0] in metadata.partition_columns:
+            raise DeltaAnalysisException(
+                f"Column {dotted(found)} is a partition column and cannot be dropped (DELTA_UNSUPPORTED_DROP_PARTITION_COLUMN)."
+            )
+        schema = _without(schema, found)
+        configuration = _listed(configuration, found, None)
     if not isinstance(schema, StructType):
-        raise DeltaAnalysisException(f"There is no column {dotted(found)}")
-    return msgspec.structs.replace(
-        metadata, schema_string=to_json(schema), configuration=_listed(metadata.configuration, found, None)
-    )
+        raise DeltaAnalysisException("A table without columns has none to drop")
+    return msgspec.structs.replace(metadata, schema_string=to_json(schema), configuration=dict(configuration))
 
 
-def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool]]:
+def dependents(metadata: Metadata, column: str, schema: StructType | None = None) -> Iterator[tuple[str, str, bool]]:
     """Yield name and expression of the constraints and generated columns that refer to a top-level column.
 
     The third value is ``True`` for a generated column.
 
+    :param schema: instead of the schema of the metadata.
     :raises DeltaAnalysisException: if an expression does not parse, so that it might refer to the column.
     """
     from sqlglot.errors import SqlglotError
 
     from airflow_delta.log.expressions.generated import references
 
-    generated = generated_columns(parse_schema(metadata.schema_string))
+    generated = generated_columns(parse_schema(metadata.schema_string) if schema is None else schema)
     for expressions, is_generated in ((check_constraints(metadata), False), (generated, True)):
         for name, text in expressions.items():
             try:
@@ -88,18 +97,18 @@ def dependents(metadata: Metadata, column: str) -> Iterator[tuple[str, str, bool
                 yield name, text, is_generated
 
 
-def _checked(metadata: Metadata, path: Sequence[str], what: str, error_class: str) -> Path:
+def _checked(metadata: Metadata, schema: DataType, path: Sequence[str], what: str, error_class: str) -> Path:
     """Return the path as the schema spells it."""
     if column_mapping.mode(metadata.configuration) == "none":
         raise DeltaAnalysisException(
             f"Column {dotted(tuple(path))} can only be {what} in a table with column mapping, since data files use its name "
             f"({error_class}). Set delta.columnMapping.mode to 'name' first."
         )
-    found = _spelled(parse_schema(metadata.schema_string), tuple(path))
-    if found is None:
-        known = known_names(dotted(tuple(path)), parse_schema(metadata.schema_string).names)
+    found = _spelled(schema, tuple(path))
+    if found is None or not isinstance(schema, StructType):
+        known = known_names(dotted(tuple(path)), schema.names if isinstance(schema, StructType) else ())
         raise DeltaAnalysisException(f"There is no column {dotted(tuple(path))} (DELTA_COLUMN_NOT_FOUND_IN_SCHEMA). {known}.")
-    for name, text, is_generated in dependents(metadata, found[0]):
+    for name, text, is_generated in dependents(metadata, found[0], schema):
         if is_generated:
             raise DeltaAnalysisException(
                 f"Column {dotted(found)} cannot be {what}: the generated column {name} refers to it, {text} "

@@ -71,7 +71,7 @@ def _check(metadata: Metadata, old: Metadata | None) -> None:
     generated_columns.check(metadata)
     change_data_feed.check_reserved_columns(metadata, old)
     _check_properties(metadata, properties)
-    _check_formats(properties, old)
+    check_formats(properties, old)
     _check_row_tracking_names(schema, metadata)
     if properties.data_skipping_stats_columns is not None:
         _check_stats_columns(schema, metadata.partition_columns, properties.data_skipping_stats_columns)
@@ -205,8 +205,11 @@ def _check_properties(metadata: Metadata, properties: TableProperties) -> None:
         )
 
 
-def _check_formats(properties: TableProperties, old: Metadata | None) -> None:
-    """Refuse new formats of Delta's UniForm, whose metadata only Delta Spark keeps up to date."""
+def check_formats(properties: TableProperties, old: Metadata | None = None) -> None:
+    """Refuse new formats of Delta's UniForm, whose metadata only Delta Spark keeps up to date.
+
+    :raises DeltaAnalysisException: if the properties name one that the table does not have.
+    """
     known = frozenset[str]() if old is None else TableProperties(old.configuration).universal_formats
     added = properties.universal_formats - known
     if not added:
