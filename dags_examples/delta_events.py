@@ -56,7 +56,7 @@ def delta_events_consumer():
 
     @task_group
     def copy(key):
-        with delta_transaction("version", table=ORDER_CHANGES, transaction_key=key):
+        with delta_transaction("version", table=ORDER_CHANGES, transaction_key=key, key_check="off"):
 
             @task.delta_stage
             def changes(spark, key):

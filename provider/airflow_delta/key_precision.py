@@ -100,8 +100,10 @@ def _times(timetable: Any) -> Iterator[datetime]:
     expression, zone = getattr(timetable, "expression", None), _zone(getattr(timetable, "timezone", None))
     if not isinstance(expression, str) or zone is None:
         return
-    from croniter import CroniterError, croniter
-
+    try:
+        from croniter import CroniterError, croniter  # type: ignore[import-untyped]
+    except ImportError:  # it comes with this Airflow, and need not with the next one
+        return
     try:
         fires = croniter(expression, first.replace(tzinfo=None) - timedelta(seconds=1))
         for local in iter(lambda: fires.get_next(datetime), None):

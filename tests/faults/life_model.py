@@ -150,7 +150,8 @@ class Model:
             if name == "TransactionExpiredException":
                 expect(policy != "append" and now - since > KEYS_KEPT, f"{key} cannot have expired", outcome)
             elif name == "TransactionAlreadyCommittedException":
-                expect(policy == "fail" and known, f"{key} is not committed", outcome)
+                fits = policy == "fail" or (policy == "replace" and known and not self._can_replace(known))
+                expect(known and fits, f"{key} is not committed, or can be replaced", outcome)
             else:
                 expect(name == "NonEmptyLocationException" and self.is_foreign, f"start of {key} was refused", outcome)
             return
@@ -167,6 +168,10 @@ class Model:
             expect(execution.anew or found, f"{key} counts from 0 again", outcome)
         expect(execution.id not in self.executions, "two executions have one id", outcome)
         self.executions[execution.id] = execution
+
+    def _can_replace(self, known: Any) -> bool:
+        """Return whether the table has all rows that a key has added, and the log says which they are."""
+        return not frozenset(known.rows) - self.rows.keys() and min(known.versions.values()) >= self.oldest_commit
 
     # -- stage ------------------------------------------------------------------------------------------------------------------
 

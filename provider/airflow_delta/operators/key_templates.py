@@ -145,14 +145,14 @@ class _Guard:
                     named.value = self._around(named.value)
             case nodes.Call(node=nodes.Getattr(node=nodes.Const(value=str()), attr="join")) if node.args:
                 node.args[0] = self._around(node.args[0], each=True)
-            case nodes.Filter(node=nodes.Expr()):
-                self._around_input(node)
+            case nodes.Filter(node=nodes.Expr() as given):
+                self._around_input(node, given)
 
-    def _around_input(self, node: nodes.Filter) -> None:
+    def _around_input(self, node: nodes.Filter, given: nodes.Expr) -> None:
         if node.name == "join":
-            node.node = self._around(node.node, each=True)
+            node.node = self._around(given, each=True)
         elif node.name in _MAKE_TEXT or (node.name in _MAKE_NUMBER and not node.args and not node.kwargs):
-            node.node = self._around(node.node)
+            node.node = self._around(given)
         if node.name == "format":
             node.args = [self._around(part) for part in node.args]
             for named in node.kwargs:

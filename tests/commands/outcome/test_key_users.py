@@ -97,6 +97,16 @@ def test_the_own_key_is_found_without_a_word(path, tags):
     assert told == []
 
 
+def test_another_instance_of_a_mapped_task_is_told(path):
+    """It may be the same work at another index, or a key that two instances share."""
+    commit(path, 1, "orders", mapIndex="3")
+    for index, warnings in (("3", 0), ("4", 1)):
+        told: list[str] = []
+        mapped = user(told, check="fail", tags={**MINE, "airflow.mapIndex": index})
+        assert start(path, "orders", mapped).committed is not None
+        assert len(told) == warnings
+
+
 def test_who_has_committed_is_told_by_the_policy_fail(path):
     commit(path, 1, "orders", runId="r2")
     with pytest.raises(

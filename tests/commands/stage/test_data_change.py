@@ -277,7 +277,9 @@ def test_rows_that_a_write_left_are_not_its_to_replace(flow: Flow, second: int |
     flow.staged = [same_rows(flow.append(1, 2, mode="overwrite", replace_where="p = 'a'"))]
     flow.append(10)
     flow.commit()
-    flow.handle, flow.staged = flow.table.begin(transaction_key="k", rerun_policy="replace"), []
+    with pytest.raises(TransactionAlreadyCommittedException, match="rows that were there before"):
+        flow.table.begin(transaction_key="k", rerun_policy="replace")
+    flow.handle, flow.staged = flow.table.begin(transaction_key="k", rerun_policy="replace", takes_back=False), []
     if second is None:
         flow.rearrange()
     else:

@@ -100,7 +100,8 @@ def check_key_of_table(table: str, app_id: str, committed: CommitResult, user: K
     if user is None or user.check == "off" or app_id.startswith(user.default_prefix):
         return
     by = committed.committed_by
-    if by and user.is_own({f"airflow.{name}": value for name, value in by.items()}):
+    is_own = bool(by) and user.is_own({f"airflow.{name}": value for name, value in (by or {}).items()})
+    if by and is_own and (not user.is_mapped or by.get("mapIndex") in ("-1", user.tags["airflow.mapIndex"])):
         return
     outcome = "its rows are not published" if policy == "skip" else "its rows replace those"
     if is_forgotten(committed):
@@ -115,7 +116,7 @@ def check_key_of_table(table: str, app_id: str, committed: CommitResult, user: K
         "of their own: name in transaction_key what a run works on, one to one, such as {{ data_interval_start.isoformat() }} or "
         "{{ run_id }}."
     )
-    if user.check == "fail":
+    if user.check == "fail" and not is_own:  # another instance of the task: after a clear it may be the same work
         raise TransactionAlreadyCommittedException(
             f"{text} Nothing is committed. key_check='warn' warns of it, key_check='off' does not.",
             table=table,
