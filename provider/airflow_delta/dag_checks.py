@@ -20,6 +20,16 @@ _CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "con
 _TABLES = ("table", "tables")
 """Parameters that name tables, one or several."""
 
+HANDS_ON = {
+    "start": "the handle, which every stage and the commit need",
+    "stage": "its staged write, which the commit publishes",
+    "commit": "its result, by which the abort task knows that it is published",
+}
+"""What a task of a transaction hands on as XCom, by its role."""
+
+_NO_WAIT = ("always", "one_success", "one_failed", "one_done")
+"""Trigger rules that do not wait for every task before."""
+
 _UNKNOWN = object()
 
 
@@ -112,9 +122,7 @@ def task_problems(task: Any) -> Iterator[str]:
             for table in value if isinstance(value, list | tuple) else (value,):
                 if is_literal(table) and "://" in table and (problem := _scheme_problem(table)) is not None:
                     yield f"{name}: {problem}"
-    from airflow_delta.operators.task_defaults import setting_problems
-
-    yield from setting_problems(task)
+    yield from _setting_problems(task)
     yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(_class_of(task), given))
     yield from _key_problems(task)
     if getattr(_class_of(task), "transaction_role", None) == "stage" and _given(task, "transaction") is None:
@@ -140,6 +148,34 @@ def _key_problems(task: Any) -> Iterator[str]:
     for key in dict.fromkeys(key for key in _values(task, "transaction_key") if isinstance(key, str)):
         if (problem := day_key_problem(key, dag.timetable)) is not None:
             yield problem
+
+
+def _setting_problems(task: Any) -> Iterator[str]:
+    """Yield Airflow's settings of a task with which its transaction does not work."""
+    operator_class, rule = _class_of(task), _given(task, "trigger_rule")
+    role = getattr(operator_class, "transaction_role", None)
+    in_transaction = role in ("start", "commit") or _given(task, "transaction") is not None
+    if role in HANDS_ON and in_transaction and _given(task, "do_xcom_push") is False:
+        yield (
+            f"do_xcom_push=False, but {'a' if role == 'stage' else 'the'} {role} task hands on {HANDS_ON[role]}, as XCom. "
+            "Leave do_xcom_push out."
+        )
+    if role == "commit" and rule in _NO_WAIT:
+        yield (
+            f"trigger_rule={str(getattr(rule, 'value', rule))!r} does not wait for every task before the commit: it would race "
+            "its audits, and chance would decide whether rows that they refuse are published. If stages may be skipped (with "
+            "allow_skipped=True), use 'none_failed' or 'none_failed_min_one_success'; to publish whatever other tasks say, "
+            "'all_done'."
+        )
+    # Airflow maps a decorated function without asking its operator, which would not take the rule from default_args.
+    if task.is_mapped and getattr(operator_class, "emits_table", False) and not in_transaction:
+        default = parent_defaults(task).get("trigger_rule", "all_success")
+        if default != "all_success" and rule == default:
+            yield (
+                f"trigger_rule={str(getattr(rule, 'value', rule))!r} comes from default_args, and the task commits to a table. "
+                "Whether it does so although a task before it failed is not left to defaults: take trigger_rule out of them, and "
+                "name it on the tasks that need it."
+            )
 
 
 def _scheme_problem(table: str) -> str | None:
@@ -225,6 +261,12 @@ def syntax_of(text: str, *, condition: bool = False) -> str | None:
 
 def _class_of(task: Any) -> Any:
     return getattr(task, "operator_class", None) or type(task)
+
+
+def parent_defaults(task: Any) -> dict[str, Any]:
+    """Return the ``default_args`` of the Dag and of the group of a task."""
+    dag, group = task.get_dag(), task.task_group
+    return {**(dag.default_args if dag is not None else {}), **((group.default_args or {}) if group is not None else {})}
 
 
 def _is_ours(task: Any) -> bool:

@@ -40,9 +40,8 @@ class TaskInstance(SimpleNamespace):
     """A running task instance, with Airflow's answer about the instances of a task."""
 
     def get_task_states(self, *, dag_id, task_ids, run_ids):
-        (task_id,) = task_ids
-        mine = (name for name in self.states if name == task_id or name.removeprefix(f"{task_id}_").isdigit())
-        return {run_ids[0]: {name: self.states[name] for name in mine}}
+        names = {name: (name, name.rpartition("_")[0] if name.rpartition("_")[2].isdigit() else name) for name in self.states}
+        return {run_ids[0]: {name: self.states[name] for name, mine in names.items() if not set(mine).isdisjoint(task_ids)}}
 
     def xcom_push(self, *, key, value):
         self.__dict__.setdefault("pushed", {})[key] = value

@@ -135,7 +135,7 @@ def test_new_columns_that_a_table_cannot_have_are_refused(spark, tmp_path, selec
 def test_a_row_outside_replace_where_is_refused(spark, tmp_path, value):
     wanted = request(tmp_path, mode="overwrite", replace_where="amount < 5")
     df = spark.sql(f"SELECT * FROM VALUES (1, 'a', 1Y), (2, 'b', {value}) AS t(id, name, amount)")
-    shown = "9" if value == "9Y" else "null"
+    shown = r"9\.00" if value == "9Y" else "null"
     said = rf'does not satisfy replaceWhere \(amount < 5\).*; the row has the values: {{"amount":{shown}}} \(table'
     with pytest.raises(ReplaceWhereMismatchException, match=said):
         stage_dataframe(spark, df, wanted)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from airflow.sdk import RetryPolicy
+from airflow.sdk import BaseOperator, RetryPolicy
 
 from airflow_delta.choices import Choices, Given, check_choices, check_literals
 from airflow_delta.operators.key_templates import render_key_fields
 from airflow_delta.operators.lineage import TaskLineage, lineage_on_complete, lineage_on_start
-from airflow_delta.operators.task_defaults import OwnDefaults, own_settings
+from airflow_delta.operators.task_defaults import own_settings, with_own_settings
 
 if TYPE_CHECKING:
     import jinja2
@@ -69,7 +69,7 @@ def templated(parts: Parts) -> tuple[str, ...]:
     return tuple(name for part in parts for name in part.template_fields)
 
 
-class DeltaOperator(OwnDefaults):
+class DeltaOperator(BaseOperator):
     """Base of the operators that are made of parts.
 
     :param kwargs: parameters of the parts and of any Airflow task.
@@ -105,6 +105,11 @@ class DeltaOperator(OwnDefaults):
             check_literals(self, part.literal_problems)
         self._held: tuple[Part, ...] = ()
         self._killed = False
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a task to be mapped; ``default_args`` change its own settings no more than those of any other."""
+        return with_own_settings(cls, super().partial(**kwargs), kwargs)
 
     def resolve_template_files(self) -> None:
         """Check this task, and those of its Dag that cannot do so: Airflow calls this when it has read the whole Dag file."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import RetryPolicy
+from airflow.sdk import BaseOperator, RetryPolicy
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowSkipException
 
@@ -41,7 +41,7 @@ from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.origin import new_transaction_id, open_transaction
 from airflow_delta.operators.restart import ON_CLEAR, ON_CONFLICT, Restart
 from airflow_delta.operators.run_age import possible_since
-from airflow_delta.operators.task_defaults import OwnDefaults, own_settings
+from airflow_delta.operators.task_defaults import own_settings, with_own_settings
 from airflow_delta.operators.tested import warn_if_tested
 from airflow_delta.operators.unpublished import unpublished
 from airflow_delta.operators.upstream import check_upstream
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 
 
-class DeltaStartTransactionOperator(OwnDefaults):
+class DeltaStartTransactionOperator(BaseOperator):
     """Begin a transaction: pin the table's version and set the transaction's identity. The list of files is not read.
 
     An ordinary task, not a setup: clearing a stage keeps the transaction, clearing this task begins a new one.
@@ -150,6 +150,11 @@ class DeltaStartTransactionOperator(OwnDefaults):
             render_key_fields(self, template_fields, context, jinja_env, render)
         else:
             render(template_fields)
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a task to be mapped; ``default_args`` change its own settings no more than those of any other."""
+        return with_own_settings(cls, super().partial(**kwargs), kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the transaction's handle.
@@ -383,7 +388,7 @@ class DeltaCommitOperator(DeltaOperator):
         return table_of_handle(self.transaction)
 
 
-class DeltaAbortOperator(OwnDefaults):
+class DeltaAbortOperator(BaseOperator):
     """Abort a transaction that was not committed, and delete what it staged if no live commit can still publish it.
 
     Meant as the teardown of the transaction: does nothing after a commit, or if the start task never ran. Fails if nothing was
@@ -414,6 +419,11 @@ class DeltaAbortOperator(OwnDefaults):
         self.transaction = transaction
         self.delta_conn_id = delta_conn_id
         self.table = table
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a task to be mapped; ``default_args`` change its own settings no more than those of any other."""
+        return with_own_settings(cls, super().partial(**kwargs), kwargs)
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Return what was done; ``None`` if there is no transaction.
