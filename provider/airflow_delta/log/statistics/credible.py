@@ -74,7 +74,7 @@ def are_consistent(stats: pa.StructArray) -> bool:
     unknown = pa.nulls(len(stats), pa.int64())
     for path in _leaf_paths(bounds.type):
         low, high, nulls = (struct_leaf(stats, (member, *path)) for member in ("minValues", "maxValues", "nullCount"))
-        if high is None or high.type != low.type or (nulls is not None and nulls.type != pa.int64()):
+        if low is None or high is None or high.type != low.type or (nulls is not None and nulls.type != pa.int64()):
             return False
         found = contradictory(Bounds(low, high, unknown if nulls is None else nulls, unknown if records is None else records))
         if pc.any(found).as_py():
