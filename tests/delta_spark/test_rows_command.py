@@ -116,3 +116,27 @@ def check_predicates(delta: SparkSession, path: Path) -> None:
     """Check our predicates: Delta records the text of a resolved plan (``(p#12 = b)``), we the normal form that was evaluated."""
     recorded = [(delta_history(delta, path)[version]["operationParameters"] or {}).get("predicate") for version in (2, 4, 10)]
     assert recorded == ["[\"(id % 4 = 1) AND `p` = 'b'\"]", '["`v` IS NULL"]', None]
+
+
+@pytest.mark.parametrize("vectors", ["false", "true"], ids=["copies", "vectors"])
+def test_a_value_that_the_log_calls_null(delta: SparkSession, tmp_path: Path, vectors: str) -> None:
+    """As delta-rs up to 1.6.1 writes a column named ``item`` beside a list: as many nulls as rows, and right bounds."""
+    ours, theirs = Table(tmp_path / "ours", delta), tmp_path / "theirs"
+    properties = f"'delta.enableDeletionVectors'='{vectors}'"
+    delta.sql(f"CREATE TABLE {sql_name(theirs)} (item BIGINT, v INT) USING DELTA TBLPROPERTIES ({properties})")
+    delta.sql(f"INSERT INTO {sql_name(theirs)} SELECT id, CAST(id AS INT) FROM range(0, 6, 1, 1)")
+    path = theirs / "_delta_log" / f"{1:020}.json"
+    forged = path.read_text().replace('\\"nullCount\\":{\\"item\\":0', '\\"nullCount\\":{\\"item\\":6')
+    assert forged != path.read_text()
+    path.write_text(forged)
+    for other in (theirs / "_delta_log").glob("*.crc"):
+        other.unlink()
+    shutil.copytree(theirs, ours.path)
+    for sql, plan, arguments in (
+        ("DELETE FROM {t} WHERE {predicate}", plan_delete, {"predicate": "item = 1"}),
+        ("UPDATE {t} SET v = 9 WHERE {predicate}", plan_update, {"predicate": "item = 2", "set": {"v": "9"}}),
+    ):
+        delta.sql(sql.format(t=sql_name(theirs), predicate=arguments["predicate"]))
+        ours.run(plan, **arguments)
+        assert delta_rows(delta, ours.path) == delta_rows(delta, theirs)
+    assert [tuple(row) for row in ours.read(ours.begin())] == [(0, 0), (2, 9), (3, 3), (4, 4), (5, 5)]

@@ -143,6 +143,7 @@ def test_consistency_of_many() -> None:
         return are_consistent(parse_stats(pa.array([json.dumps(file) for file in files]), STATS))
 
     assert found(stats("i", 1, 9, 1), stats("a", None, None, 7))
+    assert not found(stats("s", "a", "ab\ufffd", 0))
     for wrong in (stats("i", 9, 1, 0), stats("s", "b", "c", 2), stats("d", "2024-01-01", "2024-01-01", 5), stats("n", 1, 2, -1)):
         assert not found(stats("i", 1, 9, 1), wrong)
     assert are_consistent(pa.array([{"numRecords": 1}]))

@@ -40,7 +40,7 @@ def check_row_counts(store: LogStore, files: Sequence[AddFile], *, operation: st
             raise RowCountMismatchException(
                 f"{file.path} of table {store.root} version {version} has {footer.num_rows} rows by its Parquet footer, and "
                 f"{claimed} by the log (numRecords), so {operation} might lose rows. Nothing was committed. Put the statistics "
-                "right with DeltaComputeStatisticsOperator, and run it again.",
+                "right with DeltaComputeStatisticsOperator (all, not only_missing), and run it again.",
                 table=store.root,
                 version=version,
             )

@@ -55,8 +55,8 @@ def readable(array: pa.Array) -> list[Any]:
         per_second, zoned = _PER_SECOND[kind.unit], kind.tz is not None
         counts = array.cast(pa.int64()).to_pylist()
         return [None if count is None else _time(count * 1_000_000 // per_second, zoned=zoned) for count in counts]
-    values = array.to_pylist()
-    return values
+    plain: list[Any] = array.to_pylist()
+    return plain
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:

@@ -63,7 +63,7 @@ def contradictory(bounds: Bounds) -> pa.BooleanArray:
 
 
 def are_consistent(stats: pa.StructArray) -> bool:
-    """Return whether no file's typed statistics contradict themselves in a column with bounds.
+    """Return whether no file's typed statistics contradict themselves, or are cut too short, in a column with bounds.
 
     Only then does the range of the bounds of many files hold the values of each of them.
     """
@@ -74,10 +74,10 @@ def are_consistent(stats: pa.StructArray) -> bool:
     unknown = pa.nulls(len(stats), pa.int64())
     for path in _leaf_paths(bounds.type):
         low, high, nulls = (struct_leaf(stats, (member, *path)) for member in ("minValues", "maxValues", "nullCount"))
-        if high is None or high.type != low.type or (nulls is not None and nulls.type != pa.int64()):
+        if low is None or high is None or high.type != low.type or (nulls is not None and nulls.type != pa.int64()):
             return False
         found = contradictory(Bounds(low, high, unknown if nulls is None else nulls, unknown if records is None else records))
-        if pc.any(found).as_py():
+        if pc.any(found).as_py() or (pa.types.is_string(high.type) and pc.any(_is_cut_short(high)).as_py()):
             return False
     return True
 
@@ -119,9 +119,13 @@ def _widened(bounds: Bounds, data_type: DataType) -> Bounds:
     if data_type.name == "timestamp":
         return bounds._replace(minimum=_moved(low, -_SECONDS), maximum=_moved(high, _SECONDS))
     if pa.types.is_string(high.type):
-        # Older versions of Delta end truncated texts with U+FFFD, below an emoji.
-        return bounds._replace(maximum=_without(high, pc.fill_null(pc.ends_with(high, _OLD_TIE_BREAKER), scalar(False))))
+        return bounds._replace(maximum=_without(high, _is_cut_short(high)))
     return bounds
+
+
+def _is_cut_short(greatest: pa.Array) -> pa.BooleanArray:
+    """Return which greatest texts may be too small: older versions of Delta end truncated ones with U+FFFD, below an emoji."""
+    return pc.fill_null(pc.ends_with(greatest, _OLD_TIE_BREAKER), scalar(False))
 
 
 def _moved(moments: pa.Array, by: int) -> pa.Array:

@@ -135,8 +135,7 @@ class _Merged:
         for group in range(footer.num_row_groups):
             chunk = footer.row_group(group).column(index)
             self._add(chunk.statistics, chunk.num_values, value_of)
-        if self.null_count is None and note is not None:
-            self.null_count = note.nulls.get(self.column.path)
+        self._noted = None if note is None else note.nulls.get(self.column.path)
 
     def _add(self, statistics: Any, num_values: int, value_of: Callable[[Any], Any] | None) -> None:
         known_nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
@@ -161,17 +160,18 @@ class _Merged:
 
     def result(self, prefix: int) -> tuple[int | None, Any, Any]:
         """Return null count, lower and upper bound as JSON values, each ``None`` if unknown."""
+        nulls = self._noted if self.null_count is None else self.null_count
         if not self.bounded or self.low is None:
-            return self.null_count, None, None
+            return nulls, None, None
         low, high = self.low, self.high
         name = self.leaf.data_type.name
         if name == "string":
-            return self.null_count, truncate_min(low, prefix), truncate_max(high, prefix)
+            return nulls, truncate_min(low, prefix), truncate_max(high, prefix)
         if name in FLOATING:
             # Zero has two signs; the bounds cover both.
             low, high = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
-            return self.null_count, _finite(low), _finite(high) if self.sees_nan else None
-        return self.null_count, _json(low), _json(high)
+            return nulls, _finite(low), _finite(high) if self.sees_nan else None
+        return nulls, _json(low), _json(high)
 
 
 def _finite(value: float) -> float | None:
