@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -44,18 +43,13 @@ def turn(store: LogStore) -> Iterator[bool]:
 
 
 def _open(store: LogStore) -> int:
-    """Open what is locked: the log itself, or for an object store an empty file of this user in the temporary directory."""
+    """Open what is locked: the log itself, or for an object store an empty file in a directory of this user."""
     if store.local_root is not None:
         return os.open(f"{store.local_root}/{LOG_DIRECTORY}", _FLAGS)
-    import tempfile
+    from airflow_delta.private_directory import private_directory
 
-    directory = os.path.join(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}")
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    status = os.lstat(directory)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(f"{directory} is not a directory of this user")
     name = hashlib.sha256(store.root.encode()).hexdigest()[:32]
-    return os.open(f"{directory}/{name}.turn", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return os.open(f"{private_directory()}/{name}.turn", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _locked(descriptor: int) -> bool:
