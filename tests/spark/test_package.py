@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from airflow_delta.spark.job import REQUEST_PROPERTY
 from airflow_delta import private_directory
+from airflow_delta.spark.job import REQUEST_PROPERTY
 from airflow_delta.spark.package import build_package, package_bytes
 from airflow_delta.staging.report import StageReport, StageRequest
 

@@ -156,8 +156,8 @@ class _RecordedTimes(dict[int, int]):
 
 def _too_early(log: DeltaLog, wanted: int, time: int, versions: Sequence[int]) -> VersionNotFoundException:
     return VersionNotFoundException(
-        f"The time {_text(wanted)} is before version {versions[0]} of table {log.uri}, committed at {_text(time)}. Ask for a later "
-        f"time; the log can rebuild versions {versions[0]} to {versions[-1]}.",
+        f"The time {_text(wanted)} is before version {versions[0]} of table {log.uri}, committed at {_text(time)}. Ask for a "
+        f"later time; the log can rebuild versions {versions[0]} to {versions[-1]}.",
         earliest=versions[0],
         latest=versions[-1],
         table=log.uri,

@@ -153,8 +153,8 @@ def _stored(field: Json, request: StageRequest, checks: RowChecks, *, in_path: b
     if in_path and field["type"] in ("string", "binary"):
         lost = checks.violated(
             DeltaAnalysisException,
-            f"Partition column {field['name']} has the value '{HIVE_NULL}', with which the name of a directory spells null: it would "
-            "be lost. Write another text, or null",
+            f"Partition column {field['name']} has the value '{HIVE_NULL}', with which the name of a directory spells null: it "
+            "would be lost. Write another text, or null",
         )
         column = sf.when(column.cast("string") == sf.lit(HIVE_NULL), lost.cast(field["type"])).otherwise(column)
     if request.rules.column_mapping == "none":
