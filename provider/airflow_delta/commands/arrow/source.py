@@ -33,8 +33,8 @@ class Source:
 def source_of(rows: Any, *, whose: str) -> Source:
     """Return rows as a stream.
 
-    A pandas frame keeps what has a name: its columns, then the named levels of its index, as in ``to_parquet``. NaN is null, as in
-    PySpark. Other frames give an Arrow stream (``__arrow_c_stream__``: Polars, DuckDB).
+    A pandas frame keeps what has a name: its columns, then the named levels of its index, as in ``to_parquet``. NaN is null, as
+    in PySpark. Other frames give an Arrow stream (``__arrow_c_stream__``: Polars, DuckDB).
 
     :param whose: for messages.
     :raises DeltaIllegalArgumentException: if they are nothing of the kind, a column of a pandas frame mixes types, or a level of
