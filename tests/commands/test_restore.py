@@ -88,6 +88,9 @@ def test_to_a_timestamp(table):
     assert datetime.fromisoformat(parameters["timestamp"]).replace(tzinfo=UTC).timestamp() * 1000 == pytest.approx(times[1])
     with pytest.raises(VersionNotFoundException):
         run(table, "early", timestamp=times[0] - 1000)
+    latest = run(table, "late", timestamp=datetime(9999, 1, 1))  # the latest version, as in Delta: nothing changes
+    assert (latest.num_files, latest.num_removed_files) == (0, 0)
+    assert table.rows() == [(1,), (2,)]
 
 
 def test_schema_and_properties_come_back_and_the_protocol_stays(table):

@@ -6,12 +6,14 @@ from functools import partial
 
 import pytest
 
-from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
+from airflow_delta.commands.optimize.plan_optimize import plan_optimize, select_for_optimize
 from airflow_delta.commands.optimize.run_optimize import run_rewrite
+from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.spark.operations import run_operation
 from airflow_delta.spark.zorder import _boundaries, _interleaved, _range_of, ordered
 from commands.flow import Table
+from support import readers
 
 pytestmark = pytest.mark.spark
 
@@ -24,6 +26,54 @@ def test_bits_are_interleaved_the_first_column_highest(spark):
     assert {(row.a, row.b): row.z for row in rows} == {
         (0, 0): 0, (0, 1): 1, (1, 0): 2, (1, 1): 3, (0, 2): 4, (2, 0): 8, (3, 3): 15,
     }  # fmt: skip
+
+
+VALUES = ["é", "日 本", "100%", "a:b/c", "_x", "a+b", "q\"u'o", "{[^]}", None]
+
+
+def directory(path):
+    """Return the directories below that of one job."""
+    return path.split("/", 5)[5].rpartition("/")[0]
+
+
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_files_lie_in_the_directory_of_their_partition(spark, tmp_path, mapping):
+    table = Table(tmp_path / "table", spark)
+    configuration = {} if mapping == "none" else {"delta.columnMapping.mode": mapping}
+    df = spark.createDataFrame([(number, value, number % 2) for number, value in enumerate(VALUES)], "id INT, p STRING, q INT")
+    for _ in range(2):
+        table.write(df, begin={"partition_by": ["p", "q"], "configuration": configuration})
+    before = {directory(add.path) for add in table.log().update().add_files()}
+    table.run(plan_optimize)
+    after = [directory(add["path"]) for add in table.commit(2)["add"]]
+    assert (len(after), set(after)) == (len(VALUES), before)
+    assert sorted(row["id"] for row in read_table(table.log()).to_table().to_pylist()) == sorted(2 * [*range(len(VALUES))])
+    if mapping == "none":
+        assert len(table.rows()) == 2 * len(VALUES)
+
+
+def test_polars_reads_what_was_compacted(spark, tmp_path):
+    """It takes the values of partitions from the paths of files."""
+    table = Table(tmp_path / "table", spark)
+    for number in (1, 2):
+        table.write(f"SELECT {number} AS id, 'a' AS p UNION ALL SELECT 3, NULL", begin={"partition_by": ["p"]})
+    table.run(plan_optimize)
+    assert {"p": "a", "id": 2} in readers.READERS[readers.PATHS](table.uri, None).to_pylist()
+    assert len(table.rows()) == 4
+
+
+def test_values_too_long_for_a_directory_are_compacted_all_the_same(spark, tmp_path):
+    table = Table(tmp_path / "table", spark)
+    for number in (1, 2):
+        table.write(f"SELECT {number} AS id, 'a' AS p", begin={"partition_by": ["p"]})
+    log = tmp_path / "table" / "_delta_log"
+    for commit in sorted(log.glob("*.json")):  # as a writer with directories of other names
+        commit.write_text(commit.read_text().replace('"partitionValues":{"p":"a"}', '"partitionValues":{"p":"%s"}' % ("x" * 300)))
+    for checksum in log.glob("*.crc"):
+        checksum.unlink()
+    table.run(plan_optimize)
+    assert [add["partitionValues"]["p"] for add in table.commit(2)["add"]] == ["x" * 300]
+    assert table.rows() == [(1, "x" * 300), (2, "x" * 300)]
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])

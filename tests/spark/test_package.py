@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import zipfile
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
+from airflow_delta import private_directory
 from airflow_delta.spark.job import REQUEST_PROPERTY
 from airflow_delta.spark.package import build_package, package_bytes
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -56,14 +58,55 @@ def test_the_zip_is_built_once_and_is_the_same_every_time(tmp_path):
     assert Path(build_package(str(tmp_path))).read_bytes() == package_bytes()
 
 
-def test_a_directory_that_others_could_write_to_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    usual = Path(build_package())
-    assert usual.parent == tmp_path / f"airflow-delta-{os.getuid()}"
-    usual.parent.chmod(0o777)
-    other = Path(build_package())
-    assert other.parent != usual.parent
-    assert other.parent.stat().st_mode & 0o022 == 0
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A home, and a shared temporary directory, for the directory of this user."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "tmp").mkdir(mode=0o1777)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    private_directory._of_this_process.cache_clear()
+    yield tmp_path
+    private_directory._of_this_process.cache_clear()
+
+
+def test_the_zip_lies_in_the_cache_of_the_user(places, monkeypatch):
+    cache = Path(build_package()).parent
+    assert cache == places / "home" / ".cache" / "airflow-delta"
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # is ignored
+    assert Path(build_package()).parent == cache
+    monkeypatch.setenv("XDG_CACHE_HOME", str(places / "xdg"))
+    assert Path(build_package()).parent == places / "xdg" / "airflow-delta"
+
+
+@pytest.mark.parametrize("home", ["/proc/none", "/dev/null", "file", "~"])
+def test_where_there_is_no_home(places, monkeypatch, home):
+    (places / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache" if home == "~" else "")
+    monkeypatch.setenv("HOME", str(places / home) if home == "file" else home)
+    assert Path(build_package()).parent == places / "tmp" / f"airflow-delta-{os.getuid()}"
+
+
+TAKEN = {
+    "a file": lambda path: path.write_text("x"),
+    "a dangling link": lambda path: path.symlink_to("/nowhere/at/all"),
+    "a link to a directory": lambda path: path.symlink_to(path.parent.parent),
+    "a directory that others write to": lambda path: (path.mkdir(), path.chmod(0o777)),
+}
+
+
+@pytest.mark.parametrize("how", TAKEN)
+def test_a_name_that_others_have_taken_is_passed_over(places, monkeypatch, how):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
+    monkeypatch.setenv("HOME", "/dev/null")
+    TAKEN[how](places / "tmp" / f"airflow-delta-{os.getuid()}")
+    path = Path(build_package())
+    assert path.parent.parent == places / "tmp"
+    assert path.parent.name != f"airflow-delta-{os.getuid()}"
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert build_package() == str(path)
 
 
 @pytest.fixture

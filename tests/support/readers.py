@@ -1,6 +1,7 @@
 """Independent readers as judges: every one of them that can read a table sees the same rows and the same files.
 
 delta-rs replays the log by itself; DuckDB's extension and Polars' plugin stand on delta-kernel-rs, with two engines for Parquet.
+Polars itself judges where its readers' habit, values of partitions from paths, gives the right answer.
 What one of them cannot read is in :data:`CANNOT_READ`, by feature: there it has to refuse, so that the list stays true, and the
 others judge. Nothing is skipped without being listed.
 """
@@ -8,6 +9,7 @@ others judge. Nothing is skipped without being listed.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,10 +22,13 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from airflow_delta.log import DeltaLog
+from airflow_delta.log import DeltaLog, Snapshot
 from airflow_delta.log.features.protocol import features
+from airflow_delta.log.schema.partition_values import HIVE_NULL
 
 Read = Callable[[str, int | None], pa.Table]
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./=-]+")
 
 
 def _delta_rs(path: str, version: int | None) -> pa.Table:
@@ -73,7 +78,22 @@ def _polars(path: str, version: int | None) -> pa.Table:
     return polars_deltalake.scan_delta(path, version=version).collect().to_arrow()
 
 
-READERS: dict[str, Read] = {"delta-rs": _delta_rs, "DuckDB": _duckdb_rows, "Polars": _polars}
+def _polars_itself(path: str, version: int | None) -> pa.Table:
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    import polars
+
+    return polars.scan_delta(path, version=version).collect().to_arrow()
+
+
+PATHS = "Polars itself"
+"""It takes the values of partitions from the paths of files, not from the log."""
+
+READERS: dict[str, Read] = {
+    "delta-rs": _delta_rs,
+    "DuckDB": _duckdb_rows,
+    "Polars": _polars,
+    PATHS: _polars_itself,
+}
 
 CANNOT_READ: dict[str, dict[str, str]] = {
     "delta-rs": {
@@ -82,6 +102,7 @@ CANNOT_READ: dict[str, dict[str, str]] = {
     },
     "DuckDB": {},
     "Polars": {},
+    PATHS: {},
 }
 """Reader -> feature of the protocol -> why; the reader must refuse such a table."""
 
@@ -93,9 +114,12 @@ def rows(table: str | Path, version: int | None = None) -> list[dict[str, Any]]:
     """
     path = str(table)
     log = DeltaLog.for_table(path)
-    present = features((log.update() if version is None else log.snapshot_at(version)).protocol)
+    snapshot = log.update() if version is None else log.snapshot_at(version)
+    present = features(snapshot.protocol)
     seen: dict[str, list[dict[str, Any]]] = {}
     for name, read in READERS.items():
+        if name == PATHS and not _paths_say_all(path, snapshot):
+            continue
         listed = present & CANNOT_READ[name].keys()
         try:
             found = read(path, version).to_pylist()
@@ -110,6 +134,22 @@ def rows(table: str | Path, version: int | None = None) -> list[dict[str, Any]]:
     for name, found in others:
         assert _comparable(found) == _comparable(expected), f"{name} and {judge} differ on version {version} of {path}"
     return expected
+
+
+def _paths_say_all(path: str, snapshot: Snapshot) -> bool:
+    """Tell whether Polars can find the files, and in their paths the values of their partitions."""
+    if snapshot.metadata.configuration.get("delta.columnMapping.mode", "none") != "none" or not _PLAIN.fullmatch(
+        os.path.realpath(path)
+    ):
+        return False
+    files = snapshot.files(columns=["path", "partition_values", "deletion_vector"])
+    if files["deletion_vector"].null_count < files.num_rows:
+        return False
+    listed = zip(files["path"].to_pylist(), files["partition_values"].to_pylist(), strict=True)
+    return all(
+        _PLAIN.fullmatch(path) and all(f"/{name}={value or HIVE_NULL}/" in f"/{path}" for name, value in values)
+        for path, values in listed
+    )
 
 
 def files(table: str | Path) -> set[str]:

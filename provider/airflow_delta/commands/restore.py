@@ -50,7 +50,7 @@ def restore(
         may then no longer be readable.
     :param options: parameters of :func:`airflow_delta.commands.run_large.run_large`, the identity among them.
     :raises DeltaIllegalArgumentException: if not exactly one of version and timestamp is given, or there is no such version.
-    :raises VersionNotFoundException: if the log no longer holds the version, or the time is outside its range.
+    :raises VersionNotFoundException: if the log no longer holds the version, or the time is before the first that it holds.
     :raises DeltaUnsupportedOperationException: if the version is older than ``delta.deletedFileRetentionDuration``.
     :raises DeltaFileNotFoundException: if files of that version are gone.
     :raises ConcurrentWriteException: if another writer committed in the meantime, and no restart is left.

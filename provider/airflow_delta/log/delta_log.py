@@ -240,10 +240,10 @@ class DeltaLog(CommitFiles):
         return Snapshot(self, load_segment(self.store, version))
 
     def snapshot_at_timestamp(self, timestamp: datetime | int) -> Snapshot:
-        """Return the last snapshot committed at or before a time.
+        """Return the last snapshot committed at or before a time; the latest if the time is after it.
 
         :param timestamp: a datetime (naive: UTC), or milliseconds since the epoch.
-        :raises VersionNotFoundException: if the time is before the earliest or after the latest version.
+        :raises VersionNotFoundException: if the time is before the earliest version.
         """
         from airflow_delta.log.time_travel import version_at_timestamp
 

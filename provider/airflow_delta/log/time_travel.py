@@ -31,10 +31,13 @@ _ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
 def version_at_timestamp(log: DeltaLog, timestamp: datetime | int) -> int:
-    """Return the last version committed at or before a time.
+    """Return the last version committed at or before a time; the latest if the time is after it.
+
+    This is the rule of all time travel here, that of Delta's RESTORE (``canReturnLastCommit``). Delta's reads refuse a time after
+    the latest version; a Dag that asks for the end of its interval would then fail whenever nothing was committed since.
 
     :param timestamp: a datetime (naive: UTC), or milliseconds since the epoch.
-    :raises VersionNotFoundException: if the time is before the earliest version that can be rebuilt, or after the latest.
+    :raises VersionNotFoundException: if the time is before the earliest version that can be rebuilt.
     :raises MissingCommitTimestampException: if a commit lacks a required in-commit timestamp; or
         :class:`~airflow_delta.exceptions.MissingCommitInfoException`.
     """
@@ -65,9 +68,7 @@ def version_at_timestamp(log: DeltaLog, timestamp: datetime | int) -> int:
         else:
             high = middle
     if low == 0 and candidates[0] == versions[0]:
-        raise _outside(log, wanted, "before", versions[0], times[versions[0]], versions, hint="Ask for a later time")
-    if low == len(candidates) and candidates[-1] == versions[-1] and wanted > times[versions[-1]]:
-        raise _outside(log, wanted, "after", versions[-1], times[versions[-1]], versions, hint="Read the latest version")
+        raise _too_early(log, wanted, times[versions[0]], versions)
     return candidates[max(low - 1, 0)]
 
 
@@ -153,16 +154,14 @@ class _RecordedTimes(dict[int, int]):
         return self[version]
 
 
-def _outside(
-    log: DeltaLog, wanted: int, side: str, version: int, time: int, versions: Sequence[int], *, hint: str
-) -> VersionNotFoundException:
+def _too_early(log: DeltaLog, wanted: int, time: int, versions: Sequence[int]) -> VersionNotFoundException:
     return VersionNotFoundException(
-        f"The time {_text(wanted)} is {side} version {version} of table {log.uri}, committed at {_text(time)}. {hint}; "
-        f"the log can rebuild versions {versions[0]} to {versions[-1]}.",
+        f"The time {_text(wanted)} is before version {versions[0]} of table {log.uri}, committed at {_text(time)}. Ask for a "
+        f"later time; the log can rebuild versions {versions[0]} to {versions[-1]}.",
         earliest=versions[0],
         latest=versions[-1],
         table=log.uri,
-        version=version,
+        version=versions[0],
     )
 
 

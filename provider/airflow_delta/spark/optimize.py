@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import StagingException
-from airflow_delta.spark.align import quoted
+from airflow_delta.spark.align import RowChecks, quoted
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.paths import data_file_uri, normal_form
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_files
 from airflow_delta.spark.threads import in_thread
-from airflow_delta.spark.write import write_files
+from airflow_delta.spark.write import physical_names, write_files
 from airflow_delta.spark.written import written_files
 from airflow_delta.spark.zorder import ordered
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
@@ -31,7 +31,7 @@ _KEY, _BASE, _VERSION = "__airflow_delta_key", "__airflow_delta_base", "__airflo
 
 def run(spark: SparkSession, request: StageRequest) -> StageReport:
     """Write the bins of the request, each into its own directory, several at a time. Partition columns are left out: all files of
-    a bin are of one partition, which the log knows.
+    a bin are of one partition, which the log knows, and the plan the directory.
     """
     plan = request.rewrite
     if plan is None or request.schema_string is None:
@@ -66,7 +66,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
         attempt=request.attempt,
         directories=tuple(names),
         path=request.path,
-        written=written_files(spark, request, rows),
+        written=written_files(spark, request, rows, physical_names(parse_struct(request.schema_string), request)),
         rewritten_files=tuple(file.path for file in plan.files),
         schema_string=request.schema_string,
         partition_columns=request.partition_columns,
@@ -96,7 +96,9 @@ def _write_bin(
     else:
         rows = rows.coalesce(1)
     target = {"type": "struct", "fields": fields}
-    return write_files(rows, replace(request, partition_columns=()), target, directory)
+    if arguments.directories and arguments.directories[number]:
+        directory = f"{directory}/{arguments.directories[number]}"
+    return write_files(rows, replace(request, partition_columns=()), target, directory, RowChecks(plan.table, plan.read_version))
 
 
 # -- row tracking -------------------------------------------------------------------------------------------------------------

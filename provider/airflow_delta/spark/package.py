@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import stat
 import tempfile
 import zipfile
 from importlib import resources
@@ -46,12 +45,14 @@ def application_path() -> str:
 def build_package(directory: str | None = None) -> str:
     """Write the zip and return its path. It is built once for each version.
 
-    :param directory: where to write it; default: a directory of this user in the system's temporary directory.
+    :param directory: where to write it; default: a directory that only this user can write to.
     """
     data = package_bytes()
     digest = hashlib.sha256(data).hexdigest()[:12]
     if directory is None:
-        directory = _own_directory()
+        from airflow_delta.private_directory import private_directory
+
+        directory = private_directory()  # its content runs on the cluster
     os.makedirs(directory, mode=0o700, exist_ok=True)
     path = os.path.join(directory, f"airflow_delta-{airflow_delta.__version__}-{digest}.zip")
     if _has_content(path, data):
@@ -63,16 +64,6 @@ def build_package(directory: str | None = None) -> str:
     os.chmod(temporary, 0o644)
     os.replace(temporary, path)
     return path
-
-
-def _own_directory() -> str:
-    """Return a directory that only this user can write to: its content runs on the cluster."""
-    directory = os.path.join(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}")
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    status = os.lstat(directory)
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
-        return directory
-    return tempfile.mkdtemp(prefix="airflow-delta-")
 
 
 def _has_content(path: str, data: bytes) -> bool:

@@ -111,7 +111,7 @@ class Rewrite:
         :param kind: ``new``, ``copied`` or ``change``.
         """
         name = f"{self.run}-{kind}-{len(self._directories[kind])}"
-        self._rows[name] = write_files(df, self.request, self.target, name, change_type=change_type)
+        self._rows[name] = write_files(df, self.request, self.target, name, self.checks, change_type=change_type)
         self._directories[kind].append(name)
         return name
 

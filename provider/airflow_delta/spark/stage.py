@@ -59,7 +59,7 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
             new = _new_rows(df, data, request, target, identities, checks)
             with file_sizes(spark, arguments.optimize_write):
                 balanced = rebalanced(new, arguments.optimize_write, partition_names(target, request))
-                rows[run] = write_files(balanced, request, target, run, new_rows=True)
+                rows[run] = write_files(balanced, request, target, run, checks, new_rows=True)
             replaced = None
             if rewrite is not None:
                 replaced = ReplacedRows(spark, request, rewrite, target, run, num_rows=rows[run], on=arguments.replace_on)
@@ -70,10 +70,10 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
                 kept = align(replaced.rows(touched, wanted=False), target, checks)
                 with file_sizes(spark, arguments.optimize_write):
                     kept = rebalanced(kept, arguments.optimize_write, partition_names(target, request))
-                    rows[copied] = write_files(kept, request, target, copied)
+                    rows[copied] = write_files(kept, request, target, copied, checks)
             if replaced is not None and touched and request.rules.change_data:
                 gone = replaced.rows(touched, wanted=True)
-                rows[deleted] = write_files(align(gone, target, checks), request, target, deleted, change_type="delete")
+                rows[deleted] = write_files(align(gone, target, checks), request, target, deleted, checks, change_type="delete")
                 rows[inserted] = write_inserts(spark, request, target, run, inserted, num_rows=rows[run])
         written = written_files(spark, request, rows, physical_names(target, request))
     except DeltaError:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.spark.align import RowChecks, quoted, spark_type
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.contract import Json
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CHANGE_TYPE = "_change_type"
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""Value of a null in the name of a partition's directory."""
 
 
 def write_files(
@@ -28,6 +31,7 @@ def write_files(
     request: StageRequest,
     target: Json,
     directory: str,
+    checks: RowChecks,
     *,
     change_type: str | None = None,
     new_rows: bool = False,
@@ -35,6 +39,7 @@ def write_files(
     """Write rows into a directory of the attempt, and return how many.
 
     :param df: all columns of ``target`` in order, under their logical names.
+    :param checks: gets the errors that rows may raise.
     :param change_type: write change data: the kind of change of all rows.
     :param new_rows: the rows are new; rows of the table stay in their partition, as the log spells it.
     """
@@ -44,7 +49,7 @@ def write_files(
     names = {field["name"] for field in partitions}
     if partitions or request.rules.column_mapping != "none":
         zoneless = zoneless_values(request.rewrite) if partitions else {}
-        columns = [_stored(field, request, in_path=field["name"] in names) for field in target["fields"]]
+        columns = [_stored(field, request, checks, in_path=field["name"] in names) for field in target["fields"]]
         for position, field in enumerate(target["fields"] if zoneless else ()):
             if field["name"] in names and field["type"] == "timestamp":
                 kept = set[str]() if new_rows else zoneless.get(field["name"], set())
@@ -138,13 +143,20 @@ def _in_utc(name: str) -> str:
     return f"timestampadd(MICROSECOND, unix_micros({quoted(name)}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
 
 
-def _stored(field: Json, request: StageRequest, *, in_path: bool) -> Column:
+def _stored(field: Json, request: StageRequest, checks: RowChecks, *, in_path: bool) -> Column:
     """Return a column as in files or, for a partition column, in directory names."""
     from pyspark.sql import functions as sf
 
     column = sf.col(quoted(field["name"]))
     if in_path and field["type"] == "timestamp":
         column = sf.expr(_in_utc(field["name"]))  # whatever the session's time zone
+    if in_path and field["type"] in ("string", "binary"):
+        lost = checks.violated(
+            DeltaAnalysisException,
+            f"Partition column {field['name']} has the value '{HIVE_NULL}', with which the name of a directory spells null: it "
+            "would be lost. Write another text, or null",
+        )
+        column = sf.when(column.cast("string") == sf.lit(HIVE_NULL), lost.cast(field["type"])).otherwise(column)
     if request.rules.column_mapping == "none":
         return column.alias(field["name"])
     if not isinstance(field["type"], str):

@@ -28,6 +28,7 @@ class OptimizeArguments(Arguments):
 
     :param bins: positions of files in ``StageRequest.rewrite``; the files of a bin are rewritten together.
     :param outputs: number of new files of each bin.
+    :param directories: where the files of each bin go, below the directory of the bin; empty: into that itself.
     :param z_order_by: paths of columns.
     :param parallel: bins to write at a time.
     :param row_ids: ``None`` if the table does not track rows.
@@ -38,6 +39,7 @@ class OptimizeArguments(Arguments):
 
     bins: tuple[tuple[int, ...], ...]
     outputs: tuple[int, ...]
+    directories: tuple[str, ...] = ()
     z_order_by: tuple[tuple[str, ...], ...] = ()
     parallel: int = 1
     row_ids: RowIds | None = None

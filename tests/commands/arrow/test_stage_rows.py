@@ -80,6 +80,28 @@ def stats(table: Table) -> list[dict[str, Any]]:
     return [json.loads(file.stats) for file in table.log().update().add_files()]
 
 
+def test_named_levels_of_a_pandas_index_are_columns(table: Table) -> None:
+    frame = pd.DataFrame({"day": ["a", "a", "b"], "n": [1, 2, 3], "id": [7, 8, 9]})
+    write(table, frame.set_index("id"))
+    write(table, frame.groupby(["day", "id"]).sum())
+    unnamed = frame.set_index([pd.Index([5, 6, 7]), "id"])
+    write(table, unnamed)
+    assert table.log().update().schema.names == ["day", "n", "id"]
+    rows = frame.to_dict("records")
+    assert readers._comparable(read(table)) == readers._comparable(3 * rows)
+    for clash in (frame.set_index("id", drop=False), frame.set_index(["id", "id"])):
+        with pytest.raises(DeltaIllegalArgumentException, match=r"index has the name of another column.* id"):
+            write(table, clash)
+
+
+def test_a_value_that_means_null_in_a_directory_is_refused(table: Table) -> None:
+    rows = pa.table({"id": [1, 2], "p": ["a", "__HIVE_DEFAULT_PARTITION__"]})
+    with pytest.raises(DeltaAnalysisException, match=r"Partition column p .* spell null as '__HIVE_DEFAULT_PARTITION__'"):
+        write(table, rows, begin={"partition_by": ["p"]})
+    write(table, rows)  # no directory, nothing lost
+    assert [row["p"] for row in read(table)] == rows["p"].to_pylist()
+
+
 TYPES = {
     "b": pa.array([1, None, -128], pa.int8()),
     "s": pa.array([1, None, -32768], pa.int16()),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -42,6 +45,44 @@ def job(handle: TransactionHandle, path: str = "out", name: str = "0.parquet", *
     directory.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns or {"Id": pa.array([2], pa.int64())}), directory / name, version="2.6")
     return path
+
+
+UNICODE = [f"x{chr(code)}y" for code in range(1, 0x180)] + [
+    "日本",
+    "😀",
+    "e\u0301",
+    "%C3%A9",
+    "Ã©",
+    "..",
+    "\u0085\u2028",
+    "\ufffd",
+]
+
+WRITERS: dict[str, Callable[[pa.Table, str], object]] = {
+    "PyArrow": lambda rows, path: pq.write_to_dataset(rows, path, partition_cols=["p"]),
+    "pandas": lambda rows, path: rows.to_pandas().to_parquet(path, partition_cols=["p"]),
+    "Polars": lambda rows, path: pl.from_arrow(rows).write_parquet(path, partition_by=["p"]),
+    "DuckDB": lambda rows, path: duckdb.sql(f"COPY rows TO '{path}' (FORMAT parquet, PARTITION_BY (p))"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_values_in_directories_come_back_from_every_writer(tmp_path: Path, writer: str) -> None:
+    table = Table(tmp_path / "table")
+    rows = pa.table({"id": pa.array(range(len(UNICODE)), pa.int64()), "p": UNICODE})
+    handle = table.begin(partition_by=("p",))
+    Path(handle.staging_path).mkdir(parents=True)
+    WRITERS[writer](rows, f"{handle.staging_path}/out")
+    table.publish(handle, table.stage_files(handle, path="out"))
+    assert sorted(table.rows()) == list(enumerate(UNICODE))
+
+
+def test_bytes_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    handle = table.begin(partition_by=("p",))
+    job(handle, path="out/p=%C3x")
+    with pytest.raises(StagedFileException, match=r"'%C3x' escapes bytes that are not UTF-8"):
+        table.stage_files(handle, path="out")
 
 
 # -- which files ----------------------------------------------------------------------------------------------------------------

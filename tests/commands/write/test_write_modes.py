@@ -17,6 +17,7 @@ from airflow_delta.exceptions import (
     AppendOnlyException,
     ConcurrentAppendException,
     ConcurrentDeleteReadException,
+    DeltaAnalysisException,
     DeltaIllegalArgumentException,
     InvariantViolationException,
     PredicateException,
@@ -51,6 +52,16 @@ def test_the_first_commit_creates_the_table(filled):
     assert metadata["configuration"] == {"delta.setTransactionRetentionDuration": "interval 90 days"}
     assert all(f["nullable"] for f in json.loads(metadata["schemaString"])["fields"])
     assert (protocol["minReaderVersion"], protocol["minWriterVersion"]) == (1, 2)
+    assert filled.rows() == START
+
+
+def test_a_value_that_means_null_in_a_directory_is_refused(filled):
+    for stage in (
+        lambda: filled.write("SELECT 9 AS id, '__HIVE_DEFAULT_PARTITION__' AS p, 9 AS v"),
+        lambda: filled.run(plan_update, set={"p": "concat('__HIVE_DEFAULT', '_PARTITION__')"}, predicate="id = 3"),
+    ):
+        with pytest.raises(DeltaAnalysisException, match="Partition column p has the value '__HIVE_DEFAULT_PARTITION__'"):
+            stage()
     assert filled.rows() == START
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airflow_delta.commands.arrow.not_numbers import columns_with_nan, count_nulls, leaf_columns
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.features.column_mapping import field_id
-from airflow_delta.log.schema.partition_values import partition_directory, serialize_partition_value
+from airflow_delta.log.schema.partition_values import HIVE_NULL, partition_directory, serialize_partition_value
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, arrow_type, as_nullable
 from airflow_delta.log.statistics.nan_note import nan_note
 
@@ -240,6 +240,8 @@ def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterato
         encoded = batch.column(partition.name).dictionary_encode()
         try:
             known = [serialize_partition_value(value, partition.data_type) for value in to_pylist(encoded.dictionary)]
+            if HIVE_NULL in known:
+                raise DeltaAnalysisException(f"directories of partitions spell null as {HIVE_NULL!r}")
         except (DeltaAnalysisException, OverflowError) as error:
             raise DeltaAnalysisException(
                 f"Partition column {partition.name} ({partition.data_type}) has a value that the log cannot hold: {error}. "

@@ -33,18 +33,19 @@ class Source:
 def source_of(rows: Any, *, whose: str) -> Source:
     """Return rows as a stream.
 
-    A pandas frame is read as PySpark reads one: without its index, and NaN is null. Other frames give an Arrow stream
-    (``__arrow_c_stream__``: Polars, DuckDB).
+    A pandas frame keeps what has a name: its columns, then the named levels of its index, as in ``to_parquet``. NaN is null, as
+    in PySpark. Other frames give an Arrow stream (``__arrow_c_stream__``: Polars, DuckDB).
 
     :param whose: for messages.
-    :raises DeltaIllegalArgumentException: if they are nothing of the kind, or a column of a pandas frame mixes types.
+    :raises DeltaIllegalArgumentException: if they are nothing of the kind, a column of a pandas frame mixes types, or a level of
+        its index has the name of a column.
     """
     import pyarrow as pa
 
     kind = type(rows)
     if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
         try:
-            rows = pa.Table.from_pandas(rows, preserve_index=False)
+            rows = pa.Table.from_pandas(_with_named_index(rows, whose), preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DeltaIllegalArgumentException(
                 f"{whose} returned a pandas frame that is not a table of typed columns: {error}. Give each column one type "
@@ -74,6 +75,21 @@ def source_of(rows: Any, *, whose: str) -> Source:
         f"{whose} returned {name}, expected a pyarrow Table or RecordBatchReader, a pandas or a Polars frame of the rows to "
         f"write.{hint} To stop without writing, raise AirflowSkipException."
     )
+
+
+def _with_named_index(frame: Any, whose: str) -> Any:
+    """Return a pandas frame with the named levels of its index as its last columns."""
+    levels = [name for name in frame.index.names if name is not None]
+    if not levels:
+        return frame
+    names = [*map(str, frame.columns), *map(str, levels)]
+    if twice := sorted({name for name in map(str, levels) if names.count(name) > 1}):
+        raise DeltaIllegalArgumentException(
+            f"{whose} returned a pandas frame whose index has the name of another column, or has it twice: {', '.join(twice)}. "
+            "Rename it, or leave the index out: frame.reset_index(drop=True)."
+        )
+    columns = [*frame.columns, *levels]
+    return frame.reset_index(level=levels)[columns]
 
 
 def _refuse_objects(frame: Any, whose: str) -> None:

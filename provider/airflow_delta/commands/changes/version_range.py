@@ -22,7 +22,7 @@ def change_range(
     """Return the first and the last version; the last may be just before the first if both are times.
 
     :raises DeltaIllegalArgumentException: if not exactly one start is given, or the end is before the start.
-    :raises VersionNotFoundException: if the start is after the latest version, or a time is outside the log.
+    :raises VersionNotFoundException: if the start is after the latest version, or the end before the log's first.
     """
     if (starting_version is None) == (starting_timestamp is None):
         raise _refusal(log, "Give either starting_version or starting_timestamp.")
@@ -57,14 +57,12 @@ def _first_since(log: DeltaLog, timestamp: datetime | int | None) -> int:
     """Return the first version committed at a time or later; one more than the latest if there is none."""
     from airflow_delta.log.time_travel import version_at_timestamp
 
-    before = _milliseconds(timestamp) - 1
     try:
-        return version_at_timestamp(log, before) + 1
+        return version_at_timestamp(log, _milliseconds(timestamp) - 1) + 1
     except VersionNotFoundException as error:
-        if error.earliest is None or error.latest is None:
+        if error.earliest is None:
             raise
-        too_late = error.version == error.latest and before > log.snapshot_at(error.latest).timestamp
-        return error.latest + 1 if too_late else error.earliest
+        return error.earliest
 
 
 def _milliseconds(timestamp: Any) -> int:

@@ -50,7 +50,10 @@ def partition_values(
     :param zone: time zone of timestamps in directory names; ``None``: keep those without one as they are.
     :raises StagedFileException: if a partition column is missing, or its value is not of its type.
     """
-    found = {name.lower(): text for name, text in parse_partition_directory(directories).items()}
+    try:
+        found = {name.lower(): text for name, text in parse_partition_directory(directories).items()}
+    except DeltaAnalysisException as error:
+        raise StagedFileException(f"{error.message} (table {table})", table=table) from error
     values: dict[str, str | None] = {}
     for name, data_type in types.items():
         if name.lower() not in found:

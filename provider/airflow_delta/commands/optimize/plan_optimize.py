@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 PARALLEL = 4
 """Bins that Spark writes at a time (Delta's ``optimize.maxThreads`` is 15, but a bin is one task, so cores are the limit)."""
 
+_LONGEST_NAME = 255
+"""Bytes of the name of a directory on local disks and HDFS."""
+
 
 def plan_optimize(
     stage: StageView,
@@ -141,6 +144,7 @@ def stage_of(stage: StageView, rewrite: Rewrite, *, parallel: int = PARALLEL) ->
     arguments = OptimizeArguments(
         bins=_positions(rewrite.bins),
         outputs=tuple(rewrite.num_outputs(members) for members in rewrite.bins),
+        directories=tuple(_directory(stage, members[0]) for members in rewrite.bins),
         z_order_by=rewrite.z_order_by,
         parallel=max(1, parallel),
         row_ids=_row_ids(stage.handle, files),
@@ -168,6 +172,21 @@ def check_exists(view: TransactionView) -> None:
             f"There is no Delta table at {view.handle.table}, so there is nothing to rewrite. Check the location.",
             table=view.handle.table,
         )
+
+
+def _directory(stage: StageView, file: AddFile) -> str:
+    """Return the directory of a file's partition, as every other write names it: some readers take values from paths.
+
+    It is empty if file systems cannot have a directory of that name.
+    """
+    from airflow_delta.log.features.column_mapping import mode
+    from airflow_delta.log.schema.partition_values import partition_directory
+
+    mapped = mode(stage.target.configuration) != "none"
+    fields = stage.schema.select(list(stage.target.partition_columns))
+    directory = partition_directory(file.partition_values, [field.physical_name if mapped else field.name for field in fields])
+    too_long = any(len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME for name in directory.split("/"))
+    return "" if too_long or "\0" in directory else directory
 
 
 def _positions(bins: Sequence[Bin]) -> tuple[tuple[int, ...], ...]:

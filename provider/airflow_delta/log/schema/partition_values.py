@@ -33,7 +33,7 @@ _PARTITION_TYPES = frozenset({*_BITS, "float", "double", "string", "boolean", "b
 # What Spark escapes in a directory name (ExternalCatalogUtils): control characters and characters that are special in Hive.
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 32)}
 _ESCAPE = re.compile("[" + re.escape("".join(sorted(_ESCAPED))) + "]")
-_UNESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNESCAPE = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 
 _TIMESTAMP = re.compile(
     r"(\d{4})-(\d{1,2})-(\d{1,2})"
@@ -255,17 +255,35 @@ def escape_path_name(name: str) -> str:
 
 
 def unescape_path_name(name: str) -> str:
-    """Return a column's name or value from its escaped form in a directory name."""
-    return _UNESCAPE.sub(lambda match: chr(int(match[1], 16)), name)
+    """Return a column's name or value from its escaped form in a directory name.
+
+    Spark escapes some ASCII characters and leaves all others as they are; PyArrow, pandas, Polars and DuckDB escape the bytes of
+    UTF-8.
+
+    :raises DeltaAnalysisException: if the escaped bytes are not UTF-8.
+    """
+    try:
+        return _UNESCAPE.sub(lambda match: bytes.fromhex(match[0].replace("%", "")).decode(), name)
+    except UnicodeDecodeError as error:
+        raise DeltaAnalysisException(
+            f"The directory name {name!r} escapes bytes that are not UTF-8, so the partition value is not known. Name partition "
+            "directories as Spark, PyArrow, Polars or DuckDB do."
+        ) from error
 
 
 def partition_directory(values: Mapping[str, str | None], columns: list[str] | tuple[str, ...]) -> str:
-    """Return the Hive directory of a partition, ``a=1/b=__HIVE_DEFAULT_PARTITION__``; empty for an unpartitioned table."""
+    """Return the Hive directory of a partition, ``a=1/b=__HIVE_DEFAULT_PARTITION__``; empty for an unpartitioned table.
+
+    The text ``__HIVE_DEFAULT_PARTITION__`` gets the same directory as null: writers of rows refuse it.
+    """
     return "/".join(f"{escape_path_name(c)}={escape_path_name(values.get(c) or HIVE_NULL)}" for c in columns)
 
 
 def parse_partition_directory(directory: str) -> dict[str, str | None]:
-    """Return the partition values in a path's directories; parts without ``=`` are ignored."""
+    """Return the partition values in a path's directories; parts without ``=`` are ignored.
+
+    :raises DeltaAnalysisException: if a name escapes bytes that are not UTF-8.
+    """
     result: dict[str, str | None] = {}
     for part in directory.split("/"):
         name, equals, value = part.partition("=")

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -47,16 +46,11 @@ def turn(store: LogStore) -> Iterator[bool]:
 
 def _open(store: LogStore) -> int:
     """Open what is locked: an empty file that only this user can open. Whoever may read a table could lock a file of it."""
-    import tempfile
+    from airflow_delta.private_directory import private_directory
 
-    directory = os.path.join(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}")
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    status = os.lstat(directory)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(f"{directory} is not a directory of this user")
     table = store.root if store.local_root is None else os.path.realpath(store.local_root)
     name = hashlib.sha256(table.encode(errors="surrogateescape")).hexdigest()[:32]
-    return os.open(f"{directory}/{name}.turn", _FLAGS, 0o600)
+    return os.open(f"{private_directory()}/{name}.turn", _FLAGS, 0o600)
 
 
 def _locked(descriptor: int) -> bool:
