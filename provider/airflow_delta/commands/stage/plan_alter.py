@@ -19,6 +19,7 @@ from airflow_delta.exceptions import InvariantViolationException
 from airflow_delta.staging.changes import Change, changes_from
 from airflow_delta.staging.constraint import ConstraintArguments
 from airflow_delta.staging.contract import ReadSet, StagedWrite
+from airflow_delta.staging.partition_texts import partition_text
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ def _holds_nulls(table: AlteredTable, file: AddFile, path: Path) -> bool | None:
         physical.append(found.physical_name)
         at = found.data_type  # type: ignore[assignment]
     nulls: Any
-    if physical[0] in file.partition_values:  # an empty string is a null too (Delta protocol, "Partition Value Serialization")
-        nulls = 0 if file.partition_values[physical[0]] else 1
+    if physical[0] in file.partition_values:
+        nulls = 0 if partition_text(file.partition_values, physical[0]) else 1
     else:
         nulls = json.loads(file.stats or "{}").get("nullCount") or {}
         for name in physical:
