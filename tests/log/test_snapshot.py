@@ -56,8 +56,15 @@ def test_a_table_of_commits(table: Path) -> None:
 
 
 def test_partition_schema_follows_the_partition_columns(table: Path) -> None:
-    tables.create_table(table, partition_columns=["PART"])
+    tables.create_table(table, partition_columns=["part"])
     assert [field.name for field in snapshot(table).partition_schema.fields] == ["part"]
+
+
+def test_a_partition_column_in_another_case_is_not_in_the_schema(table: Path) -> None:
+    """Delta Spark and delta-rs refuse such a table; read by the other name, every value would be null."""
+    tables.create_table(table, partition_columns=["PART"])
+    with pytest.raises(DeltaLogCorruptedException, match="partitioned by column 'PART', which is not in its schema"):
+        snapshot(table).check_readable()
 
 
 @pytest.mark.parametrize("parts", [1, 3])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,6 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_delta.commands.stage.scan import check_partition_values
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log import AddFile
+from airflow_delta.log.schema.partition_values import parse_partition_value, serialize_partition_value
+from airflow_delta.log.schema.types import parse_type
 from airflow_delta.spark import read as reading
 from airflow_delta.spark import read_scan_plan
 from airflow_delta.staging.contract import ScanFile, ScanPlan
@@ -128,3 +135,125 @@ def test_a_plan_without_files_is_an_empty_dataframe_with_the_schema(spark, tmp_p
     df = read_scan_plan(spark, plan(tmp_path, [], field("id", "long"), field("p", "date")))
     assert df.collect() == []
     assert df.dtypes == [("id", "bigint"), ("p", "date")]
+
+
+CHAR_QUESTIONS = {
+    "c = 'ab'": [1, 2],
+    "c = 'ab '": [1, 2],
+    "c = 'ab    '": [1, 2],
+    "c <> 'ab'": [3, 4],
+    "c < 'ab'": [4],
+    "c >= 'ab'": [1, 2, 3],
+    "c <=> 'ab'": [1, 2],
+    "NOT (c <=> 'ab ')": [3, 4, 5],
+    "c IN ('ab', 'x     ')": [1, 2],
+    "c NOT IN ('ab')": [3, 4],
+    "c IS NULL": [5],
+}
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_char_columns_are_compared_as_spark_does_here_and_there(spark, tmp_path, way, partitioned):
+    from airflow_delta.commands.read.row_filter import selected
+    from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.schema.types import parse_schema
+
+    values = ["ab", "ab ", "abc", "a\t", None]
+    char = {**field("c", "string"), "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}}
+    columns = [field("id", "long"), char]
+    if partitioned:
+        files = [
+            ScanFile(path=write(tmp_path, f"{at}.parquet", id=[at + 1]), partition_values={"c": text}, size=1)
+            for at, text in enumerate(values)
+        ]
+    else:
+        files = [ScanFile(path=write(tmp_path, "f.parquet", id=[1, 2, 3, 4, 5], c=values), partition_values={}, size=1)]
+    schema = parse_schema(json.dumps({"type": "struct", "fields": columns}))
+    batch = pa.record_batch({"id": [1, 2, 3, 4, 5], "c": values})
+    for text, wanted in CHAR_QUESTIONS.items():
+        predicate = Predicate.parse(text, schema, ["c"] if partitioned else [])
+        asked = plan(tmp_path, files, *columns, partition_columns=("c",) if partitioned else (), predicate=predicate.text)
+        assert sorted(row.id for row in read_scan_plan(spark, asked).collect()) == wanted, text
+        assert batch.filter(selected(predicate, batch)).column("id").to_pylist() == wanted, text
+        if partitioned:
+            assert [at + 1 for at, value in enumerate(values) if predicate.matches_partition({"c": value})] == wanted, text
+    for text in ("c BETWEEN 'ab' AND 'ab'", "c LIKE 'ab'"):  # Spark compares these with the filled up value only
+        assert Predicate.parse(text, schema).text == f"({text})"
+        asked = plan(tmp_path, files, *columns, partition_columns=("c",) if partitioned else (), predicate=f"({text})")
+        assert read_scan_plan(spark, asked).collect() == []
+
+
+def test_an_empty_partition_value_is_null(spark, tmp_path, way):
+    """Protocol, "Partition Value Serialization": whatever the type, and whichever engine reads it."""
+    files = [
+        ScanFile(path=write(tmp_path, f"{at}.parquet", id=[at]), partition_values={"p": text, "n": number}, size=1)
+        for at, (text, number) in enumerate([("", ""), (None, None), ("a", "1")])
+    ]
+    fields = [field("id", "long"), field("p", "string"), field("n", "integer")]
+    for predicate in ("p IS NULL", "n IS NULL", "p <=> NULL AND NOT (n <=> 1)"):
+        found = read_scan_plan(spark, plan(tmp_path, files, *fields, partition_columns=("p", "n"), predicate=predicate))
+        assert sorted((row.id, row.p, row.n) for row in found.collect()) == [(0, None, None), (1, None, None)]
+    assert read_scan_plan(spark, plan(tmp_path, files, *fields, partition_columns=("p", "n"), predicate="p = ''")).collect() == []
+
+
+LETTERS = {
+    "integer": "0123456789+- _.eL",
+    "double": "0123456789+-.eE_dNnaIift ",
+    "decimal(5,2)": "0123456789+-.eE_ ",
+    "boolean": "truefalsTRUEFALS1y ",
+    "date": "0123456789-/TW ",
+    "timestamp_ntz": "0123456789-: .T",
+}
+SEEDS = {
+    "integer": ["1", "-12", "2147483647"],
+    "double": ["1.5", "-1.5E10", "NaN", "Infinity", "-inf"],
+    "decimal(5,2)": ["1.25", "999.99", "-0.5", "1E+1"],
+    "boolean": ["true", "false"],
+    "date": ["2024-01-31", "0001-01-01", "9999-12-31"],
+    "timestamp_ntz": ["2024-01-31 10:20:30", "2024-01-31 10:20:30.123456"],
+}
+
+
+def damaged(some: random.Random, text: str, letters: str) -> str:
+    """Return a text with up to two letters replaced, added or left out."""
+    for _ in range(some.randrange(3)):
+        at = some.randrange(len(text) + 1)
+        text = text[:at] + some.choice(["", *letters]) + text[at + some.randrange(2) :]
+    return text
+
+
+@pytest.mark.parametrize("kind", LETTERS)
+def test_partition_texts_that_are_read_mean_what_delta_spark_makes_of_them(spark, kind):
+    """Delta Spark casts them as Spark does without ANSI mode, and reads null where that cannot be."""
+    some = random.Random(26)
+    texts = sorted({damaged(some, some.choice(SEEDS[kind]), LETTERS[kind]) for _ in range(1500)} - {""})
+    data_type = parse_type(kind)
+    read = {}
+    for text in texts:
+        with contextlib.suppress(DeltaAnalysisException):
+            read[text] = parse_partition_value(text, data_type)
+    name = {"integer": "int"}.get(kind, kind)
+    cast = f"try_cast(text AS {name})"
+    if kind in ("date", "timestamp_ntz"):  # years that Python does not have
+        cast = f"CAST({cast} AS STRING)"
+        read = {text: serialize_partition_value(value, data_type) for text, value in read.items()}
+    rows = spark.createDataFrame([(text,) for text in texts], "text string").selectExpr("text", f"{cast} AS value").collect()
+    theirs = {row.text: row.value for row in rows}
+    assert {text: (value, theirs[text]) for text, value in read.items() if not same(value, theirs[text])} == {}
+    assert set(SEEDS[kind]) <= set(read)
+    assert len(read) < len(texts) * 0.9
+
+
+def same(one: object, other: object) -> bool:
+    return one == other or (one != one and other != other)
+
+
+def test_a_scan_with_a_partition_value_that_readers_read_differently_is_refused(tmp_path):
+    with pytest.raises(DeltaAnalysisException, match=r"Data file f of table t version 3 cannot be read: .*'1_000' of column 'p'"):
+        check_partition_values(
+            [AddFile(path="f", partition_values={"p": "1_000"}, size=1, modification_time=0, data_change=True)],
+            json.dumps({"type": "struct", "fields": [field("id", "long"), field("p", "integer")]}),
+            ["p"],
+            "t",
+            3,
+        )

@@ -190,9 +190,10 @@ class Snapshot:
         """Return the partition columns, in partition order."""
         from airflow_delta.log.schema.types import StructType
 
-        fields = {column.name.lower(): column for column in self.schema.fields}
+        # By their exact names, as Delta does: Delta Spark finds no other, and other readers would read nulls.
+        fields = {column.name: column for column in self.schema.fields}
         try:
-            return StructType(tuple(fields[name.lower()] for name in self.metadata.partition_columns))
+            return StructType(tuple(fields[name] for name in self.metadata.partition_columns))
         except KeyError as error:
             raise DeltaLogCorruptedException(
                 f"Version {self.version} of table {self.log.uri} is partitioned by column {error}, which is not in its "
@@ -208,7 +209,7 @@ class Snapshot:
         read once protocol and metadata are known.
 
         :raises DeltaTableNotFoundException: if there is no table.
-        :raises DeltaLogCorruptedException: if the log has no protocol or no metadata.
+        :raises DeltaLogCorruptedException: if the log has no protocol or no metadata, or a partition column is not in the schema.
         :raises InvalidProtocolVersionException: if it needs a newer reader version.
         :raises DeltaUnsupportedTableFeatureException: if it lists a reader feature that is not supported.
         """
@@ -216,6 +217,8 @@ class Snapshot:
 
         _ = self.metadata
         check_can_read(self.protocol, self.log.uri, self.version)
+        if self.metadata.partition_columns:
+            _ = self.partition_schema
 
     def _small_state(self, read_commits: ReadCommits | None = None) -> SnapshotState:
         with self._lock:

@@ -21,6 +21,7 @@ from airflow_delta.staging.casts import DIGITS
 from airflow_delta.staging.contract import Json, ScanFile
 from airflow_delta.staging.key_values import KeyValues, is_plain
 from airflow_delta.staging.merge import SCRATCH, ComparedColumns
+from airflow_delta.staging.partition_texts import partition_text
 from airflow_delta.staging.schema import find_field
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ class MergeSource:
         for field, name in Layout(self._work.plan).partition_columns:
             for key in self._keys:
                 if key.column.lower() == field["name"].lower() and left:
-                    kept = self._named(field, key, {file.partition_values.get(name) for file in left})
-                    left = [file for file in left if file.partition_values.get(name) in kept]
+                    kept = self._named(field, key, {partition_text(file.partition_values, name) for file in left})
+                    left = [file for file in left if partition_text(file.partition_values, name) in kept]
         return left
 
     def keys(self) -> KeyValues | None:

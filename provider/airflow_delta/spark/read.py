@@ -19,6 +19,8 @@ from airflow_delta.spark.align import quoted, spark_type
 from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import data_file_uri, escape_glob, normal_form
 from airflow_delta.staging.contract import WORD_BITS, Json, ScanFile, ScanPlan
+from airflow_delta.staging.lengths import char_length
+from airflow_delta.staging.partition_texts import partition_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -86,7 +88,15 @@ def read_files(
         rows = _read(spark, plan, layout, marked, list(dict.fromkeys([*out, _VECTOR, ROW_COLUMN])))
         kept = _live_rows(spark, plan, marked, rows, how="left_semi" if marked_rows else "left_anti")
         parts.append(kept.select(*map(quoted, out)))
-    return reduce(lambda a, b: a.unionAll(b), parts)
+    return _with_lengths(reduce(lambda a, b: a.unionAll(b), parts), layout)
+
+
+def _with_lengths(df: DataFrame, layout: Layout) -> DataFrame:
+    """Return the rows with partition columns of ``char(n)`` declared as such, as others are: Spark compares them so."""
+    for field, _ in layout.partition_columns:
+        if char_length(field) is not None:
+            df = df.withMetadata(field["name"], field["metadata"])
+    return df
 
 
 # -- files --------------------------------------------------------------------------------------------------------------------
@@ -119,7 +129,7 @@ def _read(spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[S
 def _constants(layout: Layout, file: ScanFile) -> tuple[str | int | None, ...]:
     """Return what all rows of a file share: the number of its vector and its partition values."""
     vector = None if file.deletion_vector is None else file.deletion_vector.number
-    return (vector, *(file.partition_values.get(key) for _, key in layout.partition_columns))
+    return (vector, *(partition_text(file.partition_values, key) for _, key in layout.partition_columns))
 
 
 def _read_parquet(
@@ -149,6 +159,10 @@ def _read_parquet(
 
 
 def _typed(text: Column, field: Json) -> Column:
+    if (length := char_length(field)) is not None:  # as Spark reads a char(n) from files
+        from pyspark.sql import functions as sf
+
+        return sf.when(sf.char_length(text) < length, sf.rpad(text, length, " ")).otherwise(text)
     return text if field["type"] == "string" else text.cast(spark_type(field["type"]))
 
 

@@ -13,7 +13,18 @@ DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 
 _MAX_NESTED = 100
 _LIMITED = re.compile(r"(?:var)?char\((\d+)\)")
+_CHAR = re.compile(r"char\((\d+)\)")
 _NAME = re.compile(r"`((?:[^`]|``)+)`|([^:`,<>]+)")
+
+
+def char_length(field: Json) -> int | None:
+    """Return ``n`` of a ``char(n)`` column; ``None`` for every other field.
+
+    Spark compares such a column with literals, and reads it, as if it were filled up with spaces.
+    """
+    declared = (field.get("metadata") or {}).get(DECLARED)
+    match = _CHAR.fullmatch(declared.strip().lower()) if isinstance(declared, str) else None
+    return None if match is None else int(match[1])
 
 
 def length_problems(field: Json) -> Iterator[tuple[str, str, str]]:

@@ -9,6 +9,7 @@ import re
 
 from airflow_delta.staging.contract import ScanPlan
 from airflow_delta.staging.mapping import PHYSICAL_NAME
+from airflow_delta.staging.partition_texts import partition_text
 from airflow_delta.staging.schema import find_field, parse_struct
 
 AS_IN_LOG = "as in the log"
@@ -28,7 +29,7 @@ def zoneless_values(plan: ScanPlan | None) -> dict[str, set[str]]:
             continue
         mapped = plan.column_mapping != "none"
         name = str((field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]) if mapped else field["name"])
-        texts = {file.partition_values.get(name) for file in plan.files}
+        texts = {partition_text(file.partition_values, name) for file in plan.files}
         if kept := {text for text in texts if text is not None and _ZONELESS.fullmatch(text.strip())}:
             found[field["name"]] = kept
     return found

@@ -337,7 +337,7 @@ WHERE = [
     ("n <=> NULL OR n = 7", lambda row: row["n"] is None or row["n"] == 7),
     ("NOT (n <=> 3)", lambda row: row["n"] != 3),
     ("n > 1.5", lambda row: row["n"] is not None and row["n"] > 1.5),
-    ("n < 99999999999999999999999", lambda row: row["n"] is not None),
+    ("n <> 99999999999999999999999", lambda row: row["n"] is not None),
     ("n BETWEEN 2 AND 4", lambda row: row["n"] is not None and 2 <= row["n"] <= 4),
     ("m < 1.005", lambda row: row["m"] is not None and row["m"] < Decimal("1.005")),
     ("t > '2024-01-01T02:00:00Z'", lambda row: row["t"] is not None and row["t"].hour > 2),
@@ -393,7 +393,7 @@ def test_a_predicate_selects_what_spark_would(mixed, where, wanted):
     [
         ("n = 1 AND upper(s) = 'A1'", "upper(s) = 'A1'"),
         ("s = 1", "s = 1"),
-        ("m = 123456789012345678901234567890123456789.5", "more digits than Spark can compare"),
+        ("m = 123456789012345678901234567890123456789.5", "only Spark can evaluate"),
         ("unknown = 1", "unknown"),
         ("n =", "not valid"),
     ],

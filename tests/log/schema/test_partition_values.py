@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from airflow_delta.log.schema.partition_values import (
     serialize_partition_value,
     unescape_path_name,
 )
-from airflow_delta.log.schema.types import DATE, TIMESTAMP, DecimalType, PrimitiveType
+from airflow_delta.log.schema.types import DATE, TIMESTAMP, DecimalType, PrimitiveType, parse_type
 
 MOMENT = dt.datetime(2024, 2, 29, 13, 1, 2, 345678, tzinfo=dt.UTC)
 
@@ -127,6 +128,44 @@ def test_normal_form():
 def test_a_text_of_another_type_is_named(type_, text):
     with pytest.raises(DeltaAnalysisException, match=text):
         parse_partition_value(text, PrimitiveType(type_))
+
+
+READ = [
+    ("integer", "+1", 1),
+    ("integer", "007", 7),
+    ("double", ".5", 0.5),
+    ("double", "1e400", float("inf")),
+    ("double", "-inf", float("-inf")),
+    ("double", "INFINITY", float("inf")),
+    ("boolean", "tRuE", True),
+    ("date", "2024-1-2", dt.date(2024, 1, 2)),
+    ("decimal(5,2)", "1", Decimal("1.00")),
+    ("decimal(5,2)", "1.2500", Decimal("1.25")),
+    ("decimal(38,10)", "0E-10", Decimal("0E-10")),
+    ("decimal(5,2)", "1e1", Decimal("10.00")),
+]
+REFUSED = {
+    "integer": ["1_000", " 1", "1 ", "1.0", "1e1", "2147483648", "\u0661", "1L", "0x10", "--1", "+", "abc"],
+    "double": ["1_0", " 1.5", "1.5d", "0x1p3", "1,5", "1e", "infinit", "nan()", "\u0661"],
+    "decimal(5,2)": ["1_0", " 1.25", "1.255", "1000", "999.999", "0.001", "NaN", "1e400", "1e-400", "-Infinity", "1" * 39],
+    "decimal(38,38)": ["1"],
+    "boolean": ["t", "1", "yes", " true"],
+    "date": ["20240101", "2024-W01-1", "2024-001", "2024-01", "24-01-01", "2024-01-01 00:00:00", "12024-01-01", "0000-01-01"],
+    "timestamp": ["2024-01-01T10:00:00+19:00", "2024-01-01T10:00:00+100", "2024-01-01T10:00:00+01:75", "2024-01-01 24:00:00"],
+}
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), READ)
+def test_what_other_readers_read_alike_is_read(kind, text, value):
+    assert parse_partition_value(text, parse_type(kind)) == value
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in REFUSED.items() for text in texts])
+def test_what_other_readers_refuse_or_read_as_null_is_refused(kind, text):
+    with pytest.raises(DeltaAnalysisException, match=f"of column 'p' is not a value of type {re.escape(str(parse_type(kind)))}"):
+        parse_partition_value(text, parse_type(kind), "p")
+    with pytest.raises(DeltaAnalysisException, match="is not a value of type"):
+        partition_array(pa.array([text]), parse_type(kind))
 
 
 @pytest.mark.parametrize(

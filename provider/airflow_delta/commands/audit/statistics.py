@@ -17,6 +17,7 @@ from airflow_delta.commands.audit.bounds import ColumnStatistics, column_statist
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.schema.types import FLOATING
 from airflow_delta.staging.audit import BOUNDS, FAIL, RATIOS, AuditCheck, limits_problem
+from airflow_delta.staging.partition_texts import partition_texts_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile, RemoveFile
@@ -334,7 +335,9 @@ def _partitions_check(text: str) -> Check:
                 table=table.handle.table,
             )
         files: list[AddFile | RemoveFile] = [*table.added, *table.removed.values()]
-        touched = {tuple(sorted((file.partition_values or {}).items())): file.partition_values or {} for file in files}
+        touched = {
+            tuple(sorted(partition_texts_of(file.partition_values).items())): file.partition_values or {} for file in files
+        }
         logical = {field.physical_name: field.name for field in parse_schema(table.target.schema_string or "").fields}
         outside = [
             {logical.get(name, name): value for name, value in values.items()}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_delta.commands.files.row_counts import num_records
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.staging.partition_texts import partition_texts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +81,7 @@ def bins_of(files: Sequence[AddFile], max_size: int | None, *, single: bool = Fa
     """
     partitions: dict[tuple[tuple[str, str | None], ...], list[AddFile]] = defaultdict(list)
     for file in files:
-        partitions[tuple(sorted(file.partition_values.items()))].append(file)
+        partitions[tuple(sorted(partition_texts_of(file.partition_values).items()))].append(file)
     bins: list[Bin] = []
     for members in partitions.values():
         bins += [tuple(members)] if max_size is None else pack(sorted(members, key=_size), _size, max_size)

@@ -17,6 +17,7 @@ from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.staging.contract import ReadSet, ScanFile, StagedWrite
 from airflow_delta.staging.optimize import OptimizeArguments
+from airflow_delta.staging.partition_texts import partition_texts_of
 from airflow_delta.staging.report import StageReport, StageRequest
 
 
@@ -121,7 +122,7 @@ def _new_files(
         adds.append(
             AddFile(
                 path=url_encode(status.path),
-                partition_values=dict(values),
+                partition_values=partition_texts_of(values),
                 size=status.size,
                 modification_time=status.modification_time,
                 data_change=data_change,

@@ -33,6 +33,7 @@ from airflow_delta.commands.stage.view import TransactionView
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
 from airflow_delta.staging.optimize import OptimizeArguments, RowIds
+from airflow_delta.staging.partition_texts import partition_texts_of
 
 if TYPE_CHECKING:
     from airflow_delta.log import AddFile
@@ -111,8 +112,8 @@ def select_for_optimize(
     paths = z_order_columns(view, z_order_by)
     files = candidate_files(view, predicate)
     if partitions is not None:
-        wanted = [dict(values) for values in partitions]
-        files = [file for file in files if file.partition_values in wanted]
+        wanted = [partition_texts_of(values) for values in partitions]
+        files = [file for file in files if partition_texts_of(file.partition_values) in wanted]
     bins: tuple[Bin, ...] = ()
     for group in to_rearrange(view, files):
         if paths:

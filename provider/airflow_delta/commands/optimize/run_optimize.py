@@ -38,6 +38,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.staging.optimize import OptimizeArguments
+from airflow_delta.staging.partition_texts import partition_texts_of
 from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, SCAN_DIRECTORY, transaction_directory
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -124,7 +125,7 @@ def run_rewrite(
         version=commits[-1].version if commits else None,
         commits=tuple(commits),
         metrics=rewrite_metrics(all_adds, all_removes),
-        num_partitions=len({tuple(sorted(members[0].partition_values.items())) for members in rewrite.bins}),
+        num_partitions=len({tuple(sorted(partition_texts_of(members[0].partition_values).items())) for members in rewrite.bins}),
         num_bins=len(rewrite.bins),
         num_batches=len(batches),
         num_considered=rewrite.num_considered,

@@ -202,7 +202,7 @@ class FileReader:
         for field, target, in_partition in zip(self._fields, self._target, self._in_partition, strict=True):
             if in_partition:
                 text = (file.partition_values or {}).get(field.physical_name)
-                sources.append(array([parse_partition_value(text, field.data_type)], target.type)[0])
+                sources.append(array([parse_partition_value(text, field.data_type, field.name)], target.type)[0])
                 continue
             at = by_name.find(field)
             found: tuple[str, Convert] | pa.Scalar

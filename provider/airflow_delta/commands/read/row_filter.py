@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.arrow_rows import comparisons
-from airflow_delta.log.schema.types import FLOATING, DecimalType
+from airflow_delta.log.schema.types import FLOATING
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_delta.log.expressions.predicate import Predicate
 
-_MAX_DIGITS = 38
 _DIRECT = frozenset({"byte", "short", "integer", "long", "string", "date", "boolean", "timestamp", "timestamp_ntz", "binary"})
 
 
@@ -32,15 +30,10 @@ def check_decidable(predicate: Predicate, table: str, version: int) -> None:
     :raises PredicateException: names the first part that is not.
     """
     for part in _leaves(predicate.expression):
-        why = None
         if isinstance(part, ast.Opaque):
-            why = "is one that only Spark can evaluate"
-        elif isinstance(part, ast.Compare | ast.In) and isinstance(part.column.data_type, DecimalType) and _overflows(part):
-            why = "has more digits than Spark can compare"
-        if why is not None:
             raise PredicateException(
-                f"The condition {str(part)!r} on table {table} version {version} {why}. Without Spark, use comparisons of "
-                "columns with literals, IN, BETWEEN, LIKE and IS NULL, and select among the rows afterwards.",
+                f"The condition {str(part)!r} on table {table} version {version} is one that only Spark can evaluate. "
+                "Without Spark, use comparisons of columns with literals, IN, BETWEEN, LIKE and IS NULL, and select among the rows afterwards.",
                 table=table,
                 version=version,
             )
@@ -53,20 +46,6 @@ def _leaves(expression: ast.Expression) -> list[ast.Expression]:
         case ast.Not(part):
             return _leaves(part)
     return [expression]
-
-
-def _overflows(part: ast.Compare | ast.In) -> bool:
-    literals = [part.literal] if isinstance(part, ast.Compare) else part.literals
-    kind = part.column.data_type
-    if not isinstance(kind, DecimalType):
-        return False
-    for value in (literal.value for literal in literals if literal.value is not None):
-        _, digits, exponent = Decimal(value).as_tuple()
-        scale = max(-int(exponent), 0)
-        whole = max(len(digits) + int(exponent), 0)
-        if max(kind.precision - kind.scale, whole) + max(kind.scale, scale) > _MAX_DIGITS:
-            return True
-    return False
 
 
 def selected(predicate: Predicate, batch: pa.RecordBatch) -> pa.BooleanArray:
@@ -105,6 +84,8 @@ class _Rows:
                 return pa.nulls(length, pa.bool_()) if value is None else repeated(value, length)
             case ast.IsNull(column):
                 return pc.is_null(self._values(column))
+            case ast.Compare(_, column) | ast.In(column) if column.char_length is not None:
+                return self._by_value(expression, column)
             case ast.Compare(operator, column, literal) if operator != "<=>" and literal.value is not None:
                 compared = self._compared(operator, column, literal.value)
                 return self._by_value(expression, column) if compared is None else compared

@@ -44,8 +44,8 @@ def _replaced(view: TransactionView, stage: StageActions, adds: Sequence[AddFile
     """Yield the files that may have rows in what an overwrite replaces; whatever cannot be told has some."""
     write = stage.write
     if write.mode == "dynamic":
-        partitions = [add.partition_values for add in stage.adds]
-        yield from (add for add in adds if add.partition_values in partitions)
+        partitions = view.partitions_of(stage)
+        yield from (add for add in adds if partitions.matches_partition(add.partition_values))
         return
     if write.replace_where is None:
         yield from adds

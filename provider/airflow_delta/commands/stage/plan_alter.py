@@ -18,6 +18,7 @@ from airflow_delta.exceptions import InvariantViolationException
 from airflow_delta.staging.changes import Change, changes_from
 from airflow_delta.staging.constraint import ConstraintArguments
 from airflow_delta.staging.contract import ReadSet, StagedWrite
+from airflow_delta.staging.partition_texts import partition_text
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
@@ -111,8 +112,7 @@ def _nulls(table: AlteredTable, files: Sequence[AddFile], path: Path) -> list[in
         physical.append(field.physical_name)
         kind = field.data_type
     if any(physical[0] in file.partition_values for file in files):
-        # An empty string is a null too (Delta protocol, "Partition Value Serialization").
-        return [0 if file.partition_values.get(physical[0]) else 1 for file in files]
+        return [0 if partition_text(file.partition_values, physical[0]) else 1 for file in files]
     import pyarrow as pa
 
     from airflow_delta.log.arrow.arrays import array

@@ -13,6 +13,7 @@ from airflow_delta.commands.files.row_counts import live_records, num_records
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
 from airflow_delta.log.features import column_mapping
 from airflow_delta.staging.contract import WORD_BITS, ScanFile, ScanPlan, ScanVector, TransactionHandle
+from airflow_delta.staging.partition_texts import partition_text
 from airflow_delta.staging.paths import SCAN_DIRECTORY, transaction_directory
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def scan_files(
 
     :param transaction_id: names the directory of the rows that deletion vectors mark, when they are many.
     """
+    check_partition_values(files, schema_string, partition_columns, log.uri, version)
     vectors, deleted_rows = _deleted_rows(log, files, transaction_id)
     return ScanPlan(
         transaction_id=transaction_id,
@@ -148,6 +150,36 @@ def scan_files(
         ),
         deleted_rows=deleted_rows,
     )
+
+
+def check_partition_values(
+    files: Sequence[AddFile], schema_string: str, partition_columns: Sequence[str], table: str, version: int
+) -> None:
+    """Refuse files whose partition values Spark would cast in another way than they are read here, or to null.
+
+    :raises DeltaAnalysisException: if a file has such a value.
+    """
+    if not files or not partition_columns:
+        return
+    from airflow_delta.log.schema.partition_values import parse_partition_value
+    from airflow_delta.log.schema.types import parse_schema
+
+    for field in parse_schema(schema_string).select(partition_columns).fields:
+        known: set[str | None] = set()
+        for file in files:
+            text = partition_text(file.partition_values, field.physical_name)
+            if text in known:
+                continue
+            known.add(text)
+            try:
+                parse_partition_value(text, field.data_type, field.name)
+            except DeltaAnalysisException as error:
+                raise DeltaAnalysisException(
+                    f"Data file {file.path} of table {table} version {version} cannot be read: {error.message}. Another writer "
+                    "wrote it; let that writer rewrite the partition.",
+                    table=table,
+                    version=version,
+                ) from error
 
 
 def spark_table(log: DeltaLog, given: str | None = None) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import StructType
+    from airflow_delta.transaction.reads.partition_sets import PartitionSet
 
 
 class ReadVersion:
@@ -143,12 +144,21 @@ class TransactionView:
             live.update((file_key(add), add) for add in stage.adds)
         return list(live.values())
 
+    def partitions_of(self, stage: StageActions) -> PartitionSet:
+        """Return the partitions that a stage adds files to, which a dynamic overwrite replaces."""
+        from airflow_delta.log.schema.types import parse_schema
+        from airflow_delta.transaction.reads.partition_sets import PartitionSet
+
+        target = self.target
+        schema = parse_schema(target.schema_string or stage.write.schema_string or self.snapshot.metadata.schema_string)
+        return PartitionSet.of((add.partition_values for add in stage.adds), schema.select(target.partition_columns))
+
     def _selection(self, stage: StageActions) -> Callable[[AddFile], bool]:
         """Return a test for the files that a stage removes whole, beside those that it lists."""
         write = stage.write
         if write.mode == "dynamic":
-            partitions = [add.partition_values for add in stage.adds]
-            return lambda file: file.partition_values in partitions
+            partitions = self.partitions_of(stage)
+            return lambda file: partitions.matches_partition(file.partition_values)
         if write.mode != "overwrite":
             return lambda _file: False
         if write.replace_where is None:

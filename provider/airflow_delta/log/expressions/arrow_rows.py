@@ -41,7 +41,7 @@ def decides(expression: ast.Expression) -> bool:
             return False
         case ast.Constant() | ast.IsNull():
             return True
-    return all(is_exact(column.data_type) for column in ast.columns(expression))
+    return all(is_exact(column.data_type) and column.char_length is None for column in ast.columns(expression))
 
 
 def needed_columns(expression: ast.Expression) -> list[ast.Column]:
@@ -118,7 +118,7 @@ class _Rows:
                 return pc.is_null(values)
             case ast.Not(ast.IsNull()):
                 return pc.is_valid(values)
-        if not is_exact(column.data_type):
+        if not is_exact(column.data_type) or column.char_length is not None:
             return None
         match expression:
             case ast.Compare("<=>", _, literal):

@@ -31,12 +31,14 @@ class Column:
 
     :param path: logical names from the top.
     :param physical_path: names in partition values and statistics.
+    :param char_length: of a ``char(n)``: Spark compares it, and literals, as if filled up with spaces.
     """
 
     path: tuple[str, ...]
     physical_path: tuple[str, ...]
     data_type: DataType
     is_partition: bool
+    char_length: int | None = None
 
     def __str__(self) -> str:
         return ".".join(quote_name(name) for name in self.path)
@@ -301,15 +303,21 @@ def _any(parts: list[Callable[[Row], Truth]]) -> Callable[[Row], Truth]:
     return evaluate
 
 
-def _key(data_type: DataType) -> Callable[[Any], Any]:
-    """Return a function that maps values to keys which Python compares as Spark compares the values."""
-    if data_type.name in FLOATING:
+def _key(column: Column, literals: tuple[Literal, ...]) -> Callable[[Any], Any]:
+    """Return a function that maps values to keys which Python compares as Spark compares the values.
+
+    :param literals: what the column is compared with.
+    """
+    if column.char_length is not None:
+        length = max([column.char_length, *(len(literal.value) for literal in literals if literal.value is not None)])
+        return lambda value: value.ljust(length)
+    if column.data_type.name in FLOATING:
         return lambda value: (1, 0.0) if math.isnan(value) else (0, value)
     return lambda value: value
 
 
 def _in(column: Column, literals: tuple[Literal, ...]) -> Callable[[Row], Truth]:
-    key, path = _key(column.data_type), column.physical_path
+    key, path = _key(column, literals), column.physical_path
     wanted = {key(literal.value) for literal in literals if literal.value is not None}
     missed: Truth = None if any(literal.value is None for literal in literals) else False
 
@@ -333,7 +341,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _compare(operator: str, column: Column, literal: Literal) -> Callable[[Row], Truth]:
-    key, path = _key(column.data_type), column.physical_path
+    key, path = _key(column, (literal,)), column.physical_path
     if literal.value is None:
         return (lambda row: row.get(path) is None) if operator == "<=>" else (lambda _row: None)
     right = key(literal.value)

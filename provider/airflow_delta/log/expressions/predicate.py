@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.schema.partition_values import Instants, parse_partition_value, possible_instants
-from airflow_delta.log.schema.types import DataType, StructType
+from airflow_delta.log.schema.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,7 +181,7 @@ class Predicate:
             return repeated(keep, length)
         encoded = [texts(column.physical_path[0]).dictionary_encode(null_encoding="encode") for column in part.columns]
         values = [
-            [_value(text, column.data_type) for text in array.dictionary.to_pylist()]
+            [_value(text, column) for text in array.dictionary.to_pylist()]
             for array, column in zip(encoded, part.columns, strict=True)
         ]
         # One number for each combination: dictionary indices as digits of a mixed-radix number.
@@ -194,12 +194,12 @@ class Predicate:
         return to_array(kept, pa.bool_()).take(combined.indices)
 
 
-def _value(text: str | None, data_type: DataType) -> Any:
-    return possible_instants(text, data_type) or parse_partition_value(text, data_type)
+def _value(text: str | None, column: ast.Column) -> Any:
+    return possible_instants(text, column.data_type) or parse_partition_value(text, column.data_type, str(column))
 
 
 def _row(columns: Sequence[ast.Column], partition_values: Mapping[str, str | None]) -> dict[tuple[str, ...], Any]:
-    return {c.physical_path: _value(partition_values.get(c.physical_path[0]), c.data_type) for c in columns}
+    return {c.physical_path: _value(partition_values.get(c.physical_path[0]), c) for c in columns}
 
 
 def _digits(code: int, values: list[list[Any]]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,10 @@ from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.ast import Column
 from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.schema.types import StructField, StructType
+from airflow_delta.staging.lengths import DECLARED, char_length
 
 _COLLATIONS = "__COLLATIONS"
+_CHAR = re.compile(r"(?<!var)char\(")
 
 
 class UnsupportedError(Exception):
@@ -55,9 +58,13 @@ class Columns:
             struct = found.data_type
         if not inside and _COLLATIONS in path[-1].metadata:
             raise UnsupportedError(names)
+        top = path[0].metadata
+        if not inside and len(path) > 1 and _CHAR.search(str(top.get(DECLARED, "")).lower()):
+            raise UnsupportedError(names)
         return Column(
             tuple(f.name for f in path),
             tuple(f.physical_name for f in path),
             struct,
             len(path) == 1 and path[0].name.lower() in self._partitions,
+            char_length({"metadata": top}) if len(path) == 1 else None,
         )

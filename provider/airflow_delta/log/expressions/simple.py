@@ -227,6 +227,8 @@ class _Simple:
             values = self.checked(column, start, lambda: literals.coerce_listed(listed, column.data_type)) or [None]
             self.expect(")")
             return In(column, tuple(Literal(value, column.data_type) for value in values))
+        if column.char_length is not None:
+            self.leave()  # Spark fills it up with spaces, but not what it compares it with here
         if self.takes("BETWEEN"):
             low = self.compare(">=", column, self.constant())
             self.expect("AND")

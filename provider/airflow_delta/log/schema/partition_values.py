@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,10 +37,19 @@ _UNESCAPE = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 
 _TIMESTAMP = re.compile(
     r"(\d{4})-(\d{1,2})-(\d{1,2})"
-    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?",
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|GMT|[+-](?:\d{4}|\d{1,2}(?::\d{2})?))?",
     re.ASCII,
 )
 
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FLOAT = re.compile(rf"{_NUMBER.pattern}|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_FORMS = {
+    **dict.fromkeys(INTEGRAL, re.compile(r"[+-]?[0-9]+")),
+    **dict.fromkeys(FLOATING, _FLOAT),
+    "boolean": re.compile(r"true|false", re.IGNORECASE),
+    "date": re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"),
+}
 
 MAX_OFFSET = dt.timedelta(hours=18)
 """Maximum distance of a time zone from UTC (``java.time.ZoneOffset``)."""
@@ -82,27 +91,41 @@ def is_partition_type(data_type: DataType) -> bool:
     return isinstance(data_type, DecimalType) or data_type.name in _PARTITION_TYPES
 
 
-def parse_partition_value(text: str | None, data_type: DataType) -> Any:
+def parse_partition_value(text: str | None, data_type: DataType, column: str | None = None) -> Any:
     """Parse a partition value.
 
     A ``date`` becomes a :class:`datetime.date`, a ``timestamp`` a :class:`datetime.datetime` in UTC, a ``timestamp_ntz`` one
     without a zone.
 
     :param text: string in the log; ``None`` and the empty string are null.
+    :param column: its name, for messages.
     :raises DeltaAnalysisException: if the text is not a value of the type.
     """
     if text is None or text == "":
         return None
+    of = "" if column is None else f" of column {column!r}"
     if len(text) > _LONGEST and data_type.name not in ("string", "binary"):
-        raise DeltaAnalysisException(f"Partition value {text[:_LONGEST]!r}... is not a value of type {data_type}")
+        raise DeltaAnalysisException(f"Partition value {text[:_LONGEST]!r}...{of} is not a value of type {data_type}")
     try:
         return _parse(text, data_type)
     except (ValueError, ArithmeticError, OverflowError) as error:
-        raise DeltaAnalysisException(f"Partition value {text!r} is not a value of type {data_type}") from error
+        raise DeltaAnalysisException(
+            f"Partition value {text!r}{of} is not a value of type {data_type} that all Delta readers read alike"
+        ) from error
 
 
 def _parse(text: str, data_type: DataType) -> Any:
+    """Return the value of a text that Delta Spark and delta-rs read alike, or that an earlier, narrower type of the column had.
+
+    Delta Spark reads more, and makes null of the rest; delta-rs refuses more.
+
+    :raises ValueError: if it is not such a text.
+    """
     name = data_type.name
+    if isinstance(data_type, DecimalType):
+        return _parse_decimal(text, data_type)
+    if (form := _FORMS.get(name)) is not None and form.fullmatch(text) is None:
+        raise ValueError("not in this form")
     if name == "string":
         return text
     if name in INTEGRAL:
@@ -111,25 +134,32 @@ def _parse(text: str, data_type: DataType) -> Any:
             raise ValueError("out of range")
         return value
     if name == "date":
-        return dt.date.fromisoformat(text)
+        return dt.date(*map(int, text.split("-")))
     if name in ("timestamp", "timestamp_ntz"):
         return parse_timestamp(text, zoned=name == "timestamp")
     if name == "boolean":
-        return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _fail()
+        return text.lower() == "true"
     if name == "double":
         return float(text)
     if name == "float":
         return to_float32(float(text))
-    if isinstance(data_type, DecimalType):
-        number = decimal.Decimal(text)
-        return number if number.is_finite() and abs(number.adjusted()) <= _DIGITS else _fail()
     if name == "binary":
         return text.encode()
-    return _fail()
-
-
-def _fail() -> Any:
     raise ValueError("not a partition type")
+
+
+def _parse_decimal(text: str, data_type: DecimalType) -> decimal.Decimal:
+    """Return a decimal, which may have fewer digits after the point than its type, as before its type was widened."""
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError("not a number")
+    number = decimal.Decimal(text)
+    if abs(number.adjusted()) > _DIGITS:
+        raise ValueError("out of range")
+    with decimal.localcontext(prec=2 * _LONGEST):
+        exact = number.quantize(decimal.Decimal(1).scaleb(-data_type.scale))
+    if exact != number or (exact and exact.adjusted() + 1 + data_type.scale > data_type.precision):
+        raise ValueError("too many digits")
+    return exact
 
 
 def to_float32(value: float) -> float:
@@ -161,6 +191,8 @@ def parse_timestamp(text: str, *, zoned: bool) -> dt.datetime:
     if not minutes and len(hours) == 4:
         hours, minutes = hours[:2], hours[2:]
     offset = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))
+    if offset > MAX_OFFSET or int(minutes or 0) > 59:
+        raise ValueError(f"{text!r} has an offset from UTC that no time zone has")
     return (naive - (offset if zone[0] == "+" else -offset)).replace(tzinfo=dt.UTC)
 
 

@@ -46,7 +46,9 @@ def partition_columns(predicate: Predicate | None) -> list[ast.Column]:
 
 
 def has_bounds(column: ast.Column) -> bool:
-    """Return whether statistics have bounds for a column of this type."""
+    """Return whether statistics have bounds for a column that are in the order in which its values are compared."""
+    if column.char_length is not None:
+        return False
     return isinstance(column.data_type, DecimalType) or column.data_type.name in _BOUNDED
 
 

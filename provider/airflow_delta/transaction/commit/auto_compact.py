@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.staging.partition_texts import partition_texts_of
 from airflow_delta.transaction.commit.hooks import PostCommitHook
 from airflow_delta.transaction.policy.events import record_event
 from airflow_delta.transaction.policy.policy import AutoCompactionRequest, CommitPolicy
@@ -86,7 +87,7 @@ class AutoCompactHook(PostCommitHook):
 
 
 def _key(partition_values: Mapping[str, str | None]) -> Partition:
-    return tuple(sorted(partition_values.items()))
+    return tuple(sorted(partition_texts_of(partition_values).items()))
 
 
 def small_files(files: pa.Table, min_size: int, partitions: set[Partition] | None = None) -> dict[Partition, tuple[int, int]]:
@@ -103,7 +104,7 @@ def small_files(files: pa.Table, min_size: int, partitions: set[Partition] | Non
     found: dict[Partition, tuple[int, int]] = {}
     for batch in small.to_batches():
         for values, size in zip(batch.column("partition_values").to_pylist(), batch.column("size").to_pylist(), strict=True):
-            key = tuple(sorted(values or ()))
+            key = _key(dict(values or ()))
             if partitions is None or key in partitions:
                 count, total = found.get(key, (0, 0))
                 found[key] = count + 1, total + size

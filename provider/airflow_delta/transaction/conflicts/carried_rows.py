@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.staging.partition_texts import partition_texts_of
 from airflow_delta.transaction.conflicts.rows_of_winners import NOT_IN_PYTHON, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.prepare import row_tracking
@@ -72,7 +73,7 @@ def _selected(reader: WinnersRows, files: Sequence[AddFile | RemoveFile], condit
     for file in files:
         if file.partition_values is None:
             raise Undecided(f"the commit does not say which partition the file {file.path} was in")
-        place = tuple(sorted(file.partition_values.items()))
+        place = tuple(sorted(partition_texts_of(file.partition_values).items()))
         for row in _rows(reader, file, conditions):
             found[place, *row] += 1
         if found.total() > _MAX_ROWS:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.staging.partition_texts import partition_texts_of
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows, first_line, positions
 from airflow_delta.transaction.prepare import row_tracking
 
@@ -39,8 +40,9 @@ def find_moved(
     try:
         ids = pa.concat_arrays([values for values, _start in _row_ids(reader, file, column, rows)])
         found, missing = [], set(ids.to_pylist())
+        place = partition_texts_of(file.partition_values)
         for other in added:
-            if other.partition_values == file.partition_values:
+            if partition_texts_of(other.partition_values) == place:
                 here = _positions(reader, other, column, ids, missing)
                 if here:
                     found.append((other, here, reader.open(other).num_rows))

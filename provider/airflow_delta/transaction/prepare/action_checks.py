@@ -18,6 +18,7 @@ from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, M
 from airflow_delta.log.actions.reconciliation import canonical_path, file_key
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.statistics.num_records import num_records
+from airflow_delta.staging.partition_texts import partition_text
 from airflow_delta.transaction.policy.events import record_event
 
 if TYPE_CHECKING:
@@ -69,7 +70,12 @@ def check_added_files(table: str, actions: Sequence[Action], metadata: Metadata,
     if not adds or not metadata.partition_columns or '"nullable":false' not in metadata.schema_string.replace(" ", ""):
         return
     required = _required_partition_columns(metadata)
-    nulls = [(add, physical, name) for add in adds for physical, name in required if add.partition_values.get(physical) is None]
+    nulls = [
+        (add, physical, name)
+        for add in adds
+        for physical, name in required
+        if partition_text(add.partition_values, physical) is None
+    ]
     if nulls:
         for add, _physical, name in nulls[:_MAX_EVENTS]:
             data = {"path": add.path, "column": name}
