@@ -59,8 +59,9 @@ def sibling(store: LogStore, uri: str) -> LogStore:
     """Return the store of another location that the table's log names, with the settings of the open store.
 
     :param uri: URI or absolute path of a directory; on an object store and HDFS, a path is one in the table's own bucket.
-    :raises PathOutsideTableException: if it is in another store, account or bucket than the table, and not below one of the
-        ``other_locations`` of the options: the credentials are for the table's own, and anybody who writes the log names paths.
+    :raises PathOutsideTableException: if it is in another kind of store, or in another account or bucket than the table and not
+        below one of the ``other_locations`` of the options: the credentials are for the table's own, and anybody who writes the
+        log names paths.
     """
     uri = named_by_log(store.root, uri)
     check_other_location(store.root, uri, store.options, store.connection)
@@ -78,18 +79,20 @@ def named_by_log(root: str, path: str) -> str:
 def check_other_location(root: str, uri: str, options: Mapping[str, str], connection: str | None = None) -> None:
     """Refuse a location that the log of a table names outside of the table's own store, account and bucket.
 
-    :raises PathOutsideTableException: unless it is below one of the ``other_locations`` of the options.
+    :raises PathOutsideTableException: unless it is in the same kind of store, and below one of the ``other_locations`` of the options.
     """
     own, other = (Location.parse(place, canonical_options(options, place)) for place in (root, uri))
     if own.root == other.root:
         return
+    where = f"The log of table {root} names files in {masked(uri)}, in another store, account or bucket than the table."
+    if own.store != other.store:
+        raise PathOutsideTableException(f"{where} A connection reaches one kind of store. Copy the files (deep clone).", table=root)
     allowed = [place.strip() for place in options.get(OTHER_LOCATIONS, "").split(",") if place.strip()]
     if ".." not in other.path.split("/") and any(Location.parse(place).holds(other) for place in allowed):
         return
     whose = f"the extra of the connection {connection!r}" if connection else "its storage options"
     raise PathOutsideTableException(
-        f"The log of table {root} names files in {masked(uri)}, in another store, account or bucket than the table. They are not "
-        f"opened with the credentials of the table. If they belong to it, as those of a shallow clone do, add their location to "
-        f'other_locations in {whose}: {{"other_locations": "{other.root}/..."}}.',
+        f"{where} They are not opened with the credentials of the table. If they belong to it, as those of a shallow clone do, add "
+        f'their location to other_locations in {whose}: {{"other_locations": "{other.root}/..."}}.',
         table=root,
     )
