@@ -75,7 +75,7 @@ def get_provider_info() -> dict[str, Any]:
                     "adls_conn_id": _conn_field("Azure Data Lake connection", "adls"),
                     "other_locations": {
                         "label": "Other locations",
-                        "description": "URIs, separated by commas, below which files of a table may be outside of its own bucket.",
+                        "description": "URIs, separated by commas: where files of a table may be outside of its bucket.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "spark_credentials": {
@@ -107,7 +107,7 @@ def get_provider_info() -> dict[str, Any]:
                         "/run/secrets/*.json",
                     ),
                     "credential_endpoints": _option(
-                        "URLs, separated by commas, that may be asked for credentials, or that those of the process may be sent to, "
+                        "URLs, separated by commas, that may be asked for credentials, or get those of the process, "
                         "beside the clouds' own.",
                         "",
                         "https://minio.example.com:9000",

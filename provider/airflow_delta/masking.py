@@ -21,9 +21,10 @@ def _words(text: str) -> frozenset[str]:
 # The part between the scheme and an @ in the authority. In Azure URLs that may be a container (container@account).
 _USER_INFO = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#\s\"'<>]*)@")
 _CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl", "az", "azure"})
-# A password with a slash, which ends the authority for a parser: s3://key:a/b@bucket. A bucket has no colon; a host may have a port.
+# A password with a slash, which ends the authority for a parser: s3://key:a/b@bucket. A bucket has no colon; a host may.
 _BUCKET_USER = re.compile(
-    r"(?<![A-Za-z0-9+.-])(?P<scheme>s3[an]?|gcs|gs|abfss?|wasbs?|adl|az|azure)://(?P<user>[^/?#@\s\"'<>]{0,300}:[^\s\"'<>]{0,300})@", re.IGNORECASE
+    r"(?<![A-Za-z0-9+.-])(?P<scheme>s3[an]?|gcs|gs|abfss?|wasbs?|adl|az|azure)://(?P<user>[^/?#@\s\"'<>]{0,300}:[^\s\"'<>]{0,300})@",
+    re.IGNORECASE,
 )
 _SLASHED_USER = re.compile(
     r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
@@ -33,7 +34,9 @@ _COLON = re.compile(r"(?:s3[an]?|gcs|gs|abfss?|wasbs?|az|azure)://[^/@]*:", re.I
 # Parameters of URLs, such as signed ones and those of JDBC: ?password=..., &sig=..., ;password=...
 _URL = re.compile(r"(?:(?:https?|sc)://|jdbc:)[^\s\"'<>]*", re.IGNORECASE)
 _ANY_URL = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]*")
-_LOCATION_PARAMETER = re.compile(r"(?P<start>[?&#;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()/]+(?:/[^&;#\s\"'<>()]*)?)")
+_LOCATION_PARAMETER = re.compile(
+    r"(?P<start>[?&#;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()/]+(?:/[^&;#\s\"'<>()]*)?)"
+)
 _ORACLE = re.compile(r"(?P<driver>jdbc:oracle:[a-z0-9]+:)[^@\s\"'<>]{1,500}@", re.IGNORECASE)
 _PARAMETER = re.compile(r"(?P<start>[?&;(,#](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>\{[^}\s]{0,200}\}|[^&;#\s\"'<>()]+)")
 _HARMLESS_PARAMETERS = _words("""
@@ -144,8 +147,7 @@ def masked_values(value: Any, secrets: Iterable[str] = ()) -> Any:
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings for display: only what is known to be harmless, also inside JSON strings; the rest is masked.
 
-    Harmless are the names of Delta's properties and operations, and truth values and small numbers under a name that does not look
-    secret.
+    Harmless are Delta's own properties and parameters, and truth values and small numbers under a name that does not look secret.
     """
     return {name: _shown(str(name), value) for name, value in settings.items()}
 
@@ -279,9 +281,7 @@ def secret_values(options: Mapping[str, str]) -> tuple[str, ...]:
             continue
         if parts := user_info_of(value):
             found += parts
-        elif "://" in value and has_secret(value):
-            found.append(value)
-        elif not is_harmless_store_option(name, value):
+        elif ("://" in value and has_secret(value)) or not is_harmless_store_option(name, value):
             found.append(value)
     return tuple(dict.fromkeys(found))
 

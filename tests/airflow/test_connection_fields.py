@@ -39,7 +39,10 @@ REFUSED = [
     ({"host": "s3://"}, "names no bucket"),
     ({"host": LAKE, "extra": {"AWS_REGION": "x"}}, "unknown keys: AWS_REGION. .* go into storage_options"),
     ({"host": LAKE, "extra": {"storage_options": {"AWS_REGON": "x"}}}, "'AWS_REGON', which no store knows"),
-    ({"host": LAKE, "extra": {"spark_credentials": "mine"}}, "spark_credentials of the connection 'lake' is a text other than 'own'"),
+    (
+        {"host": LAKE, "extra": {"spark_credentials": "mine"}},
+        "spark_credentials of the connection 'lake' is a text other than 'own'",
+    ),
     ({"host": LAKE, "extra": {"spark_packages": ["a:b:1"]}}, "spark_packages of the connection 'lake' is .* Maven coordinates"),
     ({"host": LAKE, "login": "key"}, "has no password"),
     ({"host": LAKE, "password": "very-secret"}, "has no login"),

@@ -48,7 +48,24 @@ def test_texts(text, expected):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "part",
-    ["s3://a:", "a://b:c/", "x", "a:", "://", "@", "s3://", "jdbc:", "jdbc:oracle:x:", "?a", "http://a?b=", "&", "=", "a@", "jdbc:;a={", "jdbc:("],
+    [
+        "s3://a:",
+        "a://b:c/",
+        "x",
+        "a:",
+        "://",
+        "@",
+        "s3://",
+        "jdbc:",
+        "jdbc:oracle:x:",
+        "?a",
+        "http://a?b=",
+        "&",
+        "=",
+        "a@",
+        "jdbc:;a={",
+        "jdbc:(",
+    ],
 )
 def test_a_long_text_takes_no_longer_than_its_length(part):
     """A text in a table's log may have megabytes: with the square of its length this would take hours."""
@@ -133,7 +150,7 @@ SECRET_LOCATIONS = [
 @pytest.mark.parametrize(("uri", "shown"), SECRET_LOCATIONS)
 def test_a_secret_in_a_location_is_refused_and_not_shown(uri, shown):
     assert masked(f"at {uri} here") == f"at {shown} here"
-    with pytest.raises(DeltaIllegalArgumentException, match="contains credentials .*connection") as raised:
+    with pytest.raises(DeltaIllegalArgumentException, match=r"contains credentials .*connection") as raised:
         store_for(uri)
     assert "hush" not in (text := f"{raised.value} {raised.value.table}")
     assert "a/b" not in text

@@ -16,7 +16,6 @@ from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import BaseAsset
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.masking import masked
 from airflow_delta.openlineage.naming import dataset_name
 from airflow_delta.staging.location import AZURE, GCS, S3, SCHEMES, Location, check_no_secret, store_of
 

@@ -1,9 +1,9 @@
-"""What a connection may use of the process that opens it: files, places to ask for credentials, and the process's own credentials.
+"""What a connection may use of the process that opens it: files, places to ask for credentials, its own credentials.
 
-A connection gives values. Whoever may edit it must not get at the secrets of a worker or of the API server by it: a file that it
-names, or a token that the process fetches, would be sent to an endpoint that it names, too. So files and endpoints for credentials
-are used only if the deployment lists them, the process's own credentials only in the processes that it lists, and never at an
-endpoint that is neither the cloud's own nor listed (section ``delta`` of Airflow's configuration).
+A connection gives values. Whoever may edit it must not get at the secrets of a worker or of the API server by it: a file that
+it names, or a token that the process fetches, would be sent to an endpoint that it names, too. So files and endpoints for
+credentials are used only if the deployment lists them, the process's own credentials only in the processes that it lists, and
+never at an endpoint that is neither the cloud's own nor listed (section ``delta`` of Airflow's configuration).
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ _OWN_HOSTS = {
 }
 _OWN_TOKEN_HOSTS = {
     S3: re.compile(rf"sts(?:-fips)?(?:\.{_REGION})?\.amazonaws\.com(?:\.cn)?"),
-    AZURE: re.compile(
-        r"login\.(?:microsoftonline\.(?:com|us|de)|windows\.net|chinacloudapi\.cn|partner\.microsoftonline\.cn)"
-    ),
+    AZURE: re.compile(r"login\.(?:microsoftonline\.(?:com|us|de)|windows\.net|chinacloudapi\.cn|partner\.microsoftonline\.cn)"),
 }
 _OWN_SECRETS_GO_THERE = frozenset({"aws_endpoint_url_sts", "azure_storage_authority_host"})
 
@@ -120,8 +118,9 @@ class Allowed:
         for name in sorted(options.keys() & NETWORK):
             if not (trusted or self._lists(options[name])):
                 raise DeltaIllegalArgumentException(
-                    f"{name} of {whose} is used with credentials that are not those of the connection: whoever sets it could read "
-                    f"them. Put credentials into the connection, or have the deployment list the endpoint in {_setting('credential_endpoints')}."
+                    f"{name} of {whose} is used with credentials that are not those of the connection: whoever sets it could "
+                    "read them. Put credentials into the connection, or have the deployment list the endpoint in "
+                    f"{_setting('credential_endpoints')}."
                 )
 
     def check_process(self, whose: str) -> None:
@@ -131,8 +130,8 @@ class Allowed:
         """
         if not self.has_process:
             raise DeltaIllegalArgumentException(
-                f"{whose[:1].upper()}{whose[1:]} has no credentials of its own, and those of this process ({self.process}) may not be "
-                f"used. Put credentials into the connection, or have the deployment add {self.process!r} to "
+                f"{whose[:1].upper()}{whose[1:]} has no credentials of its own, and those of this process ({self.process}) may "
+                f"not be used. Put credentials into the connection, or have the deployment add {self.process!r} to "
                 f"{_setting('process_credentials_in')} ({', '.join(self.processes) or 'empty'})."
             )
 
@@ -141,15 +140,20 @@ class Allowed:
         if self.has_process and os.path.isabs(path) and real == path and any(fnmatchcase(path, each) for each in self.files):
             return
         raise DeltaIllegalArgumentException(
-            f"{name} of {whose} names a file of this process ({self.process}), which a connection may do only where the deployment "
-            f"allows it: list {path} in {_setting('credential_files')}, and the process in {_setting('process_credentials_in')}. Or "
-            "put the content into the connection, or use the credentials of the environment."
+            f"{name} of {whose} names a file of this process ({self.process}), which a connection may do only where the "
+            f"deployment allows it: list {path} in {_setting('credential_files')}, and the process in "
+            f"{_setting('process_credentials_in')}. Or put the content into the connection, or use the credentials of the environment."
         )
 
     def _check_endpoint(self, name: str, url: str, whose: str, own_hosts: re.Pattern[str] | None) -> bool:
         """Return whether the deployment has listed an endpoint; refuse one that is neither listed nor the cloud's own."""
         parts = urlsplit(url if "://" in url else f"https://{url}")
-        if parts.scheme == "https" and own_hosts is not None and own_hosts.fullmatch((parts.hostname or "").lower()) and not parts.username:
+        if (
+            parts.scheme == "https"
+            and own_hosts is not None
+            and own_hosts.fullmatch((parts.hostname or "").lower())
+            and not parts.username
+        ):
             return False
         if self.has_process and self._lists(url):
             return True

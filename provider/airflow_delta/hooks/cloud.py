@@ -180,8 +180,8 @@ def _azure(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, 
     options = _of_azure(connection, conn_id)
     if not options.get("azure_storage_account_name") and any(options.get(name) for name in _OF_ACCOUNT):
         raise DeltaIllegalArgumentException(
-            f"The connection {conn_id!r} has the key or a SAS token of a storage account, but does not name the account: it would be "
-            "sent to whatever account a location names. Set its host to the account's name."
+            f"The connection {conn_id!r} has the key or a SAS token of a storage account, but does not name the account: it "
+            "would be sent to whatever account a location names. Set its host to the account's name."
         )
     check_identity(options, AZURE, _named(conn_id))
     allowed.check(options, AZURE, _named(conn_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -112,8 +112,8 @@ class ConnectionFields:
         value = self.extra.get("spark_credentials") or None
         if value not in (None, OWN):
             raise DeltaIllegalArgumentException(
-                f"spark_credentials of the connection {self.conn_id!r} is a text other than {OWN!r}. Leave it empty to give Spark this "
-                f"connection's credentials, or set it to {OWN!r}."
+                f"spark_credentials of the connection {self.conn_id!r} is a text other than {OWN!r}. Leave it empty to give "
+                f"Spark this connection's credentials, or set it to {OWN!r}."
             )
         return value
 
@@ -126,7 +126,8 @@ class ConnectionFields:
         value = self.extra.get("spark_packages") or None
         if value is not None and not isinstance(value, str):
             raise DeltaIllegalArgumentException(
-                f"spark_packages of {self._whose} is not a string but {type(value).__name__}. Set it to 'auto', or to Maven coordinates, separated by commas."
+                f"spark_packages of {self._whose} is not a string but {type(value).__name__}. "
+                "Set it to 'auto', or to Maven coordinates, separated by commas."
             )
         return value
 
@@ -175,7 +176,7 @@ class ConnectionFields:
         places = value.split(",") if isinstance(value, str) else value
         if not isinstance(places, list | tuple) or not all(isinstance(place, str) for place in places):
             raise DeltaIllegalArgumentException(
-                f"{OTHER_LOCATIONS} of {self._whose} must be a list of URIs, such as [\"s3://other/tables\"]."
+                f'{OTHER_LOCATIONS} of {self._whose} must be a list of URIs, such as ["s3://other/tables"].'
             )
         return ",".join(Location.parse(place.strip()).uri for place in places if place.strip())
 
@@ -227,9 +228,9 @@ class ConnectionFields:
         if other := sorted(name for name in options if name in named and options[name] != cloud.get(name)):
             field, conn_id = self._cloud_conn_id or ("its type", self.conn_id)
             raise DeltaIllegalArgumentException(
-                f"{self._whose[:1].upper()}{self._whose[1:]} takes its credentials from {conn_id!r} ({field}), which alone decides where they "
-                f"are sent; its own storage_options set {', '.join(other)}. Set that in {conn_id!r}, or put credentials into this "
-                "connection."
+                f"{self._whose[:1].upper()}{self._whose[1:]} takes its credentials from {conn_id!r} ({field}), which alone "
+                f"decides where they are sent; its own storage_options set {', '.join(other)}. Set that in {conn_id!r}, or put "
+                "credentials into this connection."
             )
 
     def _with_login(self, options: dict[str, str], kind: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import masked
 from airflow_delta.log.storage.options import kind_of
 from airflow_delta.plugins.problems import PageProblem, of_error, unknown_table
-from airflow_delta.staging.location import FILE, Location, check_no_secret
+from airflow_delta.staging.location import Location, check_no_secret
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -44,8 +44,8 @@ _CLOUDS = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")
 def environment() -> dict[str, str]:
     """Return the environment of a reader.
 
-    It needs none of Airflow's settings (database, keys, connections), and of the clouds' only if connections may use the API server's
-    own credentials: the client would add them to those of a connection.
+    It needs none of Airflow's settings (database, keys, connections), and of the clouds' only if connections may use the API
+    server's own credentials: the client would add them to those of a connection.
     """
     allowed = Allowed.here(API_SERVER).has_process
     return {
@@ -180,7 +180,7 @@ class Readers:
 
 
 def identity_of(request: Mapping[str, Any]) -> str:
-    """Return who a reader is while it answers a request: HDFS knows one user for each process, the others one for each request."""
+    """Return who a reader is while it answers a request: HDFS knows one user for each process."""
     return f"{HDFS} {(request.get('options') or {}).get(HDFS_USER) or ''}" if store_of(str(request["uri"])) == HDFS else ""
 
 

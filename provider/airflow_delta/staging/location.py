@@ -176,8 +176,8 @@ def check_no_secret(uri: str) -> None:
     """
     if (what := secret_of_location(uri)) is not None:
         raise DeltaIllegalArgumentException(
-            f"The location {masked(uri)} contains credentials ({what}), but locations are stored and shown in clear text. Put the "
-            "credentials into the connection (login and password, or storage_options).",
+            f"The location {masked(uri)} contains credentials ({what}), but locations are stored and shown in clear text. Put "
+            "the credentials into the connection (login and password, or storage_options).",
             table=masked(uri),
         )
 
@@ -220,7 +220,7 @@ def _azure(container: str, host: str | None, path: str, uri: str) -> Location:
         if found is None:
             raise DeltaIllegalArgumentException(
                 f"The host {host!r} of the location {uri} is not that of an Azure account, such as account.dfs.{PUBLIC_AZURE}. "
-                "Write az://container/path, and set azure_storage_account_name and azure_storage_endpoint in the storage options.",
+                "Write az://container/path, and set azure_storage_account_name and azure_storage_endpoint in storage_options.",
                 table=uri,
             )
         _check(_ACCOUNT, found[1], "storage account", uri)

@@ -23,7 +23,16 @@ from airflow_delta.log.storage.base import (
     StoreUnavailableError,
 )
 from airflow_delta.log.storage.fork import check_runtime
-from airflow_delta.log.storage.options import AZURE, CLIENT_OPTIONS, GCS, OTHER_LOCATIONS, S3, canonical_options, check_environment, check_identity
+from airflow_delta.log.storage.options import (
+    AZURE,
+    CLIENT_OPTIONS,
+    GCS,
+    OTHER_LOCATIONS,
+    S3,
+    canonical_options,
+    check_environment,
+    check_identity,
+)
 from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain, is_panic
 from airflow_delta.masking import masked, secret_values
 from airflow_delta.staging.location import Location
@@ -117,8 +126,8 @@ class ObjectStore(LogStore):
             if not is_panic(error):
                 raise
             raise DeltaIllegalArgumentException(
-                f"The store of table {self.root} cannot be opened: its client failed ({self._told(error)}). Check the location, and "
-                f"the storage options of {self._whose}.",
+                f"The store of table {self.root} cannot be opened: its client failed ({self._told(error)}). Check the location, "
+                f"and the storage options of {self._whose}.",
                 table=self.root,
             ) from error
 

@@ -279,14 +279,15 @@ def check_identity(options: Mapping[str, str], store: str | None, whose: str) ->
     missing += [needed for name, needed in _COMPANIONS.items() if options.get(name) and not options.get(needed)]
     if missing:
         raise DeltaIllegalArgumentException(
-            f"The credentials of {whose} lack {', '.join(missing)}. Without, {', '.join(_identifying(options, store))} cannot be used."
+            f"The credentials of {whose} lack {', '.join(missing)}. Without, "
+            f"{', '.join(_identifying(options, store))} cannot be used."
         )
 
 
 def check_environment(options: Mapping[str, str], store: str, environment: Mapping[str, str], whose: str) -> None:
     """Refuse credentials of the environment that the client would use instead of, or with, those in the options.
 
-    The client reads every variable that has an option's name, and may prefer it: a token would be sent to the connection's endpoint.
+    The client reads every variable that has an option's name, and may prefer it: a token would go to the connection's endpoint.
 
     :raises DeltaIllegalArgumentException: if there are such.
     """
@@ -303,8 +304,10 @@ def check_environment(options: Mapping[str, str], store: str, environment: Mappi
     found = sorted(
         variable
         for variable, value in environment.items()
-        if value and variable.lower().startswith(prefix)
-        and (name := _NAMES[store].get(variable.lower())) in before and not options.get(str(name))
+        if value
+        and variable.lower().startswith(prefix)
+        and (name := _NAMES[store].get(variable.lower())) in before
+        and not options.get(str(name))
     )
     if found:
         raise DeltaIllegalArgumentException(
