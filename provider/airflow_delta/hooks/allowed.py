@@ -142,7 +142,8 @@ class Allowed:
         raise DeltaIllegalArgumentException(
             f"{name} of {whose} names a file of this process ({self.process}), which a connection may do only where the "
             f"deployment allows it: list {path} in {_setting('credential_files')}, and the process in "
-            f"{_setting('process_credentials_in')}. Or put the content into the connection, or use the credentials of the environment."
+            f"{_setting('process_credentials_in')}. Or put the content into the connection, or use the credentials of the "
+            "environment."
         )
 
     def _check_endpoint(self, name: str, url: str, whose: str, own_hosts: re.Pattern[str] | None) -> bool:
