@@ -91,6 +91,7 @@ def environment(monkeypatch, tmp_path):
     """The process has secrets: in its environment, and in a file."""
     (tmp_path / "token").write_text(SECRET)
     monkeypatch.setattr(cloud, "_fetched", {})
+    monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT", raising=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, f"{SECRET}-{name}")
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import Allowed
-from airflow_delta.log.storage.options import AZURE, S3, check_identity
+from airflow_delta.log.storage.options import check_identity
+from airflow_delta.staging.location import AZURE, S3
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -176,8 +177,7 @@ def _from_google_hook(conn_id: str) -> dict[str, str]:
 
 
 def _azure(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
-    """Read the fields as ``WasbHook`` and ``AzureDataLakeStorageV2Hook`` do; object_store itself asks for managed identities."""
-    options = _of_azure(connection, conn_id)
+    options = azure_options(connection, conn_id)
     if not options.get("azure_storage_account_name") and any(options.get(name) for name in _OF_ACCOUNT):
         raise DeltaIllegalArgumentException(
             f"The connection {conn_id!r} has the key or a SAS token of a storage account, but does not name the account: it "
@@ -188,7 +188,11 @@ def _azure(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, 
     return options
 
 
-def _of_azure(connection: Connection, conn_id: str) -> dict[str, str]:
+def azure_options(connection: Connection, conn_id: str) -> dict[str, str]:
+    """Return the options that a connection to Azure stands for; whether they may be used is not checked.
+
+    Its fields are read as ``WasbHook`` and ``AzureDataLakeStorageV2Hook`` do; object_store itself asks for managed identities.
+    """
     if text := field_of(connection, "connection_string"):
         return _of_connection_string(str(text), conn_id)
     tenant = field_of(connection, "tenant_id")

@@ -110,7 +110,7 @@ class DeltaHook(BaseHook):
 
     def _spelled(self, uri: str) -> str:
         without_account = store_of(uri) == AZURE and Location.parse(uri).host is None
-        return one_spelling(uri, self.storage_options(uri) if without_account else None)
+        return one_spelling(uri, self.fields.location_options(uri) if without_account else None)
 
     def storage_options(self, uri: str) -> dict[str, str]:
         """Return the options of the object store that holds ``uri``, and mask them in task logs from here on.

@@ -11,30 +11,27 @@ from airflow.sdk.log import mask_secret
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import Allowed
-from airflow_delta.hooks.cloud import CONN_TYPES, cloud_options
+from airflow_delta.hooks.cloud import CONN_TYPES, azure_options, cloud_options
 from airflow_delta.hooks.location import check_base_path
 from airflow_delta.hooks.named import named_connection
 from airflow_delta.log.storage.options import (
-    AZURE,
     CREDENTIAL_ENDPOINTS,
     ENDPOINTS,
-    GCS,
-    HDFS,
     HDFS_USER,
     NETWORK,
     OTHER_LOCATIONS,
-    S3,
     canonical_options,
     check_identity,
     kind_of,
 )
 from airflow_delta.masking import masked, secret_of_location, secret_values, user_info_of
-from airflow_delta.staging.location import Location
+from airflow_delta.staging.location import AZURE, GCS, HDFS, S3, Location
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 CONN_TYPE = "delta"
+ACCOUNT = "azure_storage_account_name"
 OWN = "own"
 """Value of ``spark_credentials``: Spark has credentials of its own."""
 
@@ -56,7 +53,7 @@ _INSTEAD = {
 }
 _CREDENTIALS = {
     S3: ("aws_access_key_id", "aws_secret_access_key"),
-    AZURE: ("azure_storage_account_name", "azure_storage_account_key"),
+    AZURE: (ACCOUNT, "azure_storage_account_key"),
     HDFS: (HDFS_USER,),
 }
 _FIELDS = ("base_path", "storage_options", OTHER_LOCATIONS, "spark_credentials", "spark_packages", *CONN_TYPES.values())
@@ -194,8 +191,8 @@ class ConnectionFields:
             )
         return named[0] if named else None
 
-    def _cloud_options(self, kind: str, allowed: Allowed) -> dict[str, str]:
-        """Return the options of the connection to a cloud, if it is to the kind of store."""
+    def _cloud_connection(self, kind: str) -> tuple[Connection, str] | None:
+        """Return the connection to a cloud and its id, if it is to the kind of store."""
         if not self._is_own:
             connection, conn_id = self.connection, self.conn_id
         elif self._cloud_conn_id is not None:
@@ -207,10 +204,23 @@ class ConnectionFields:
                     f"{field} of {self._whose} is {conn_id!r}, of type {connection.conn_type!r}; it must be of type {wanted}."
                 )
         else:
-            return {}
+            return None
         if connection is None or STORE_OF_TYPE[str(connection.conn_type)] != kind:
-            return {}
-        return cloud_options(connection, conn_id, allowed)
+            return None
+        return connection, conn_id
+
+    def _cloud_options(self, kind: str, allowed: Allowed) -> dict[str, str]:
+        found = self._cloud_connection(kind)
+        return cloud_options(*found, allowed) if found is not None else {}
+
+    def location_options(self, uri: str) -> dict[str, str]:
+        """Return what decides where a container of Azure is: its account and endpoint. No credentials are checked, or fetched."""
+        options = canonical_options(self.given_options, uri, whose=self._whose)
+        if (found := self._cloud_connection(AZURE)) is not None:
+            options = {**azure_options(*found), **options}
+        elif self._is_own and self.connection is not None and self.connection.login:
+            options.setdefault(ACCOUNT, str(self.connection.login))
+        return {name: value for name, value in options.items() if name in (ACCOUNT, "azure_storage_endpoint")}
 
     def _check_one_identity(self, options: Mapping[str, str]) -> None:
         identity = [name for name in options if name in IDENTITY]
@@ -224,7 +234,7 @@ class ConnectionFields:
 
     def _check_same_place(self, cloud: Mapping[str, str], options: Mapping[str, str]) -> None:
         """Refuse to send the credentials of another connection to a place that is not its own."""
-        named = ENDPOINTS | CREDENTIAL_ENDPOINTS | NETWORK | {"azure_storage_account_name"}
+        named = ENDPOINTS | CREDENTIAL_ENDPOINTS | NETWORK | {ACCOUNT}
         if other := sorted(name for name in options if name in named and options[name] != cloud.get(name)):
             field, conn_id = self._cloud_conn_id or ("its type", self.conn_id)
             raise DeltaIllegalArgumentException(

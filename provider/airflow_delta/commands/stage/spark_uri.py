@@ -17,7 +17,7 @@ def spark_uri(uri: str, options: Mapping[str, str]) -> str:
     :raises DeltaIllegalArgumentException: if the account of an Azure container is unknown.
     """
     store = store_of(uri)
-    if store not in SPARK_SCHEMES:
+    if store is None or store not in SPARK_SCHEMES:
         return uri
     given = canonical_options(options, uri)
     account = given.get("azure_storage_account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")

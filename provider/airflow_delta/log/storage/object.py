@@ -24,18 +24,15 @@ from airflow_delta.log.storage.base import (
 )
 from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import (
-    AZURE,
     CLIENT_OPTIONS,
-    GCS,
     OTHER_LOCATIONS,
-    S3,
     canonical_options,
     check_environment,
     check_identity,
 )
 from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain, is_panic
 from airflow_delta.masking import masked, secret_values
-from airflow_delta.staging.location import Location
+from airflow_delta.staging.location import AZURE, GCS, S3, Location
 
 logger = logging.getLogger(__name__)
 
