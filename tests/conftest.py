@@ -50,13 +50,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         controller.resume()
 
 
-@pytest.fixture(autouse=True)
-def _kind_of_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pages' tests make this process an API server until the session ends; to the others it is that of a task."""
-    if request.path.relative_to(HERE).parts[0] != "ui":
-        monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT", raising=False)
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small local Spark for all tests. Its time zone has daylight saving, so that what depends on it shows."""

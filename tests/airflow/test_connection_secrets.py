@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, PathOutsideTableException
 from airflow_delta.hooks import cloud
-from airflow_delta.hooks.allowed import API_SERVER, Allowed
+from airflow_delta.hooks.allowed import API_SERVER
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log.storage.factory import sibling, store_for
 from airflow_delta.log.storage.refusals import is_panic
@@ -91,7 +93,6 @@ def environment(monkeypatch, tmp_path):
     """The process has secrets: in its environment, and in a file."""
     (tmp_path / "token").write_text(SECRET)
     monkeypatch.setattr(cloud, "_fetched", {})
-    monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT", raising=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, f"{SECRET}-{name}")
 
@@ -187,10 +188,12 @@ def test_own_credentials_go_where_the_connection_points(connection, listener):
     assert SECRET not in listener.noted[0]
 
 
-def test_the_api_server_is_known_by_its_environment(monkeypatch):
-    assert Allowed.here().process == "task"
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
-    assert Allowed.here().process == API_SERVER
+def test_the_api_server_is_known_by_what_it_serves():
+    """Not by its context: that of the command line is the same."""
+    program = "import sys; from airflow_delta.hooks.allowed import this_process; print('process', this_process())"
+    for before, expected in (("", "task"), ("import airflow.api_fastapi.main; ", API_SERVER)):
+        told = subprocess.run([sys.executable, "-c", before + program], capture_output=True, text=True, check=False)
+        assert f"process {expected}" in told.stdout, told.stderr[-2000:]
 
 
 OTHERS = {

@@ -28,7 +28,7 @@ TASK, TRIGGERER, API_SERVER = "task", "triggerer", "api_server"
 
 DEFAULT_PROCESSES = f"{TASK}, {TRIGGERER}"
 _TRIGGERER = "airflow.jobs.triggerer_job_runner"
-_TASK_RUNNER = "airflow.sdk.execution_time.task_runner"
+_API_SERVER = "airflow.api_fastapi.main"  # the module that uvicorn serves
 _REGION = r"[a-z]{2}(?:-[a-z]+)+-\d"
 # Hosts that only the cloud itself can serve: not *.amazonaws.com, below which anybody may have a load balancer.
 _OWN_HOSTS = {
@@ -175,9 +175,7 @@ def this_process() -> str:
     """Return the kind of this process: what is neither the API server nor the triggerer runs tasks, or is somebody's shell."""
     if _TRIGGERER in sys.modules:
         return TRIGGERER
-    if hasattr(sys.modules.get(_TASK_RUNNER), "SUPERVISOR_COMMS"):
-        return TASK
-    return API_SERVER if os.environ.get("_AIRFLOW_PROCESS_CONTEXT") == "server" else TASK
+    return API_SERVER if _API_SERVER in sys.modules else TASK
 
 
 def _setting(name: str) -> str:
