@@ -73,6 +73,11 @@ def get_provider_info() -> dict[str, Any]:
                     "gcp_conn_id": _conn_field("Google Cloud connection", "google_cloud_platform"),
                     "wasb_conn_id": _conn_field("Azure Blob Storage connection", "wasb"),
                     "adls_conn_id": _conn_field("Azure Data Lake connection", "adls"),
+                    "other_locations": {
+                        "label": "Other locations",
+                        "description": "URIs, separated by commas: where files of a table may be outside of its bucket.",
+                        "schema": {"type": ["string", "null"]},
+                    },
                     "spark_credentials": {
                         "label": "Credentials of Spark",
                         "description": "Empty: Spark gets those of this connection. own: it has its own.",
@@ -86,6 +91,30 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "config": {
+            "delta": {
+                "description": "What connections may use of the process that opens a table: docs/security.md.",
+                "options": {
+                    "process_credentials_in": _option(
+                        "Processes whose own credentials (environment, machine, files) connections may use: task, triggerer, "
+                        "api_server. In others a connection needs credentials of its own.",
+                        "task, triggerer",
+                        "task, triggerer, api_server",
+                    ),
+                    "credential_files": _option(
+                        "Files that a connection may name in its storage options, as patterns separated by commas.",
+                        "",
+                        "/run/secrets/*.json",
+                    ),
+                    "credential_endpoints": _option(
+                        "URLs, separated by commas, that may be asked for credentials, or get those of the process, "
+                        "beside the clouds' own.",
+                        "",
+                        "https://minio.example.com:9000",
+                    ),
+                },
+            }
+        },
         "asset-uris": [
             {
                 "schemes": ["delta"],
@@ -103,6 +132,10 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "delta_stream", "class-name": "airflow_delta.decorators.delta_stream.delta_stream_task"},
         ],
     }
+
+
+def _option(description: str, default: str, example: str) -> dict[str, Any]:
+    return {"description": description, "version_added": None, "type": "string", "example": example, "default": default}
 
 
 def _conn_field(label: str, conn_type: str) -> dict[str, Any]:

@@ -21,8 +21,22 @@ def _words(text: str) -> frozenset[str]:
 # The part between the scheme and an @ in the authority. In Azure URLs that may be a container (container@account).
 _USER_INFO = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#\s\"'<>]*)@")
 _CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl", "az", "azure"})
+# A password with a slash, which ends the authority for a parser: s3://key:a/b@bucket. A bucket has no colon; a host may.
+_BUCKET_USER = re.compile(
+    r"(?<![A-Za-z0-9+.-])(?P<scheme>s3[an]?|gcs|gs|abfss?|wasbs?|adl|az|azure)://(?P<user>[^/?#@\s\"'<>]{0,300}:[^\s\"'<>]{0,300})@",
+    re.IGNORECASE,
+)
+_SLASHED_USER = re.compile(
+    r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
+    r"(?P<user>[^/?#@:\s\"'<>\[]{1,300}:(?!\d+[/?#])[^/?#@\s\"'<>]{0,300}[/?#][^\s\"'<>]{0,300})@"
+)
+_COLON = re.compile(r"(?:s3[an]?|gcs|gs|abfss?|wasbs?|az|azure)://[^/@]*:", re.IGNORECASE)
 # Parameters of URLs, such as signed ones and those of JDBC: ?password=..., &sig=..., ;password=...
 _URL = re.compile(r"(?:(?:https?|sc)://|jdbc:)[^\s\"'<>]*", re.IGNORECASE)
+_ANY_URL = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]*")
+_LOCATION_PARAMETER = re.compile(
+    r"(?P<start>[?&#;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()/]+(?:/[^&;#\s\"'<>()]*)?)"
+)
 _ORACLE = re.compile(r"(?P<driver>jdbc:oracle:[a-z0-9]+:)[^@\s\"'<>]{1,500}@", re.IGNORECASE)
 _PARAMETER = re.compile(r"(?P<start>[?&;(,#](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>\{[^}\s]{0,200}\}|[^&;#\s\"'<>()]+)")
 _HARMLESS_PARAMETERS = _words("""
@@ -53,7 +67,7 @@ _STORE_OPTIONS = _words("""
     s3_allow_unsafe_rename s3_locking_provider allow_unsafe_rename delta_dynamo_table_name account_name container_name
     storage_account_name storage_use_emulator use_emulator use_fabric_endpoint use_azure_cli disable_instance_discovery
     tenant_id storage_tenant_id authority_host connect_timeout timeout pool_idle_timeout pool_max_idle_per_host
-    user_agent http1_only http2_only durable default_content_type max_retries retry_timeout
+    user_agent http1_only http2_only durable default_content_type max_retries retry_timeout other_locations
 """)
 
 # Options of Spark's sources and of its Parquet writer, in lower case.
@@ -80,6 +94,19 @@ _SPARK_OPTIONS = _words("""
     kafka.security.protocol kafka.sasl.mechanism maxoffsetspertrigger maxfilespertrigger maxbytespertrigger
     rowspersecond
 """)
+_DELTA_PREFIXES = ("delta.constraints.", "delta.columnMapping.", "delta.rowTracking.", "delta.generationExpression")
+# Parameters of Delta's operations in commitInfo, and fields of the JSON in them.
+_DELTA_NAMES = _words("""
+    applyPurge auto batchId catalogTable clusterBy clusteringColumns column columns comment condition description expr epochId
+    featureName ifExists incremental isFull isManaged isolationLevel matchedPredicates mergePredicate minFileSize mode name
+    newClusteringColumns newColumnPath newProtocol newSchema notMatchedBySourcePredicates notMatchedPredicates numFiles nullable
+    oldClusteringColumns oldColumnPath oldSchema outputMode partitionBy partitionedBy predicate properties protocol queryId
+    readerFeatures replaceOn schema schemaString sourceFormat source sourceVersion specifiedRetentionMillis
+    defaultRetentionMillis retentionCheckEnabled statsOnLoad status tableProperties target timestamp triggerName truncateHistory
+    type update userMetadata version viewName writerFeatures zOrderBy actionType metadata fields position elementType keyType
+    valueType containsNull valueContainsNull minReaderVersion minWriterVersion collectStats convertedSource numSourceFiles
+    isManagedTable existed sourcePath baseVersion
+""")
 _SPARK_PREFIXES = ("parquet.", "orc.", "spark.sql.")
 _BOOLEANS = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", ""})
 _SMALL_NUMBER = re.compile(r"[+-]?\d{1,6}(\.\d{1,3})?\s?(ms|s|m|min|h|d|b|k|kb|mb|gb)?", re.IGNORECASE)
@@ -98,8 +125,11 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
     if "//" not in text and "jdbc:" not in text:
         return text
     text = _ORACLE.sub(rf"\g<driver>{MASK}@", text)
+    for slashed in (_BUCKET_USER, _SLASHED_USER):
+        text = slashed.sub(rf"\g<scheme>://{MASK}@", text)
     text = _USER_INFO.sub(lambda match: f"{match['scheme']}://{_masked_user(match['scheme'], match['user'])}@", text)
-    return _URL.sub(lambda url: _PARAMETER.sub(_masked_parameter, url[0]), text)
+    text = _URL.sub(lambda url: _PARAMETER.sub(_masked_parameter, url[0]), text)
+    return _ANY_URL.sub(lambda url: _LOCATION_PARAMETER.sub(_masked_secret, url[0]), text)
 
 
 def masked_values(value: Any, secrets: Iterable[str] = ()) -> Any:
@@ -115,18 +145,40 @@ def masked_values(value: Any, secrets: Iterable[str] = ()) -> Any:
 
 
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings for display: values whose names look secret are masked, also inside JSON strings."""
-    shown: dict[str, Any] = {}
-    for name, value in settings.items():
-        if looks_secret(name) and value:
-            shown[name] = MASK
-        elif isinstance(value, Mapping):
-            shown[name] = masked_settings(value)
-        elif isinstance(value, str) and value.startswith("{"):
-            shown[name] = _masked_json(value)
-        else:
-            shown[name] = masked_values(value)
-    return shown
+    """Return settings for display: only what is known to be harmless, also inside JSON strings; the rest is masked.
+
+    Harmless are Delta's own properties and parameters, and truth values and small numbers under a name that does not look secret.
+    """
+    return {name: _shown(str(name), value) for name, value in settings.items()}
+
+
+def _shown(name: str, value: Any) -> Any:
+    if value is None or value == "" or isinstance(value, bool):
+        return value
+    if not _is_shown(name) and (_may_be_secret(name) or not _is_small(value)):
+        return MASK
+    if isinstance(value, Mapping):
+        return masked_settings(value)
+    if isinstance(value, str) and value.startswith(("{", "[")):
+        return _masked_json(value)
+    if isinstance(value, list | tuple):
+        return _masked_list(value)
+    return masked_values(value)
+
+
+def _masked_list(values: Iterable[Any]) -> list[Any]:
+    return [masked_settings(item) if isinstance(item, Mapping) else masked_values(item) for item in values]
+
+
+def _is_shown(name: str) -> bool:
+    """Return whether a setting is one of Delta's, whose value says nothing secret."""
+    if name.startswith(_DELTA_PREFIXES) or name in _DELTA_NAMES:
+        return True
+    return (name.startswith("delta.") or name.lower() in _SPARK_OPTIONS) and not _may_be_secret(name)
+
+
+def _is_small(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and _is_plain(value))
 
 
 def _masked_json(text: str) -> str:
@@ -134,13 +186,26 @@ def _masked_json(text: str) -> str:
         value = json.loads(text)
     except ValueError:
         return masked(text)
-    shown = masked_settings(value)
+    shown = _masked_list(value) if isinstance(value, list) else masked_settings(value)
     return text if shown == value else json.dumps(shown, separators=(",", ":"))
 
 
 def has_user_info(uri: str) -> bool:
     """Return whether a URI has a user or a password before its host (the container of an Azure URI is neither)."""
+    if _BUCKET_USER.search(uri) or _SLASHED_USER.search(uri) or _COLON.match(uri):
+        return True
     return any(_masked_user(match["scheme"], match["user"]) != match["user"] for match in _USER_INFO.finditer(uri))
+
+
+def secret_of_location(uri: str) -> str | None:
+    """Return what makes a location secret: ``user or password``, or a parameter such as ``?sig=``; ``None`` for nothing.
+
+    A name below a base path may have parameters, too.
+    """
+    if has_user_info(uri):
+        return "user or password"
+    found = next((match for match in _LOCATION_PARAMETER.finditer(uri) if _is_secret_parameter(match["name"])), None)
+    return f"{found['start'][0]}{found['name']}=" if found is not None else None
 
 
 def has_secret(text: str) -> bool:
@@ -153,9 +218,10 @@ def user_info_of(url: str) -> tuple[str, ...]:
     from urllib.parse import unquote
 
     found: list[str] = []
-    for match in _USER_INFO.finditer(url):
+    slashed = [match for rule in (_BUCKET_USER, _SLASHED_USER) for match in rule.finditer(url)]
+    for match in slashed or _USER_INFO.finditer(url):
         user = match["user"]
-        if _masked_user(match["scheme"], user) == user:
+        if not slashed and _masked_user(match["scheme"], user) == user:
             continue
         _, _, password = user.partition(":")
         found += [user, password, unquote(password)] if password else [user, unquote(user)]
@@ -166,6 +232,16 @@ def _masked_user(scheme: str, user: str) -> str:
     if not user or user == MASK or (scheme.lower() in _CONTAINERS and ":" not in user and "@" not in user):
         return user
     return MASK
+
+
+def _is_secret_parameter(name: str) -> bool:
+    """Return whether a parameter of a URL that any scheme may have is part of a signature, or looks secret."""
+    lowered = name.lower()
+    return lowered.startswith(("x-amz-", "x-goog-", "aws", "googleaccess")) or _may_be_secret(name)
+
+
+def _masked_secret(match: re.Match[str]) -> str:
+    return f"{match['start']}{MASK}" if _is_secret_parameter(match["name"]) else match[0]
 
 
 def _masked_parameter(match: re.Match[str]) -> str:
@@ -205,7 +281,7 @@ def secret_values(options: Mapping[str, str]) -> tuple[str, ...]:
             continue
         if parts := user_info_of(value):
             found += parts
-        elif not is_harmless_store_option(name, value):
+        elif ("://" in value and has_secret(value)) or not is_harmless_store_option(name, value):
             found.append(value)
     return tuple(dict.fromkeys(found))
 

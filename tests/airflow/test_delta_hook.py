@@ -56,7 +56,7 @@ OPTIONS = [
     (KEYS, "s3://lake/t", {"aws_access_key_id": "key", "aws_secret_access_key": "very-secret"}),
     (KEYS, "abfss://c@x/t", {"azure_storage_account_name": "key", "azure_storage_account_key": "very-secret"}),
     (KEYS, "/local/t", {}),
-    ({**KEYS, "extra": {"storage_options": OWN_KEYS}}, "s3a://lake/t", OWN_KEYS),
+    ({"extra": {"storage_options": OWN_KEYS}}, "s3a://lake/t", OWN_KEYS),
     (
         {"extra": {"storage_options": {**REGION, "allow_http": True}}},
         "s3://lake/t",
@@ -83,9 +83,9 @@ def test_secrets_of_the_options_are_masked(connection, monkeypatch):
 
     masked = []
     monkeypatch.setattr(delta, "mask_secret", masked.append)
-    options = {"AWS_REGION": "eu-west-1", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_SESSION_TOKEN": "a-token"}
+    options = {"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "the-id", "AWS_SECRET_ACCESS_KEY": "hush-hush", "TOKEN": "a-token"}
     connection(extra={"storage_options": options}).storage_options("s3://lake/t")
-    assert sorted(masked) == ["a-token", "hush-hush"]
+    assert sorted(masked) == ["a-token", "hush-hush", "the-id"]
 
 
 def test_what_is_not_known_to_be_harmless_is_masked(connection, monkeypatch):
@@ -98,8 +98,9 @@ def test_what_is_not_known_to_be_harmless_is_masked(connection, monkeypatch):
         "aws_sse_customer_key_base64": "who-knows",
         "timeout": "30s",
     }
-    connection(extra={"storage_options": {**options, "allow_http": True, "disable_tagging": True}}).storage_options("s3://lake/t")
-    assert sorted(masked) == ["hush-hush", "user:hush-hush", "who-knows"]
+    hook = connection(**KEYS, extra={"storage_options": {**options, "allow_http": True, "disable_tagging": True}})
+    hook.storage_options("s3://lake/t")
+    assert sorted(masked) == ["hush-hush", "key", "user:hush-hush", "very-secret", "who-knows"]
 
 
 @pytest.mark.parametrize("field", ["host", "extra"])

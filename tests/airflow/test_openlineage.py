@@ -242,7 +242,7 @@ def test_lineage_is_told_in_a_child_process_without_touching_the_table(uri):
         ("gs://lake/a", ("gs://lake", "a")),
         ("abfss://data@account.dfs.core.windows.net/a/b", ("abfss://data@account.dfs.core.windows.net", "a/b")),
         ("abfs://data@account/a", ("abfss://data@account.dfs.core.windows.net", "a")),
-        ("wasb://data@account/a", ("wasbs://data@account.blob.core.windows.net", "a")),
+        ("wasb://data@account/a", ("abfss://data@account.dfs.core.windows.net", "a")),
         ("az://data/a", ("az://data", "a")),
         ("/srv/a b/", ("file", "/srv/a b")),
         ("file:///srv/a%20b", ("file", "/srv/a b")),

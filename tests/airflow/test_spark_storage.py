@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators import spark_storage
 from airflow_delta.operators.spark_packages import with_packages
@@ -104,6 +104,10 @@ def test_files_of_a_clone_are_reached_too(monkeypatch):
     request = StageRequest(
         transaction_id="t", table="s3a://lake/t", read_version=0, stage="s", task_id="s", attempt="a", directory="d", scan=plan
     )
+    with pytest.raises(PathOutsideTableException, match="files in s3a://source/t, in another store, account or bucket"):
+        SparkStorage.of(DeltaHook("lake").get_log("t"), None, None, request)
+    allowed = {**LAKE, "extra": {**LAKE.get("extra", {}), "other_locations": ["s3://source/t"]}}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(allowed))
     settings = SparkStorage.of(DeltaHook("lake").get_log("t"), None, None, request).settings()
     assert settings["fs.s3a.bucket.source.access.key"] == settings["fs.s3a.bucket.lake.access.key"] == "the-key"
 
@@ -113,7 +117,7 @@ def test_a_local_table_needs_nothing(tmp_path):
 
 
 def test_another_word_than_own_is_refused(storage):
-    with pytest.raises(DeltaIllegalArgumentException, match="spark_credentials is 'mine'"):
+    with pytest.raises(DeltaIllegalArgumentException, match="spark_credentials is a text other than 'own'"):
         SparkStorage.of(DeltaHook("lake").get_log("t"), None, "mine")
 
 

@@ -48,7 +48,24 @@ def test_texts(text, expected):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "part",
-    ["x", "a:", "://", "@", "s3://", "jdbc:", "jdbc:oracle:x:", "?a", "http://a?b=", "&", "=", "a@", "jdbc:;a={", "jdbc:("],
+    [
+        "s3://a:",
+        "a://b:c/",
+        "x",
+        "a:",
+        "://",
+        "@",
+        "s3://",
+        "jdbc:",
+        "jdbc:oracle:x:",
+        "?a",
+        "http://a?b=",
+        "&",
+        "=",
+        "a@",
+        "jdbc:;a={",
+        "jdbc:(",
+    ],
 )
 def test_a_long_text_takes_no_longer_than_its_length(part):
     """A text in a table's log may have megabytes: with the square of its length this would take hours."""
@@ -64,7 +81,8 @@ OPTIONS = [
     ({"AWS_REGION": "eu-west-1", "AWS_ALLOW_HTTP": "true", "timeout": "30s", "aws_endpoint": "http://minio:9000"}, ()),
     ({"AWS_ENDPOINT_URL": "http://user:secret@host"}, ("user:secret", "secret")),
     ({"AWS_ENDPOINT_URL": "http://user:s%2Fx@host"}, ("user:s%2Fx", "s%2Fx", "s/x")),
-    ({"AWS_ENDPOINT_URL": "http://user:s/x@host"}, ("http://user:s/x@host",)),
+    ({"AWS_ENDPOINT_URL": "http://user:s/x@host"}, ("user:s/x", "s/x")),
+    ({"AWS_ENDPOINT_URL": "https://host/?sig=s/x"}, ("https://host/?sig=s/x",)),
     ({"AWS_SECRET_ACCESS_KEY": "hush", "AZURE_STORAGE_SAS_TOKEN": "sv=1"}, ("hush", "sv=1")),
     ({"something_new": "value", "something_else": "false", "another": "42"}, ("value",)),
     ({"secret_pin": "1234"}, ("1234",)),
@@ -99,8 +117,49 @@ def test_settings_are_shown_without_secrets():
     assert masked_settings(settings) == {
         "delta.appendOnly": "true",
         "fs.s3a.secret.key": "***",
-        "properties": '{"my.password":"***","primaryKey":"id"}',
+        "properties": '{"my.password":"***","primaryKey":"***"}',
     }
+
+
+def test_only_settings_that_are_known_to_be_harmless_are_shown():
+    secret = ("pass", "db.pass", "pwd", "sas", "sig", "auth", "kms.key", "dsn", "bearer", "sasl.jaas.config", "owner", "note")
+    assert masked_settings(dict.fromkeys(secret, "x")) == dict.fromkeys(secret, "***")
+    shown = {
+        "delta.constraints.key_is_positive": "key > 0",
+        "delta.checkpointInterval": "10",
+        "our.retries": "3",
+        "our.flag": "true",
+        "predicate": '["(id = 1)"]',
+        "columns": '[{"column":{"name":"key","type":"integer","nullable":true,"metadata":{}}}]',
+    }
+    assert masked_settings(shown) == shown
+    assert masked_settings({"auth.retries": "3"}) == {"auth.retries": "***"}
+    assert masked_settings({"properties": '[{"pwd":"x"}]'}) == {"properties": '[{"pwd":"***"}]'}
+
+
+SECRET_LOCATIONS = [
+    ("s3://key:a/b@bucket/t", "s3://***@bucket/t"),
+    ("abfss://c:a/b@account.dfs.core.windows.net/t", "abfss://***@account.dfs.core.windows.net/t"),
+    ("abfss://c@a.dfs.core.windows.net/t?sv=1&sig=hush", "abfss://c@a.dfs.core.windows.net/t?sv=1&sig=***"),
+    ("s3://b/t?X-Amz-Signature=hush", "s3://b/t?X-Amz-Signature=***"),
+    ("s3://b/t?AWSAccessKeyId=hush&x=1", "s3://b/t?AWSAccessKeyId=***&x=1"),
+    ("hdfs://etl:a/b@node:8020/t", "hdfs://***@node:8020/t"),
+]
+
+
+@pytest.mark.parametrize(("uri", "shown"), SECRET_LOCATIONS)
+def test_a_secret_in_a_location_is_refused_and_not_shown(uri, shown):
+    assert masked(f"at {uri} here") == f"at {shown} here"
+    with pytest.raises(DeltaIllegalArgumentException, match=r"contains credentials .*connection") as raised:
+        store_for(uri)
+    assert "hush" not in (text := f"{raised.value} {raised.value.table}")
+    assert "a/b" not in text
+
+
+@pytest.mark.parametrize("uri", ["hdfs://node:8020/a@b", "s3://b/a@b/c=1&d=2", "s3://b/t?version=1", "http://h:8080/users/@me"])
+def test_a_location_without_a_secret_stays(uri):
+    assert not has_user_info(uri)
+    assert masked(uri) == uri
 
 
 @pytest.mark.parametrize("uri", ["s3://key:secret@bucket/t", "S3A://key:secret@bucket/t", "gs://secret@bucket/t"])

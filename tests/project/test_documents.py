@@ -114,6 +114,7 @@ def test_connections_are_ours(block, monkeypatch):
     }
     for name, fields in {"LAKE": connection, **plain}.items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(fields))
+    monkeypatch.setenv("AIRFLOW__DELTA__CREDENTIAL_FILES", "/run/secrets/*.json")  # as the page says
     hook = DeltaHook("lake")
     uri = hook.table_uri("orders")
     options = hook.spark_options(uri)

@@ -217,7 +217,7 @@ def test_a_connection_that_the_user_may_not_read_is_not_looked_into(client, airf
     assert told[0].json() == {**told[1].json(), "detail": told[0].json()["detail"]}
 
 
-@pytest.mark.parametrize("spelled", ["s3://lake/a/t", "s3a://lake/a/t/", "s3://lake//a/t", "S3://lake/a//t", "s3:///lake/a/t"])
+@pytest.mark.parametrize("spelled", ["s3://lake/a/t", "s3a://lake/a/t/", "S3N://lake/a/t"])
 def test_what_was_checked_is_what_is_opened(client, airflow, spelled):
     from airflow_delta.plugins.access import Viewer
     from airflow_delta.plugins.known import find_table
@@ -225,7 +225,46 @@ def test_what_was_checked_is_what_is_opened(client, airflow, spelled):
     airflow.connection("lake", "s3a://lake/a/")
     viewer = Viewer(None)
     viewer._connections["GET", "lake"] = True
-    assert find_table(viewer, spelled).uri == "s3a://lake/a/t"
+    assert find_table(viewer, spelled).uri == "s3://lake/a/t"
+
+
+@pytest.mark.parametrize("other", ["s3://lake//a/t", "S3://lake/a//t", "s3:///lake/a/t", "s3://lake/a/t?sig=x", "s3://l#/t"])
+def test_another_place_is_not_taken_for_it(client, airflow, other):
+    airflow.connection("lake", "s3a://lake/a/")
+    assert client("admin").get(page("api/table", other)).status_code == 400
+
+
+AZURE = "lake@account.dfs.core.windows.net"
+AZURE_SPELLINGS = [
+    f"abfss://{AZURE}/x/t",
+    "wasbs://lake@account.blob.core.windows.net/x/t",
+    "https://account.blob.core.windows.net/lake/x/t",
+    "az://lake/x/t",
+    f"delta://abfs/{AZURE}/x/t",
+    "delta://az/lake/x/t",
+]
+
+
+@pytest.mark.parametrize("spelled", AZURE_SPELLINGS)
+@pytest.mark.parametrize("base_path", ["az://lake/x", f"abfs://{AZURE}/x"])
+def test_a_table_of_azure_is_for_those_who_may_read_its_connection(client, airflow, monkeypatch, base_path, spelled):
+    from airflow_delta.plugins.access import Viewer
+    from airflow_delta.plugins.known import find_table
+    from airflow_delta.plugins.problems import PageProblem
+
+    airflow.connection("lake", base_path, login="account", password="a2V5")
+    for uri in (f"delta://abfs/{AZURE}/x/t", "delta://az/lake/x/t"):
+        airflow.asset(uri, uri=uri)
+    viewer = Viewer(None)
+    viewer._connections["GET", "lake"] = False
+    monkeypatch.setattr(Viewer, "may_read_asset", lambda _self, _asset_id: True)
+    with pytest.raises(PageProblem) as raised:
+        find_table(viewer, spelled)
+    assert raised.value.status == 404
+    viewer._connections["GET", "lake"] = True
+    found = find_table(viewer, spelled)
+    assert found.conn_id == "lake"
+    assert found.place().options["azure_storage_account_key"] == "a2V5"
 
 
 @pytest.mark.parametrize("odd", ['{"conn_type": "delta", "extra": "[1]"}', "{not json", '{"port": "x"}'])
@@ -528,6 +567,56 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.mark.slow
+def test_credentials_that_never_come_hold_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
+    from airflow_delta.hooks import cloud
+
+    monkeypatch.setattr(cloud, "CREDENTIALS_TIMEOUT", 4.0)
+    options = {"AWS_ENDPOINT_URL_STS": endpoint, "AWS_REGION": "us-east-1", "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/x"}
+    airflow.connection("dead", "s3://dead/lake", login="a", password="b", extra=json.dumps({"storage_options": options}))
+    names = [f"s3://dead/lake/{name}" for name in ("a", "b", "c", "d", "e")]
+    with ThreadPoolExecutor(len(names)) as threads:
+        slow = [threads.submit(client("admin").get, page("table", name)) for name in names]
+        time.sleep(1)
+        begun = time.monotonic()
+        assert client().get(page("table", known)).status_code == 200
+        assert client().get("/delta-tables/").status_code == 200
+        assert time.monotonic() - begun < 2
+        assert not any(answer.done() for answer in slow)
+        told = [answer.result() for answer in slow]
+    assert {answer.status_code for answer in told} == {400}
+    assert "did not come within 4 s" in told[0].text
+
+
+def test_the_api_server_has_no_credentials_for_a_connection_without(client, airflow, monkeypatch):
+    airflow.connection("lake", "s3://lake")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-server")
+    told = client("admin").get(page("api/table", "s3://lake/t"))
+    assert told.status_code == 400
+    assert "AIRFLOW__DELTA__PROCESS_CREDENTIALS_IN" in told.json()["detail"]
+
+
+def test_a_reader_has_one_identity_on_hdfs(monkeypatch):
+    """A name node knows a process by one name, so a reader that is kept warm answers only for that one."""
+    from airflow_delta.plugins.readers import Readers, environment
+
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-server")
+    assert "AWS_SESSION_TOKEN" not in environment()
+    monkeypatch.setenv("AIRFLOW__DELTA__PROCESS_CREDENTIALS_IN", "api_server")
+    assert environment()["AWS_SESSION_TOKEN"] == "of-the-server"
+    pool = Readers()
+    try:
+        used = []
+        for user in ("etl", "finance", None, "etl", "etl"):
+            options = {"hadoop_user_name": user} if user else {}
+            request = {"what": "nothing", "uri": "hdfs://name-node/t", "options": options}
+            assert pool.ask(request, 30)["kinds"][0] == "KeyError"
+            used.append(pool._idle[-1][1]._process.pid)
+        assert len(set(used)) == 4, "only two are kept"
+        assert len(pool._idle) <= 2
+    finally:
+        pool.stop()
+
+
 def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
     from airflow_delta.plugins import reading
 
@@ -574,7 +663,7 @@ def test_a_reader_that_ends_is_replaced(client, known):
 
     for ask in range(2):
         assert client().get(page("table", known)).status_code == 200, ask
-        for reader in reading.readers()._idle:
+        for _, reader in reading.readers()._idle:
             reader._process.kill()
             reader._process.wait()
 

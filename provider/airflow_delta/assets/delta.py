@@ -16,8 +16,8 @@ from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import BaseAsset
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.masking import has_user_info, masked
 from airflow_delta.openlineage.naming import dataset_name
+from airflow_delta.staging.location import AZURE, GCS, S3, SCHEMES, Location, check_no_secret, store_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset as OpenLineageDataset
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 SCHEME = "delta"
 
-_ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
+_ALIASES = {S3: "s3", GCS: "gs"}
+"""How an asset spells a store; Azure's has ``az`` for a container without its account, ``abfs`` for one with it."""
 _FILE = "file"
 _CONNECTION = "connection"
 _DEFAULT_CONN_ID = "delta_default"
@@ -52,19 +53,17 @@ def delta_asset_uri(table: str, delta_conn_id: str | None = None) -> str:
     :param delta_conn_id: connection that a relative name belongs to.
     :raises DeltaIllegalArgumentException: if the table is empty or its location contains credentials.
     """
-    if has_user_info(table):
-        raise DeltaIllegalArgumentException(
-            f"The location of the table {masked(table)} contains credentials, but the URI of an asset is stored and shown. "
-            "Put them into the connection."
-        )
+    check_no_secret(table)
     head, separator, tail = table.strip().partition("://")
     scheme = head.lower() if separator else ""
     if scheme == SCHEME:
         return _text(_normalised(urlsplit(table.strip())))
     if scheme == _FILE or table[:6].lower() == "file:/":
         return f"{SCHEME}://{_FILE}{_local(unquote(urlsplit(table.strip()).path))}"
+    if scheme in ("http", "https") and store_of(table.strip()) == AZURE:
+        scheme, _, tail = Location.parse(table.strip()).uri.partition("://")
     if separator:
-        return f"{SCHEME}://{_ALIASES.get(scheme, scheme)}/{_quoted(_object_location(scheme, tail.rstrip('/')))}"
+        return f"{SCHEME}://{_storage(scheme, tail)}/{_quoted(_object_location(scheme, tail.rstrip('/')))}"
     if os.path.isabs(table):
         return f"{SCHEME}://{_FILE}{_local(table)}"
     if not table.strip("/ "):
@@ -104,8 +103,8 @@ def _normalised(uri: SplitResult) -> SplitResult:
             f"The asset URI {uri.geturl()!r} has a query or a fragment. An asset is the whole table, not a version or a part of "
             "it. Write a question mark or a hash in its location as %3F or %23."
         )
-    storage = _ALIASES.get(uri.netloc.lower(), uri.netloc.lower())
     path = uri.path.rstrip("/")
+    storage = _storage(uri.netloc.lower(), path.lstrip("/"))
     if storage == _FILE and path:
         return SplitResult(SCHEME, storage, _local(unquote(path)), "", "")
     first, _, rest = path[1:].partition("/")
@@ -116,12 +115,19 @@ def _normalised(uri: SplitResult) -> SplitResult:
     return SplitResult(SCHEME, storage, f"/{_object_location(storage, segments)}", "", "")
 
 
+def _storage(scheme: str, location: str) -> str:
+    store = SCHEMES.get(scheme)
+    if store == AZURE:
+        return "abfs" if "@" in location.partition("/")[0] else "az" if scheme in ("az", "azure") else "abfs"
+    return _ALIASES.get(store or "", scheme)
+
+
 def _object_location(scheme: str, location: str) -> str:
-    """Return a location on an object store unchanged, except that the host of an Azure account is lowered."""
+    """Return a location on an object store unchanged, except that the host of an Azure account has one spelling."""
     authority, slash, path = location.partition("/")
-    if scheme in ("abfs", "abfss"):
+    if SCHEMES.get(scheme) == AZURE:
         container, at, host = authority.rpartition("@")
-        authority = f"{container}{at}{host.lower()}" if at else authority
+        authority = f"{container}{at}{host.lower().replace('.blob.', '.dfs.', 1)}" if at else authority
     return f"{authority}{slash}{path}"
 
 

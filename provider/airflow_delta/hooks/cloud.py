@@ -6,14 +6,23 @@ hook of that cloud's provider.
 
 from __future__ import annotations
 
+import contextvars
+import hashlib
 import json
+import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.allowed import Allowed
+from airflow_delta.log.storage.options import check_identity
+from airflow_delta.staging.location import AZURE, S3
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -30,17 +39,24 @@ _PLAIN_AWS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token",
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _ROLE_OPTIONS = (*_KEYS, "aws_role_arn", "aws_role_session_name", "aws_region", "aws_endpoint_url_sts")
 _SESSION = "airflow-delta"
+_OF_ACCOUNT = ("azure_storage_account_key", "azure_storage_sas_key")
+_SALT = os.urandom(16)
 
-_lock = threading.Lock()
-_fetched: dict[str, tuple[float, dict[str, str]]] = {}
+CREDENTIALS_TIMEOUT = 20.0
+"""Seconds for which credentials are waited for; then the connection fails, and at once for :data:`_FAILED_SECONDS`."""
+
+_CONNECT_TIMEOUT, _READ_TIMEOUT = 5, 10
+_FAILED_SECONDS = 5.0
 
 
-def cloud_options(connection: Connection, conn_id: str) -> dict[str, str]:
+def cloud_options(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
     """Return the storage options that a connection to a cloud stands for.
 
-    :raises DeltaIllegalArgumentException: if it needs a provider that is not installed, or holds nothing that a store can use.
+    :param allowed: what it may use of this process.
+    :raises DeltaIllegalArgumentException: if it needs a provider that is not installed, holds nothing that a store can use, or
+        uses what the deployment has not allowed.
     """
-    return _READERS[str(connection.conn_type)](connection, conn_id)
+    return _READERS[str(connection.conn_type)](connection, conn_id, allowed)
 
 
 def field_of(connection: Connection, name: str) -> Any:
@@ -49,9 +65,10 @@ def field_of(connection: Connection, name: str) -> Any:
     return extra.get(name) or extra.get(f"extra__{connection.conn_type}__{name}") or None
 
 
-def _aws(connection: Connection, conn_id: str) -> dict[str, str]:
+def _aws(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
     extra = {key.removeprefix("extra__aws__"): value for key, value in connection.extra_dejson.items() if value}
-    if not extra.keys() - _PLAIN_AWS and (connection.login or "aws_access_key_id" in extra):
+    has_keys = bool(connection.login or "aws_access_key_id" in extra)
+    if not extra.keys() - _PLAIN_AWS and has_keys:
         service = (extra.get("service_config") or {}).get("s3") or {}
         return _texts(
             aws_access_key_id=connection.login or extra.get("aws_access_key_id"),
@@ -60,7 +77,12 @@ def _aws(connection: Connection, conn_id: str) -> dict[str, str]:
             aws_region=service.get("region_name") or extra.get("region_name"),
             aws_endpoint_url=service.get("endpoint_url") or extra.get("endpoint_url"),
         )
-    return _kept(conn_id, lambda: _from_aws_hook(conn_id))
+    # The hook may read files and profiles, and ask the machine.
+    allowed.check_process(_named(conn_id))
+    found = _kept(_fingerprint(connection, conn_id), _named(conn_id), lambda: _from_aws_hook(conn_id))
+    if not has_keys:
+        allowed.check({name: value for name, value in found.items() if name not in _KEYS}, S3, _named(conn_id))
+    return found
 
 
 def _from_aws_hook(conn_id: str) -> dict[str, str]:
@@ -96,12 +118,13 @@ def assumed_role(options: Mapping[str, str], whose: str) -> dict[str, str]:
         return dict(options)
     wanted = {name: value for name, value in options.items() if name in _ROLE_OPTIONS}
     kept = {name: value for name, value in options.items() if not name.startswith("aws_role_") and name not in _KEYS}
-    return {**kept, **_kept(json.dumps(wanted, sort_keys=True), lambda: _assume(wanted, whose))}
+    return {**kept, **_kept(_digest(wanted), whose, lambda: _assume(wanted, whose))}
 
 
 def _assume(options: Mapping[str, str], whose: str) -> dict[str, str]:
     try:
         import boto3
+        from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
     except ModuleNotFoundError as error:
         raise DeltaIllegalArgumentException(
@@ -115,6 +138,7 @@ def _assume(options: Mapping[str, str], whose: str) -> dict[str, str]:
         aws_access_key_id=options.get("aws_access_key_id"),
         aws_secret_access_key=options.get("aws_secret_access_key"),
         aws_session_token=options.get("aws_session_token"),
+        config=Config(connect_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT, retries={"total_max_attempts": 1}),
     )
     try:
         found = client.assume_role(RoleArn=role, RoleSessionName=options.get("aws_role_session_name") or _SESSION)["Credentials"]
@@ -129,15 +153,17 @@ def _assume(options: Mapping[str, str], whose: str) -> dict[str, str]:
     }
 
 
-def _google(connection: Connection, conn_id: str) -> dict[str, str]:
+def _google(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
     if field_of(connection, "is_anonymous"):
         return {"google_skip_signature": "true"}
     if not field_of(connection, "impersonation_chain"):
         if key := field_of(connection, "keyfile_dict"):
             return {"google_service_account_key": key if isinstance(key, str) else json.dumps(key)}
         if path := field_of(connection, "key_path"):
+            allowed.check_process(_named(conn_id))
             return {"google_service_account": str(path)}
-    return _kept(conn_id, lambda: _from_google_hook(conn_id))
+    allowed.check_process(_named(conn_id))
+    return _kept(_fingerprint(connection, conn_id), _named(conn_id), lambda: _from_google_hook(conn_id))
 
 
 def _from_google_hook(conn_id: str) -> dict[str, str]:
@@ -146,12 +172,27 @@ def _from_google_hook(conn_id: str) -> dict[str, str]:
 
     credentials, _ = module.GoogleBaseHook(gcp_conn_id=conn_id).get_credentials_and_project_id()
     if not credentials.valid:
-        credentials.refresh(Request())
+        credentials.refresh(partial(Request(), timeout=_READ_TIMEOUT))
     return {"google_bearer_token": str(credentials.token)}
 
 
-def _azure(connection: Connection, conn_id: str) -> dict[str, str]:
-    """Read the fields as ``WasbHook`` and ``AzureDataLakeStorageV2Hook`` do; object_store itself asks for managed identities."""
+def _azure(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
+    options = azure_options(connection, conn_id)
+    if not options.get("azure_storage_account_name") and any(options.get(name) for name in _OF_ACCOUNT):
+        raise DeltaIllegalArgumentException(
+            f"The connection {conn_id!r} has the key or a SAS token of a storage account, but does not name the account: it "
+            "would be sent to whatever account a location names. Set its host to the account's name."
+        )
+    check_identity(options, AZURE, _named(conn_id))
+    allowed.check(options, AZURE, _named(conn_id))
+    return options
+
+
+def azure_options(connection: Connection, conn_id: str) -> dict[str, str]:
+    """Return the options that a connection to Azure stands for; whether they may be used is not checked.
+
+    Its fields are read as ``WasbHook`` and ``AzureDataLakeStorageV2Hook`` do; object_store itself asks for managed identities.
+    """
     if text := field_of(connection, "connection_string"):
         return _of_connection_string(str(text), conn_id)
     tenant = field_of(connection, "tenant_id")
@@ -199,7 +240,7 @@ def _of_connection_string(text: str, conn_id: str) -> dict[str, str]:
     )
 
 
-_READERS: Mapping[str, Callable[[Any, str], dict[str, str]]] = {
+_READERS: Mapping[str, Callable[[Any, str, Allowed], dict[str, str]]] = {
     "aws": _aws,
     "google_cloud_platform": _google,
     "wasb": _azure,
@@ -217,12 +258,94 @@ def _module(name: str, package: str, conn_id: str) -> Any:
         ) from error
 
 
-def _kept(conn_id: str, fetch: Callable[[], dict[str, str]]) -> dict[str, str]:
+@dataclass
+class _Fetched:
+    """Credentials of one identity: who waits for them holds up nobody else."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at: float = 0.0
+    options: dict[str, str] | None = None
+    error: BaseException | None = None
+
+    def get(self, fetch: Callable[[], dict[str, str]], whose: str) -> dict[str, str]:
+        """Return them, at most :data:`KEPT_SECONDS` old.
+
+        :raises DeltaIllegalArgumentException: if they do not come in time.
+        """
+        started = time.monotonic()
+        if not self.lock.acquire(timeout=CREDENTIALS_TIMEOUT):
+            raise _late(whose)
+        try:
+            age = time.monotonic() - self.at
+            if self.options is not None and age <= KEPT_SECONDS:
+                return dict(self.options)
+            if self.error is not None and age <= _FAILED_SECONDS and self.at >= started:  # it was fetched while we waited
+                raise self.error
+            self.options, self.error = None, None
+            try:
+                self.options = _within(fetch, whose)
+            except Exception as error:
+                self.error = error
+                raise
+            finally:
+                self.at = time.monotonic()
+            return dict(self.options)
+        finally:
+            self.lock.release()
+
+
+_lock = threading.Lock()
+_fetched: dict[str, _Fetched] = {}
+
+
+def _kept(identity: str, whose: str, fetch: Callable[[], dict[str, str]]) -> dict[str, str]:
     with _lock:
-        kept = _fetched.get(conn_id)
-        if kept is None or time.monotonic() - kept[0] > KEPT_SECONDS:
-            kept = _fetched[conn_id] = (time.monotonic(), fetch())
-        return dict(kept[1])
+        now = time.monotonic()
+        for old in [key for key, found in _fetched.items() if now - found.at > KEPT_SECONDS and not found.lock.locked()]:
+            if old != identity:
+                del _fetched[old]
+        found = _fetched.setdefault(identity, _Fetched())
+    return found.get(fetch, whose)
+
+
+def _within(fetch: Callable[[], dict[str, str]], whose: str) -> dict[str, str]:
+    """Return what a function returns, or give up: a provider's hook may have no time limits of its own."""
+    answers: queue.SimpleQueue[dict[str, str] | BaseException] = queue.SimpleQueue()
+    context = contextvars.copy_context()
+
+    def ask() -> None:
+        try:
+            answers.put(context.run(fetch))
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            answers.put(error)
+
+    threading.Thread(target=ask, name="delta-credentials", daemon=True).start()
+    try:
+        answer = answers.get(timeout=CREDENTIALS_TIMEOUT)
+    except queue.Empty:
+        raise _late(whose) from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _late(whose: str) -> DeltaIllegalArgumentException:
+    return DeltaIllegalArgumentException(
+        f"The credentials of {whose} did not come within {CREDENTIALS_TIMEOUT:.0f} s. Check the endpoint that is asked for them."
+    )
+
+
+def _fingerprint(connection: Connection, conn_id: str) -> str:
+    """Return a key for what a connection says: after it is edited, or in another team, its id is another identity."""
+    return _digest([conn_id, connection.conn_type, connection.login, connection.password, connection.host, connection.extra])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), key=_SALT).hexdigest()
+
+
+def _named(conn_id: str) -> str:
+    return f"the connection {conn_id!r}"
 
 
 def _texts(**options: Any) -> dict[str, str]:

@@ -18,19 +18,14 @@ from airflow_delta.hooks.fields import IDENTITY, ConnectionFields
 from airflow_delta.hooks.frames import ROW_LIMIT, DataFrameType, as_frame, check_df_type, read_changes_with_spark, read_with_spark
 from airflow_delta.hooks.location import one_spelling
 from airflow_delta.hooks.named import named_connection
-from airflow_delta.masking import has_user_info, masked, secret_values
+from airflow_delta.masking import masked, secret_values
+from airflow_delta.staging.location import AZURE, FILE, Location, check_no_secret, store_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
     from pyspark.sql import SparkSession
 
     from airflow_delta.log import DeltaLog
-
-
-def scheme_of(uri: str) -> str:
-    """Return the scheme of a table's URI in lower case, ``file`` for a local path."""
-    head, separator, _ = uri.partition("://")
-    return head.lower() if separator else "file"
 
 
 class DeltaHook(BaseHook):
@@ -49,6 +44,8 @@ class DeltaHook(BaseHook):
     default_conn_name = "delta_default"
     conn_type = "delta"
     hook_name = "Delta Lake"
+    process: str | None = None
+    """The kind of process that opens tables, if it is not this one (:mod:`airflow_delta.hooks.allowed`)."""
 
     def __init__(self, delta_conn_id: str = default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -83,6 +80,11 @@ class DeltaHook(BaseHook):
         """
         return self.fields.base_path
 
+    @property
+    def base_uri(self) -> str | None:
+        """The base path in the form of :meth:`table_uri`: ``s3://`` for ``s3a://``, with the account of a container of Azure."""
+        return None if self.base_path is None else self._spelled(self.base_path)
+
     def table_uri(self, table: str) -> str:
         """Return the URI of a table: ``table`` itself if it is absolute, otherwise below the base path.
 
@@ -93,11 +95,7 @@ class DeltaHook(BaseHook):
         """
         if not table or not table.strip():
             raise DeltaIllegalArgumentException("The table is empty. Pass a URI, an absolute path, or a name below a base path.")
-        if has_user_info(table):
-            raise DeltaIllegalArgumentException(
-                f"The location of the table {masked(table)} contains credentials, but locations are stored and shown unmasked. "
-                "Put the credentials into login and password of the connection, or into its storage_options."
-            )
+        check_no_secret(table)
         if "://" in table or os.path.isabs(table):
             uri = table.rstrip("/") or "/"
         elif self.base_path is None:
@@ -108,8 +106,11 @@ class DeltaHook(BaseHook):
             )
         else:
             uri = f"{self.base_path.rstrip('/')}/{table.strip('/')}"
-        without_account = scheme_of(uri) in ("az", "azure", "abfs", "abfss") and "@" not in uri
-        return one_spelling(uri, self.storage_options(uri) if without_account else None)
+        return self._spelled(uri)
+
+    def _spelled(self, uri: str) -> str:
+        without_account = store_of(uri) == AZURE and Location.parse(uri).host is None
+        return one_spelling(uri, self.fields.location_options(uri) if without_account else None)
 
     def storage_options(self, uri: str) -> dict[str, str]:
         """Return the options of the object store that holds ``uri``, and mask them in task logs from here on.
@@ -119,14 +120,14 @@ class DeltaHook(BaseHook):
 
         :raises DeltaIllegalArgumentException: if a field of the connection is not valid.
         """
-        options = assumed_role(self.fields.storage_options(uri), f"the connection {self.delta_conn_id!r}")
+        options = assumed_role(self.fields.storage_options(uri, self.process), f"the connection {self.delta_conn_id!r}")
         for value in secret_values(options):
             mask_secret(value)
         return options
 
     def spark_options(self, uri: str) -> dict[str, str]:
         """Return the options from which the settings of Spark are derived: Spark assumes a role by itself."""
-        options = self.fields.storage_options(uri)
+        options = self.fields.storage_options(uri, self.process)
         for value in secret_values(options):
             mask_secret(value)
         return options
@@ -247,7 +248,7 @@ class DeltaHook(BaseHook):
                 f"The connection {self.delta_conn_id!r} has no base path to connect to. Set its host, or use get_log(table) with "
                 "a full URI."
             )
-        uri = one_spelling(self.base_path)
+        uri = self._spelled(self.base_path)
         return store_for(uri, self.storage_options(uri) or None, connection=self._conn_name)
 
     def test_connection(self) -> tuple[bool, str]:
@@ -261,7 +262,7 @@ class DeltaHook(BaseHook):
                 names = sorted(self.fields.given_options)
                 return True, f"No base path to list; tables need a full URI. Storage options: {', '.join(names) or 'none'}."
             options = self.storage_options(self.base_path)
-            if scheme_of(self.base_path) == "file":
+            if store_of(self.base_path) == FILE:
                 return True, f"{self.base_path} has {len(os.listdir(self.base_path))} entries."
             return True, self._probe(options)
         except Exception as error:  # noqa: BLE001 - any error of the store is the result of the test

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import mask_secret
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.hooks.cloud import CONN_TYPES, cloud_options
+from airflow_delta.hooks.allowed import Allowed
+from airflow_delta.hooks.cloud import CONN_TYPES, azure_options, cloud_options
 from airflow_delta.hooks.location import check_base_path
 from airflow_delta.hooks.named import named_connection
-from airflow_delta.log.storage.options import AZURE, GCS, HDFS, HDFS_USER, S3, canonical_options, kind_of
-from airflow_delta.masking import has_user_info, masked, secret_values, user_info_of
+from airflow_delta.log.storage.options import (
+    CREDENTIAL_ENDPOINTS,
+    ENDPOINTS,
+    HDFS_USER,
+    NETWORK,
+    OTHER_LOCATIONS,
+    canonical_options,
+    check_identity,
+    kind_of,
+)
+from airflow_delta.masking import masked, secret_of_location, secret_values, user_info_of
+from airflow_delta.staging.location import AZURE, GCS, HDFS, S3, Location
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 CONN_TYPE = "delta"
+ACCOUNT = "azure_storage_account_name"
 OWN = "own"
 """Value of ``spark_credentials``: Spark has credentials of its own."""
 
@@ -41,10 +53,10 @@ _INSTEAD = {
 }
 _CREDENTIALS = {
     S3: ("aws_access_key_id", "aws_secret_access_key"),
-    AZURE: ("azure_storage_account_name", "azure_storage_account_key"),
+    AZURE: (ACCOUNT, "azure_storage_account_key"),
     HDFS: (HDFS_USER,),
 }
-_FIELDS = ("base_path", "storage_options", "spark_credentials", "spark_packages", *CONN_TYPES.values())
+_FIELDS = ("base_path", "storage_options", OTHER_LOCATIONS, "spark_credentials", "spark_packages", *CONN_TYPES.values())
 
 
 class ConnectionFields:
@@ -80,7 +92,7 @@ class ConnectionFields:
         :raises DeltaIllegalArgumentException: if it contains credentials, is relative, or has an unknown scheme.
         """
         path = self.extra.get("base_path") or (self.connection.host if self.connection and self._is_own else None)
-        if path and has_user_info(str(path)):
+        if path and secret_of_location(str(path)) is not None:
             mask_secret(list(user_info_of(str(path))))
             raise DeltaIllegalArgumentException(
                 f"The base path of the connection {self.conn_id!r} contains credentials ({masked(str(path))}), but "
@@ -97,8 +109,8 @@ class ConnectionFields:
         value = self.extra.get("spark_credentials") or None
         if value not in (None, OWN):
             raise DeltaIllegalArgumentException(
-                f"spark_credentials of the connection {self.conn_id!r} is {value!r}. Leave it empty to give Spark this "
-                f"connection's credentials, or set it to {OWN!r}."
+                f"spark_credentials of the connection {self.conn_id!r} is a text other than {OWN!r}. Leave it empty to give "
+                f"Spark this connection's credentials, or set it to {OWN!r}."
             )
         return value
 
@@ -111,7 +123,8 @@ class ConnectionFields:
         value = self.extra.get("spark_packages") or None
         if value is not None and not isinstance(value, str):
             raise DeltaIllegalArgumentException(
-                f"spark_packages of {self._whose} is {value!r}. Set it to 'auto', or to Maven coordinates, separated by commas."
+                f"spark_packages of {self._whose} is not a string but {type(value).__name__}. "
+                "Set it to 'auto', or to Maven coordinates, separated by commas."
             )
         return value
 
@@ -126,23 +139,43 @@ class ConnectionFields:
         given = self.given_options
         return (*([str(self.connection.password)] if self.connection and self.connection.password else []), *secret_values(given))
 
-    def storage_options(self, uri: str) -> dict[str, str]:
+    def storage_options(self, uri: str, process: str | None = None) -> dict[str, str]:
         """Return the options of the object store that holds ``uri``, each once and under one name (``aws_region``).
 
-        :raises DeltaIllegalArgumentException: if a field of the connection is not valid.
+        :param process: the kind of process that uses them; default: this one.
+        :raises DeltaIllegalArgumentException: if a field of the connection is not valid, or uses what the deployment has not
+            allowed (:mod:`airflow_delta.hooks.allowed`).
         """
         self.check()
-        given = self.given_options
-        options = canonical_options(given, uri, whose=self._whose)
-        kind = kind_of(uri)
+        options = canonical_options(self.given_options, uri, whose=self._whose)
+        kind, allowed = kind_of(uri), Allowed.here(process)
         if kind is not None and self.connection is not None:
-            identity = [name for name in options if name in IDENTITY]
-            if cloud := canonical_options(self._cloud_options(kind), uri, whose=self._whose):
-                self._check_one_identity(identity)
-                options = {**cloud, **options}
-            elif self._is_own:
-                options = self._with_login(options, kind, has_identity=bool(identity))
-        return options
+            if cloud := canonical_options(self._cloud_options(kind, allowed), uri, whose=self._whose):
+                self._check_one_identity(options)
+                self._check_same_place(cloud, options)
+                return self._with_locations({**cloud, **options})
+            if self._is_own:
+                options = self._with_login(options, kind)
+        check_identity(options, kind, self._whose)
+        allowed.check(options, kind, self._whose)
+        return self._with_locations(options)
+
+    def _with_locations(self, options: dict[str, str]) -> dict[str, str]:
+        return {**options, **({OTHER_LOCATIONS: self.other_locations} if self.other_locations else {})}
+
+    @cached_property
+    def other_locations(self) -> str:
+        """URIs, separated by commas, below which the table's files may be outside of its own bucket.
+
+        :raises DeltaIllegalArgumentException: if one is not a location.
+        """
+        value = self.extra.get(OTHER_LOCATIONS) or ()
+        places = value.split(",") if isinstance(value, str) else value
+        if not isinstance(places, list | tuple) or not all(isinstance(place, str) for place in places):
+            raise DeltaIllegalArgumentException(
+                f'{OTHER_LOCATIONS} of {self._whose} must be a list of URIs, such as ["s3://other/tables"].'
+            )
+        return ",".join(Location.parse(place.strip()).uri for place in places if place.strip())
 
     @property
     def _whose(self) -> str:
@@ -158,8 +191,8 @@ class ConnectionFields:
             )
         return named[0] if named else None
 
-    def _cloud_options(self, kind: str) -> dict[str, str]:
-        """Return the options of the connection to a cloud, if it is to the kind of store."""
+    def _cloud_connection(self, kind: str) -> tuple[Connection, str] | None:
+        """Return the connection to a cloud and its id, if it is to the kind of store."""
         if not self._is_own:
             connection, conn_id = self.connection, self.conn_id
         elif self._cloud_conn_id is not None:
@@ -171,12 +204,26 @@ class ConnectionFields:
                     f"{field} of {self._whose} is {conn_id!r}, of type {connection.conn_type!r}; it must be of type {wanted}."
                 )
         else:
-            return {}
+            return None
         if connection is None or STORE_OF_TYPE[str(connection.conn_type)] != kind:
-            return {}
-        return cloud_options(connection, conn_id)
+            return None
+        return connection, conn_id
 
-    def _check_one_identity(self, identity: Sequence[str]) -> None:
+    def _cloud_options(self, kind: str, allowed: Allowed) -> dict[str, str]:
+        found = self._cloud_connection(kind)
+        return cloud_options(*found, allowed) if found is not None else {}
+
+    def location_options(self, uri: str) -> dict[str, str]:
+        """Return what decides where a container of Azure is: its account and endpoint. No credentials are checked, or fetched."""
+        options = canonical_options(self.given_options, uri, whose=self._whose)
+        if (found := self._cloud_connection(AZURE)) is not None:
+            options = {**azure_options(*found), **options}
+        elif self._is_own and self.connection is not None and self.connection.login:
+            options.setdefault(ACCOUNT, str(self.connection.login))
+        return {name: value for name, value in options.items() if name in (ACCOUNT, "azure_storage_endpoint")}
+
+    def _check_one_identity(self, options: Mapping[str, str]) -> None:
+        identity = [name for name in options if name in IDENTITY]
         field = "its type" if self._cloud_conn_id is None else self._cloud_conn_id[0]
         own = bool(self._is_own and self.connection and (self.connection.login or self.connection.password))
         if own or identity:
@@ -185,19 +232,36 @@ class ConnectionFields:
                 f"The credentials of {self._whose} are given twice: by {field} and by {given}. Remove one of them."
             )
 
-    def _with_login(self, options: dict[str, str], kind: str, *, has_identity: bool) -> dict[str, str]:
-        """Return the options with login and password as the store's key pair, unless they hold credentials."""
+    def _check_same_place(self, cloud: Mapping[str, str], options: Mapping[str, str]) -> None:
+        """Refuse to send the credentials of another connection to a place that is not its own."""
+        named = ENDPOINTS | CREDENTIAL_ENDPOINTS | NETWORK | {ACCOUNT}
+        if other := sorted(name for name in options if name in named and options[name] != cloud.get(name)):
+            field, conn_id = self._cloud_conn_id or ("its type", self.conn_id)
+            raise DeltaIllegalArgumentException(
+                f"{self._whose[:1].upper()}{self._whose[1:]} takes its credentials from {conn_id!r} ({field}), which alone "
+                f"decides where they are sent; its own storage_options set {', '.join(other)}. Set that in {conn_id!r}, or put "
+                "credentials into this connection."
+            )
+
+    def _with_login(self, options: dict[str, str], kind: str) -> dict[str, str]:
+        """Return the options with login and password as the store's key pair.
+
+        :raises DeltaIllegalArgumentException: if the pair is not complete, or the options hold other credentials.
+        """
         names = _CREDENTIALS.get(kind)
         if names is None or self.connection is None:
             return options
         login, password = self.connection.login, self.connection.password
-        if kind == S3 and not has_identity and bool(login) != bool(password):
+        if kind == S3 and bool(login) != bool(password):
             missing = "password (secret key)" if login else "login (access key)"
             raise DeltaIllegalArgumentException(f"The connection {self.conn_id!r} has no {missing}; a key pair has both.")
-        pairs = dict(zip(names, (login, password), strict=False))
-        if has_identity:  # the login may still be the account's name
-            pairs = {name: value for name, value in pairs.items() if name not in IDENTITY}
-        return {**{name: str(value) for name, value in pairs.items() if value}, **options}
+        pairs = {name: str(value) for name, value in zip(names, (login, password), strict=False) if value}
+        if twice := sorted(name for name, value in pairs.items() if options.get(name, value) != value):
+            raise DeltaIllegalArgumentException(
+                f"The credentials of {self._whose} are given twice: by login and password and by storage_options "
+                f"({', '.join(twice)}), with different values. Remove one of them."
+            )
+        return {**pairs, **options}
 
     def check(self) -> None:
         """Refuse what has no meaning in this connection, by the field's name.
@@ -211,7 +275,7 @@ class ConnectionFields:
                 f"The extra of {self._whose} has unknown keys: {', '.join(unknown)}. Known are {', '.join(_FIELDS)}. Options of "
                 "the store (AWS_REGION, ...) go into storage_options."
             )
-        _ = self.spark_credentials, self.spark_packages, self._cloud_conn_id, self.given_options
+        _ = self.spark_credentials, self.spark_packages, self._cloud_conn_id, self.given_options, self.other_locations
         kind = _kind_of_base(self.base_path)
         for index, field in enumerate(("login", "password")):
             if kind is not None and len(_CREDENTIALS.get(kind, ())) <= index and getattr(self.connection, field):

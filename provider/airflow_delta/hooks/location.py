@@ -7,11 +7,9 @@ import re
 from collections.abc import Mapping
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.staging.location import FILE, Location, store_of
 
-_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "azure": "az"}
-_SCHEMES = ("s3", "s3a", "s3n", "gs", "gcs", "az", "azure", "abfs", "abfss", "hdfs", "file")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
-_DFS = "dfs.core.windows.net"
 
 
 def check_base_path(path: str, conn_id: str) -> str:
@@ -31,13 +29,14 @@ def check_base_path(path: str, conn_id: str) -> str:
         if not os.path.isabs(path):
             raise DeltaIllegalArgumentException(f"{field} is relative. Use a URI (s3://{path}) or an absolute path (/{path}).")
         return path.rstrip("/") or "/"
-    if scheme.lower() not in _SCHEMES:
+    if store_of(path) is None:
         raise DeltaIllegalArgumentException(
             f"{field} has the scheme {scheme}://, which is not supported. Use s3://, gs://, az://, abfss://, hdfs:// or a local "
             "path."
         )
     if not rest.strip("/") and scheme.lower() != "file":
         raise DeltaIllegalArgumentException(f"{field} names no bucket. Write {scheme}://bucket/path.")
+    Location.parse(path).check_openable(path)
     return path.rstrip("/")
 
 
@@ -47,17 +46,8 @@ def one_spelling(uri: str, options: Mapping[str, str] | None = None) -> str:
     ``s3a://`` becomes ``s3://``. An Azure container without its account gets it from the options, unless these name an endpoint
     of their own.
     """
-    scheme, separator, rest = uri.partition("://")
-    if not separator:
+    if store_of(uri) == FILE:
         return uri
-    scheme = _ALIASES.get(scheme.lower(), scheme.lower())
-    if scheme not in ("az", "abfss"):
-        return f"{scheme}://{rest}"
-    authority, slash, path = rest.partition("/")
-    container, at, host = authority.partition("@")
-    if at:
-        return f"abfss://{container}@{host.lower()}{slash}{path}"
-    account = (options or {}).get("azure_storage_account_name")
-    if not account or (options or {}).get("azure_storage_endpoint"):
-        return f"az://{rest}"
-    return f"abfss://{container}@{account.lower()}.{_DFS}{slash}{path}"
+    location = Location.parse(uri, options)
+    location.check_openable(uri)
+    return location.uri

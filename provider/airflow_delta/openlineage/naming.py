@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote
-
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs"}
-_AZURE_HOSTS = {"abfss": "dfs.core.windows.net", "wasbs": "blob.core.windows.net"}
-ROOT = "/"
-"""Name of a table that is a whole bucket or container."""
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.staging.location import Location
 
 
 def dataset_name(uri: str) -> tuple[str, str]:
@@ -15,17 +11,9 @@ def dataset_name(uri: str) -> tuple[str, str]:
 
     :param uri: URI of the table, or an absolute path.
     """
-    head, separator, tail = uri.partition("://")
-    scheme = head.lower()
-    if not separator:
-        return "file", uri.rstrip("/") or ROOT
-    if scheme == "file":
-        return "file", "/" + unquote(tail).strip("/")
-    scheme = _SCHEMES.get(scheme, scheme)
-    authority, _, path = tail.partition("/")
-    name = path.strip("/") or ROOT
-    if (host := _AZURE_HOSTS.get(scheme)) is not None and "@" in authority:
-        container, _, account = authority.partition("@")
-        account = account if "." in account else f"{account}.{host}"
-        return f"{scheme}://{container}@{account}", name
-    return f"{scheme}://{authority}", name
+    try:
+        return Location.parse(uri).dataset
+    except DeltaIllegalArgumentException:  # not a table of ours: an asset may name anything
+        head, _, tail = uri.partition("://")
+        authority, _, path = tail.partition("/")
+        return f"{head.lower()}://{authority}", path.strip("/") or "/"

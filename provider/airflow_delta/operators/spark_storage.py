@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_delta.log import DeltaLog
+    from airflow_delta.log.storage.base import LogStore
     from airflow_delta.staging.report import StageRequest
 
 logger = logging.getLogger(__name__)
@@ -76,10 +77,10 @@ class SparkStorage:
 
         if spark_credentials not in (None, "", OWN):
             raise DeltaIllegalArgumentException(
-                f"spark_credentials is {spark_credentials!r}. Leave it out to give Spark the credentials of the table's "
+                f"spark_credentials is a text other than {OWN!r}. Leave it out to give Spark the credentials of the table's "
                 f"connection, or set it to {OWN!r}."
             )
-        return cls(spark_table(log, uri), log.store.connection, _roots(request), own=spark_credentials == OWN)
+        return cls(spark_table(log, uri), log.store.connection, _roots(request, log.store), own=spark_credentials == OWN)
 
     @property
     def packages(self) -> str | None:
@@ -250,12 +251,21 @@ def _key_files() -> Iterator[Callable[[str], str]]:
             os.unlink(path)
 
 
-def _roots(request: StageRequest | None) -> tuple[str, ...]:
-    """Return the buckets of files that are not in the table's own."""
+def _roots(request: StageRequest | None, store: LogStore) -> tuple[str, ...]:
+    """Return the buckets of files that are not in the table's own.
+
+    :raises PathOutsideTableException: if the table's connection does not allow one (:func:`~.factory.check_other_location`).
+    """
     if request is None:
         return ()
+    from airflow_delta.log.storage.factory import check_other_location
     from airflow_delta.spark.paths import data_file_uri
 
     plans = [plan for plan in (request.scan, request.rewrite) if plan is not None]
     paths: Iterable[str] = (data_file_uri(plan.table, file.path) for plan in plans for file in plan.files if "://" in file.path)
-    return tuple(dict.fromkeys(found[0] for path in paths if (found := _AUTHORITY.match(path))))
+    roots: dict[str, None] = {}
+    for directory in dict.fromkeys(path.rpartition("/")[0] for path in paths):
+        check_other_location(store.root, directory, store.options, store.connection)
+        if (found := _AUTHORITY.match(directory)) is not None:
+            roots[found[0]] = None
+    return tuple(roots)

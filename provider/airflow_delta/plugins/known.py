@@ -13,10 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.allowed import API_SERVER, Allowed
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import masked
-from airflow_delta.masking import has_user_info
+from airflow_delta.log.storage.options import kind_of
 from airflow_delta.plugins.problems import PageProblem, of_error, unknown_table
+from airflow_delta.staging.location import Location, check_no_secret
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -27,9 +30,9 @@ if TYPE_CHECKING:
 SECONDS_KEPT = 10.0
 """How long the list of tables and connections is reused."""
 
-_ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "gcs": "gs"}
 _CHUNK = 500
 _LONGEST_URI = 2000
+_NO_LOCATION = "This is not the location of a table"
 _EVENT_KEYS = frozenset({"table", "version", "transaction_id"})
 
 
@@ -63,7 +66,11 @@ class KnownTable:
         from airflow_delta.plugins.place import Place
 
         if self.conn_id is None:
-            return Place(self.uri, {}, "/".join(self.key.split("/")[:3]))
+            try:
+                Allowed.here(API_SERVER).check({}, kind_of(self.uri), "the default connection")
+            except DeltaIllegalArgumentException as error:
+                raise of_error(error, self.uri) from None
+            return Place(self.uri, {}, Location.parse(self.uri).root)
         hook = _hook(self.conn_id)
         try:
             options = hook.storage_options(self.uri)
@@ -75,25 +82,26 @@ class KnownTable:
 
 @dataclass(frozen=True, slots=True)
 class KnownConnection:
-    """A connection of type ``delta``; ``error`` says why its base path cannot be read."""
+    """A connection of type ``delta``; ``error`` says why its base path cannot be read.
+
+    :param base_path: in the normal form, with the account that the connection names.
+    """
 
     conn_id: str
     base_path: str | None
     error: str | None = None
 
     def holds(self, key: str) -> bool:
-        """Return whether a table is below the base path."""
+        """Return whether a table is below the base path, or may be: a container of Azure without its account is any account's."""
         if not self.base_path:
             return False
-        base = table_key(self.base_path).rstrip("/")
-        return key.startswith(f"{base}/") and is_plain(key.removeprefix(f"{base}/"))
+        base, table = Location.parse(self.base_path), Location.parse(key)
+        return base.holds(table) and is_plain(table.path[len(base.path) :].removeprefix("/"))
 
     def place_of(self, key: str) -> str:
-        """Return the location of a table below the base path, with the scheme of that path."""
-        if key.startswith("file://"):
-            return key.removeprefix("file://")
-        base = str(self.base_path).rstrip("/")
-        return f"{base}/{key.removeprefix(table_key(base).rstrip('/')).lstrip('/')}"
+        """Return the location of a table below the base path, in the account of that path."""
+        base, table = Location.parse(str(self.base_path)), Location.parse(key)
+        return replace(base, path=table.path).uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +149,19 @@ def table_key(uri: str) -> str:
     :raises PageProblem: if it is not a location.
     """
     if not uri or len(uri) > _LONGEST_URI or any(ord(character) < 32 or ord(character) == 127 for character in uri):
-        raise PageProblem(400, "This is not the location of a table")
-    if has_user_info(uri):
-        raise PageProblem(400, "This is not the location of a table", "It contains credentials.", uri)
-    scheme, separator, path = uri.partition("://")
-    if not separator:
-        scheme, path = "file", uri.removeprefix("file:")
-    elif scheme.lower() == "file":
-        path = unquote(path.removeprefix("localhost"))
-    scheme = _ALIASES.get(scheme.lower(), scheme.lower())
-    if scheme == "file" and not path.startswith("/"):
-        raise PageProblem(400, "This is not the location of a table", "Give its full URI, or a name with its connection.", uri)
-    parts = "/".join(part for part in path.split("/") if part)
-    return f"file:///{parts}" if scheme == "file" else f"{scheme}://{parts}"
+        raise PageProblem(400, _NO_LOCATION)
+    try:
+        check_no_secret(uri)
+    except DeltaIllegalArgumentException:
+        raise PageProblem(400, _NO_LOCATION, "It contains credentials.", uri) from None
+    if "://" not in uri and not uri.lower().startswith(("/", "file:/")):
+        raise PageProblem(400, _NO_LOCATION, "Give its full URI, or a name with its connection.", uri)
+    try:
+        location = Location.parse(uri)
+        location.check_openable(uri)
+    except DeltaIllegalArgumentException as error:
+        raise PageProblem(400, _NO_LOCATION, error.message, uri) from None
+    return location.key
 
 
 def is_plain(name: str) -> bool:
@@ -221,6 +229,7 @@ def _hook(conn_id: str) -> DeltaHook:
     hook = _hooks.get(conn_id)
     if hook is None:
         hook = _hooks[conn_id] = DeltaHook(conn_id)
+        hook.process = API_SERVER
     return hook
 
 
@@ -312,7 +321,7 @@ def _connections(session: Session) -> tuple[KnownConnection, ...]:
     wanted = select(Connection.conn_id).where(Connection.conn_type == DeltaHook.conn_type).order_by(Connection.conn_id)
     for conn_id in session.scalars(wanted):
         try:
-            base = _hook(conn_id).base_path
+            base = _hook(conn_id).base_uri
             if base:
                 table_key(base)
             found.append(KnownConnection(conn_id, base))

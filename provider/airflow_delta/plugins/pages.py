@@ -126,7 +126,7 @@ async def _tables(request: Request, viewer: Viewer, search: str, page: int) -> d
 
 
 async def _table(request: Request, viewer: Viewer, location: str, before: int | None, limit: int) -> dict[str, Any]:
-    known, place = await admitted(_located, viewer, location)
+    known, place = await _located(viewer, location)
     missing: PageProblem | None = None
     history: Mapping[str, Any]
     try:
@@ -142,19 +142,19 @@ async def _table(request: Request, viewer: Viewer, location: str, before: int | 
 
 
 async def _transactions(request: Request, viewer: Viewer, location: str) -> dict[str, Any]:
-    known, place = await admitted(_located, viewer, location)
+    known, place = await _located(viewer, location)
     found = await reading.open_transactions(place)
     return await in_thread(views.transactions_page, viewer, known, found, root_of(request), prefix_of(request))
 
 
 async def _commit(request: Request, viewer: Viewer, location: str, version: int, offset: int) -> dict[str, Any]:
-    known, place = await admitted(_located, viewer, location)
+    known, place = await _located(viewer, location)
     detail = await reading.commit(place, version, offset=offset)
     return await in_thread(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
 
 
 async def _rows(request: Request, viewer: Viewer, location: str, version: int) -> dict[str, Any]:
-    known, place = await admitted(_located, viewer, location)
+    known, place = await _located(viewer, location)
     if not await in_thread(viewer.may_read_rows, known.conn_id):
         raise rows_refused(known.uri)
     try:
@@ -164,6 +164,6 @@ async def _rows(request: Request, viewer: Viewer, location: str, version: int) -
     return views.rows_page(known, found, prefix_of(request))
 
 
-def _located(viewer: Viewer, location: str) -> tuple[KnownTable, Place]:
-    known = find_table(viewer, location)
-    return known, known.place()
+async def _located(viewer: Viewer, location: str) -> tuple[KnownTable, Place]:
+    known = await admitted(find_table, viewer, location)
+    return known, await reading.place_of(known)

@@ -13,11 +13,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_delta.exceptions import ReadLimitException
+from airflow_delta.hooks.allowed import API_SERVER, Allowed
+from airflow_delta.log.storage.options import HDFS_USER
 from airflow_delta.plugins.reader import HEADER
+from airflow_delta.staging.location import HDFS, store_of
 
 MAX_MEMORY = 1 << 30
 """Maximum memory of a reader, in bytes."""
@@ -32,6 +36,23 @@ _TIDY_MEMORY = 256 << 20
 _LOOK = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _START = "import sys; sys.path.append(sys.argv[1]); from airflow_delta.plugins.reader import main; main()"
+
+
+_CLOUDS = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a reader.
+
+    It needs none of Airflow's settings (database, keys, connections), and of the clouds' only if connections may use the API
+    server's own credentials: the client would add them to those of a connection.
+    """
+    allowed = Allowed.here(API_SERVER).has_process
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if "AIRFLOW" not in name and (allowed or not name.upper().startswith(_CLOUDS))
+    }
 
 
 class ReaderDiedError(OSError):
@@ -50,8 +71,7 @@ class Reader:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # A reader does not need Airflow's settings in the environment: database, keys, connections.
-            env={name: value for name, value in os.environ.items() if "AIRFLOW" not in name},
+            env=environment(),
             cwd="/",
         )
         self._reads = 0
@@ -127,31 +147,41 @@ class Readers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[Reader] = []
+        self._idle: list[tuple[str, Reader]] = []
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Return the answer of an idle reader or a new one; raises as :meth:`Reader.ask` does."""
+        identity = identity_of(request)
         with self._lock:
-            reader = self._idle.pop() if self._idle else None
+            at = next((at for at, (known, _) in enumerate(self._idle) if known == identity), None)
+            reader = self._idle.pop(at)[1] if at is not None else None
         if reader is not None and not reader.is_fit:
             reader.stop()
             reader = None
         reader = reader or Reader()
         answer = reader.ask({**request, "seconds": seconds}, seconds)
+        stopped = None
         with self._lock:
-            kept = len(self._idle) < WARM and reader.is_fit
-            if kept:
-                self._idle.append(reader)
-        if not kept:
-            reader.stop()
+            if reader.is_fit:
+                self._idle.append((identity, reader))
+                stopped = self._idle.pop(0)[1] if len(self._idle) > WARM else None
+            else:
+                stopped = reader
+        if stopped is not None:
+            stopped.stop()
         return answer
 
     def stop(self) -> None:
         """End the idle readers."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for reader in idle:
+        for _, reader in idle:
             reader.stop()
+
+
+def identity_of(request: Mapping[str, Any]) -> str:
+    """Return who a reader is while it answers a request: HDFS knows one user for each process."""
+    return f"{HDFS} {(request.get('options') or {}).get(HDFS_USER) or ''}" if store_of(str(request["uri"])) == HDFS else ""
 
 
 _lock = threading.Lock()

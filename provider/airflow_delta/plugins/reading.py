@@ -17,13 +17,16 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta.exceptions import ReadLimitException
 from airflow_delta.plugins.place import Place
 from airflow_delta.plugins.problems import PageProblem, busy, of_error, of_kinds, overloaded, timed_out
 from airflow_delta.plugins.readers import ReaderDiedError, readers
 from airflow_delta.plugins.remembered import Remembered
+
+if TYPE_CHECKING:
+    from airflow_delta.plugins.known import KnownTable
 
 T = TypeVar("T")
 
@@ -49,6 +52,11 @@ WEB_THREADS = 2
 
 WAITING_FOR_A_THREAD = 50
 """Calls that wait for these threads while requests are still admitted: about a second of work."""
+
+PLACES = 32
+"""Threads that get the credentials of connections: they only wait."""
+
+PLACES_OF_A_CONNECTION = 8
 
 LISTING, ROWS = "transactions", "rows"
 SLOW = frozenset({LISTING, ROWS})
@@ -125,6 +133,26 @@ async def admitted(function: Callable[..., T], *arguments: Any, **named: Any) ->
     if _process().web.waiting >= WAITING_FOR_A_THREAD:
         raise overloaded()
     return await in_thread(function, *arguments, **named)
+
+
+async def place_of(known: KnownTable) -> Place:
+    """Return where a table is and how it is reached, in a thread that may wait for a server of credentials.
+
+    :raises PageProblem: if the connection cannot be used, or too many wait for it already.
+    """
+    process, waits_for = _process(), known.conn_id or ""
+    with process.lock:
+        if process.places[waits_for] >= PLACES_OF_A_CONNECTION:
+            raise busy(known.uri)
+        process.places[waits_for] += 1
+    found = process.credentials.submit(known.place)
+    found.add_done_callback(lambda _: process.left(waits_for))
+    waiting = asyncio.wrap_future(found)
+    waiting.add_done_callback(_look_at)
+    try:
+        return await asyncio.wait_for(asyncio.shield(waiting), READ_TIMEOUT)
+    except TimeoutError:
+        raise timed_out(known.uri, READ_TIMEOUT) from None
 
 
 AskReader = Callable[[str, dict[str, Any]], Any]
@@ -296,6 +324,16 @@ class _Process:
         self.remembered = Remembered()
         self.schedule = _Schedule(self.remembered.keep)
         self.web = _Threads()
+        self.credentials = ThreadPoolExecutor(PLACES, thread_name_prefix="delta-tables-credentials")
+        self.lock = threading.Lock()
+        self.places: Counter[str] = Counter()
+
+    def left(self, connection: str) -> None:
+        """Count a request less that waits for the credentials of a connection."""
+        with self.lock:
+            self.places[connection] -= 1
+            if not self.places[connection]:
+                del self.places[connection]
 
 
 _lock = threading.Lock()

@@ -8,9 +8,10 @@ from importlib import util
 from pathlib import Path
 
 from airflow_delta.exceptions import DeltaError, MissingSparkConnectorException, SparkCredentialsException, SparkStorageException
+from airflow_delta.staging.location import SCHEMES, SPARK_SCHEMES
 
 PAGES = {"s3a": "docs/how-to/s3.md", "abfss": "docs/how-to/azure.md", "gs": "docs/how-to/gcs.md"}
-_KINDS = {"s3": "s3a", "s3n": "s3a", "s3a": "s3a", "abfs": "abfss", "abfss": "abfss", "az": "abfss", "wasb": "abfss", "gs": "gs"}
+_KINDS = {scheme: SPARK_SCHEMES[store] for scheme, store in SCHEMES.items() if store in SPARK_SCHEMES}
 _ARTIFACTS = {"s3a": "hadoop-aws", "abfss": "hadoop-azure", "gs": "hadoop-gcp"}
 _OLD_GCS = "com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.34"  # before Hadoop 3.5 had its own
 _JAR = re.compile(r"hadoop-client-api-(\d[\w.]*)\.jar")

@@ -9,14 +9,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from airflow_delta.log.storage.factory import sibling
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.storage.factory import named_by_log, sibling
+from airflow_delta.staging.location import Location
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
 _LOCAL = re.compile(r"^file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_ONE_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
 
 
 def relative_key(store: LogStore, path: str) -> str | None:
@@ -31,8 +32,7 @@ def relative_key(store: LogStore, path: str) -> str | None:
         return None if local != path else _below(path)
     if store.local_root is None:
         root = _one_spelling(store.root)
-        if path.startswith("/"):  # in the same bucket
-            path = f"{root[: len(root) - len(_path_of(root))]}{path}"
+        path = named_by_log(store.root, path)
         return _after(root, _one_spelling(path))
     if _SCHEME.match(path):
         return None
@@ -87,9 +87,7 @@ def locate(store: LogStore, path: str) -> tuple[LogStore, str]:
     key = relative_key(store, path)
     if key is not None:
         return store, key
-    directory, _, name = _LOCAL.sub("", path).rpartition("/")
-    if store.local_root is None and path.startswith("/"):
-        directory = f"{store.root[: len(store.root) - len(_path_of(store.root))]}{directory}"
+    directory, _, name = (_LOCAL.sub("", path) if store.local_root is not None else path).rpartition("/")
     return sibling(store, directory or "/"), name
 
 
@@ -120,7 +118,8 @@ def _path_of(uri: str) -> str:
 
 
 def _one_spelling(uri: str) -> str:
-    scheme, separator, rest = uri.partition("://")
-    scheme = scheme.lower()
-    authority, slash, path = rest.partition("/")
-    return f"{_ONE_STORE.get(scheme, scheme)}{separator}{authority}{slash}{path}"
+    """Return the normal form of a URI in the log; one that is not a location is outside of every table."""
+    try:
+        return Location.parse(uri).key
+    except DeltaIllegalArgumentException:
+        return uri

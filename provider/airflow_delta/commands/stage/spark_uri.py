@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.options import canonical_options
-
-_SCHEMES = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "azure": "az"}
-_AZURE = ("az", "abfs", "abfss")
+from airflow_delta.staging.location import AZURE, SPARK_SCHEMES, Location, store_of
 
 
 def spark_uri(uri: str, options: Mapping[str, str]) -> str:
@@ -18,24 +16,20 @@ def spark_uri(uri: str, options: Mapping[str, str]) -> str:
     :param options: storage options of the table.
     :raises DeltaIllegalArgumentException: if the account of an Azure container is unknown.
     """
-    scheme, separator, rest = uri.partition("://")
-    if not separator:
+    store = store_of(uri)
+    if store is None or store not in SPARK_SCHEMES:
         return uri
-    scheme = _SCHEMES.get(scheme.lower(), scheme.lower())
-    authority, slash, path = rest.partition("/")
-    if scheme not in _AZURE:
-        return f"{scheme}://{rest}"
     given = canonical_options(options, uri)
-    # Without TLS, as an emulator is: Hadoop's abfss:// would try again for minutes.
-    plain = scheme == "abfs" or given.get("azure_storage_endpoint", "").lower().startswith("http://")
-    secure = "abfs" if plain else "abfss"
-    if "@" in authority:
-        return f"{secure}://{rest}"
     account = given.get("azure_storage_account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
-    if not account:
+    location = Location.parse(uri, {"azure_storage_account_name": account} if account else None)
+    if store != AZURE:
+        return f"{SPARK_SCHEMES[store]}://{location.bucket}{location.path}"
+    if location.host is None:
         raise DeltaIllegalArgumentException(
             f"Spark needs the storage account of {uri}. Set the login of the connection to its name, or write "
-            f"abfss://{authority}@<account>.dfs.core.windows.net{slash}{path}.",
+            f"abfss://{location.bucket}@<account>.dfs.core.windows.net{location.path}.",
             table=uri,
         )
-    return f"{secure}://{authority}@{account}.dfs.core.windows.net{slash}{path}"
+    # Without TLS, as an emulator is: Hadoop's abfss:// would try again for minutes.
+    plain = uri[:7].lower() == "abfs://" or given.get("azure_storage_endpoint", "").lower().startswith("http://")
+    return f"{'abfs' if plain else 'abfss'}://{location.bucket}@{location.host}{location.path}"

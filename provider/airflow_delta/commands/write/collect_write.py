@@ -29,6 +29,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
 from airflow_delta.staging.drift import ENFORCE, check_schema
+from airflow_delta.staging.location import Location
 from airflow_delta.staging.paths import transaction_directory
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.schema import parse_struct
@@ -37,9 +38,6 @@ from airflow_delta.staging.write import WriteArguments
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import StructType
-
-_SPELLINGS = (("s3://", "s3a://"), ("abfss://", "abfs://"))
-"""Schemes of one store: the worker's, and what a job may call it."""
 
 
 def collect_stage(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
@@ -298,17 +296,15 @@ def _inside_staging(handle: TransactionHandle, path: str | None) -> str:
         return directory
     relative = path.rstrip("/")
     if "://" in relative or relative.startswith(("/", "file:")):
-        roots = [handle.staging_path, f"file://{handle.staging_path}"]
-        roots += [handle.staging_path.replace(own, other, 1) for own, other in _SPELLINGS]
-        base = next((root for root in roots if relative == root or relative.startswith(f"{root}/")), None)
-        if base is None:
+        staging, given = Location.parse(handle.staging_path), Location.parse(relative)
+        if not staging.holds(given):
             raise StagingException(
                 f"{path} is not under the staging path {handle.staging_path} of transaction {handle.transaction_id} on table "
                 f"{handle.table}. Have the job write there: files are published where they are.",
                 table=handle.table,
                 version=handle.read_version,
             )
-        relative = relative[len(base) :].lstrip("/")
+        relative = given.path[len(staging.path) :].lstrip("/")
     if ".." in relative.split("/"):
         raise StagingException(f"{path} leads out of the staging path {handle.staging_path}", table=handle.table)
     return posixpath.normpath(f"{directory}/{relative}")

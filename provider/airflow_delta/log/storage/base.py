@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.masking import has_user_info, masked
-
 Ranges = Mapping[int, bytes]
 """Parts of a file by position; they do not overlap."""
 
@@ -195,16 +192,3 @@ class LogStore(ABC):
                 raise FileNotFoundError(f"{self.root}/{path}")
             size = status.size
         return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
-
-
-def check_no_user_info(uri: str) -> None:
-    """Refuse a location with credentials: it appears in the log, in XCom, in asset names and in the UI.
-
-    :raises DeltaIllegalArgumentException: if there is a user or a password before its host.
-    """
-    if has_user_info(uri):
-        raise DeltaIllegalArgumentException(
-            f"The location {masked(uri)} contains credentials, but locations are stored and shown in clear text. Put the "
-            "credentials into the connection (login and password) or into storage options.",
-            table=masked(uri),
-        )

@@ -14,7 +14,7 @@ from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 logger = logging.getLogger(__name__)
 
 _lock = threading.Lock()
-_proven: set[str] = set()
+_proven: set[tuple[str, ...]] = set()
 
 
 def check_conditional_put(store: LogStore, *, again: bool = False) -> None:
@@ -27,7 +27,7 @@ def check_conditional_put(store: LogStore, *, again: bool = False) -> None:
     if store.local_root is not None:
         return
     with _lock:
-        if store.root in _proven and not again:
+        if _place(store) in _proven and not again:
             return
     path = f"{LOG_DIRECTORY}/_probe-{uuid.uuid4().hex}"
     try:
@@ -42,7 +42,12 @@ def check_conditional_put(store: LogStore, *, again: bool = False) -> None:
     finally:
         _remove(store, path)
     with _lock:
-        _proven.add(store.root)
+        _proven.add(_place(store))
+
+
+def _place(store: LogStore) -> tuple[str, ...]:
+    """Return what makes a store another one: two connections may have buckets of one name at two endpoints."""
+    return (store.root, *sorted(value for name, value in store.options.items() if "endpoint" in name.lower()))
 
 
 def _remove(store: LogStore, path: str) -> None:

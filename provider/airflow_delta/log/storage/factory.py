@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.storage.base import LogStore, check_no_user_info
-from airflow_delta.log.storage.options import STORES
-
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
+from airflow_delta.log.storage.base import LogStore
+from airflow_delta.log.storage.options import OTHER_LOCATIONS, canonical_options
+from airflow_delta.masking import masked
+from airflow_delta.staging.location import FILE, HDFS, Location, check_no_secret
 
 
 def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None, *, connection: str | None = None) -> LogStore:
@@ -17,59 +16,90 @@ def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None, 
 
     :param table_uri: local path, ``file://``, ``s3://`` (``s3a://``), ``gs://``, ``az://``, ``abfss://`` or ``hdfs://`` URI.
     :param storage_options: credentials and settings in any spelling of ``object_store`` (``AWS_ENDPOINT_URL``, any case).
-        For local tables: ``durable`` (``"false"`` skips fsync).
+        For local tables: ``durable`` (``"false"`` skips fsync). ``other_locations``: URIs, separated by commas, below which files
+        may be that the log names outside of the table's own bucket.
     :param connection: name of the connection that the options come from, for errors.
-    :raises DeltaIllegalArgumentException: if the URI is empty, contains credentials, or its scheme is not supported.
+    :raises DeltaIllegalArgumentException: if the URI is empty, contains credentials, its scheme is not supported, or its bucket,
+        container, account or host is not a name that the cloud allows.
     """
     if not table_uri or not table_uri.strip():
         raise DeltaIllegalArgumentException("The table location is empty. Pass a path or a URI, for example s3://bucket/table.")
-    check_no_user_info(table_uri)
+    check_no_secret(table_uri)
     options = dict(storage_options or {})
     if table_uri.startswith("~"):
         raise DeltaIllegalArgumentException(
             f"The table location {table_uri} begins with ~, another folder on each machine. Pass an absolute path.",
             table=table_uri,
         )
-    scheme = _scheme_of(table_uri)
-    if scheme in ("", "file"):
+    if "://" not in table_uri or table_uri[:5].lower() == "file:":
         from airflow_delta.log.storage.local import LocalStore
 
         return LocalStore(table_uri, options)
-    if scheme == "hdfs":
+    location = Location.parse(table_uri)
+    location.check_openable(table_uri)
+    if location.store == HDFS:
         from airflow_delta.log.storage.hdfs import HdfsStore
 
         return HdfsStore(table_uri, options, connection)
-    if (problem := scheme_problem(table_uri)) is not None:
-        raise DeltaIllegalArgumentException(problem, table=table_uri)
     from airflow_delta.log.storage.object import ObjectStore
 
     return ObjectStore(table_uri, options, connection)
 
 
 def scheme_problem(table_uri: str) -> str | None:
-    """Return why there is no store for the scheme of a URI; ``None`` if there is one."""
-    scheme = _scheme_of(table_uri)
-    if scheme in ("", "file", "hdfs", *STORES):
-        return None
-    return (
-        f"Storage scheme '{scheme}://' of table {table_uri} is not supported. "
-        f"Supported: local paths, file://, {', '.join(f'{known}://' for known in (*STORES, 'hdfs'))}."
-    )
-
-
-def _scheme_of(table_uri: str) -> str:
-    match = _SCHEME.match(table_uri)
-    return match[1].lower() if match else ("file" if table_uri[:5].lower() == "file:" else "")
+    """Return why there is no store for a URI; ``None`` if there is one."""
+    try:
+        Location.parse(table_uri)
+    except DeltaIllegalArgumentException as error:
+        return error.message
+    return None
 
 
 def sibling(store: LogStore, uri: str) -> LogStore:
-    """Return the store of another location, with the settings of an open store.
+    """Return the store of another location that the table's log names, with the settings of the open store.
 
-    :raises PathOutsideTableException: if the open store must not leave a directory, and the location is not below it.
+    :param uri: URI or absolute path of a directory; on an object store and HDFS, a path is one in the table's own bucket.
+    :raises PathOutsideTableException: if it is in another kind of store, or in another account or bucket than the table and not
+        below one of the ``other_locations`` of the options: the credentials are for the table's own, and anybody who writes the
+        log names paths; or if the open store must not leave a directory, and the location is not below it.
     """
     from airflow_delta.log.storage.local import LocalStore
 
+    uri = named_by_log(store.root, uri)
+    check_other_location(store.root, uri, store.options, store.connection)
     found = store_for(uri, store.options, connection=store.connection)
     if isinstance(store, LocalStore) and isinstance(found, LocalStore) and store.held_within is not None:
         found.hold_within(store.held_within)
     return found
+
+
+def named_by_log(root: str, path: str) -> str:
+    """Return the URI of an absolute path in the log of a table."""
+    if not path.startswith("/"):
+        return path
+    own = Location.parse(root)
+    return path if own.store == FILE else f"{own.root}{path}"
+
+
+def check_other_location(root: str, uri: str, options: Mapping[str, str], connection: str | None = None) -> None:
+    """Refuse a location that the log of a table names outside of the table's own store, account and bucket.
+
+    :raises PathOutsideTableException: unless it is in the same kind of store, and below one of the options' ``other_locations``.
+    """
+    own, other = (Location.parse(place, canonical_options(options, place)) for place in (root, uri))
+    if own.root == other.root:
+        return
+    where = f"The log of table {root} names files in {masked(uri)}, in another store, account or bucket than the table."
+    if own.store != other.store:
+        raise PathOutsideTableException(
+            f"{where} A connection reaches one kind of store. Copy the files (deep clone).", table=root
+        )
+    allowed = [place.strip() for place in options.get(OTHER_LOCATIONS, "").split(",") if place.strip()]
+    if ".." not in other.path.split("/") and any(Location.parse(place).holds(other) for place in allowed):
+        return
+    whose = f"the extra of the connection {connection!r}" if connection else "its storage options"
+    raise PathOutsideTableException(
+        f"{where} They are not opened with the table's credentials. If they belong to it, as those of a shallow clone do, add "
+        f'their location to other_locations in {whose}: {{"other_locations": "{other.root}/..."}}.',
+        table=root,
+    )

@@ -22,9 +22,13 @@ from airflow_delta.log.storage.base import (
 )
 from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import HDFS_USER
+from airflow_delta.log.storage.refusals import panics_as_errors
 
 SCHEME = "hdfs"
 USER_VARIABLE = "HADOOP_USER_NAME"
+
+_named_by_us: dict[int, str] = {}
+"""By process, the user that a connection has named: it is not that of a connection which names none."""
 
 _THREADS = 16
 _COPIED_AT_ONCE = 4 << 20
@@ -73,7 +77,8 @@ class HdfsStore(LogStore):
         self._become(self.options.get(HDFS_USER))
         config = {name: value for name, value in self.options.items() if "." in name}
         try:
-            return Client(f"{SCHEME}://{self._authority}", config)
+            with panics_as_errors():
+                return Client(f"{SCHEME}://{self._authority}", config)
         except (OSError, ValueError, RuntimeError) as error:
             raise DeltaIllegalArgumentException(
                 f"The name node of table {self.root} cannot be addressed: {error}. Check the location, and the settings of "
@@ -83,12 +88,15 @@ class HdfsStore(LogStore):
 
     def _become(self, user: str | None) -> None:
         """Name the user in the environment, the only place where the client and Spark's driver look for it."""
-        if not user:
+        named = os.environ.get(USER_VARIABLE)
+        if user and named is None:
+            os.environ[USER_VARIABLE] = _named_by_us[os.getpid()] = user
             return
-        if os.environ.setdefault(USER_VARIABLE, user) != user:
+        ours = _named_by_us.get(os.getpid())
+        if (user or (None if ours is not None else named)) != named:
             raise DeltaIllegalArgumentException(
-                f"{self._whose} uses HDFS as {user!r}, but {USER_VARIABLE} of this process is {os.environ[USER_VARIABLE]!r}, and "
-                "a process has one user. Unset the variable on the worker, or use one user.",
+                f"{self._whose} uses HDFS {f'as {user!r}' if user else 'without a user'}, but {USER_VARIABLE} of this process is "
+                f"{named!r}, and a process has one user. Unset the variable on the worker, or use one user.",
                 table=self.root,
             )
 
@@ -118,7 +126,8 @@ class HdfsStore(LogStore):
         """Return a file's content."""
         client = self._client
         try:
-            return bytes(client.read(self._absolute(path)).read())
+            with panics_as_errors():
+                return bytes(client.read(self._absolute(path)).read())
         except (OSError, RuntimeError) as error:
             self._failed(error, "Reading", path)
 
@@ -134,9 +143,10 @@ class HdfsStore(LogStore):
         """Return up to ``length`` bytes from ``start``."""
         client = self._client
         try:
-            file = client.read(self._absolute(path))
-            length = min(length, len(file) - start)
-            return bytes(file.read_range(start, length)) if length > 0 else b""
+            with panics_as_errors():
+                file = client.read(self._absolute(path))
+                length = min(length, len(file) - start)
+                return bytes(file.read_range(start, length)) if length > 0 else b""
         except (OSError, RuntimeError) as error:
             self._failed(error, "Reading", path)
 
@@ -148,7 +158,8 @@ class HdfsStore(LogStore):
     def _info(self, path: str) -> Any:
         client = self._client
         try:
-            return client.get_file_info(self._absolute(path))
+            with panics_as_errors():
+                return client.get_file_info(self._absolute(path))
         except FileNotFoundError:
             return None
         except (OSError, RuntimeError) as error:
@@ -190,7 +201,8 @@ class HdfsStore(LogStore):
     def _list(self, directory: str, *, recursive: bool = False) -> Iterator[Any]:
         client = self._client
         try:
-            yield from client.list_status(self._absolute(directory), recursive)
+            with panics_as_errors():
+                yield from client.list_status(self._absolute(directory), recursive)
         except FileNotFoundError:
             return
         except (OSError, RuntimeError) as error:
@@ -207,7 +219,8 @@ class HdfsStore(LogStore):
         target = self._absolute(path)
         temporary = self._write_new(target, (data,), durable)
         try:
-            self._client.rename(temporary, target, overwrite=False)
+            with panics_as_errors():
+                self._client.rename(temporary, target, overwrite=False)
         except (OSError, RuntimeError) as error:
             self._settle(temporary, path, error)
 
@@ -218,7 +231,8 @@ class HdfsStore(LogStore):
         """
         where = f"{self.root}/{path}"
         try:
-            self._client.get_file_info(temporary)
+            with panics_as_errors():
+                self._client.get_file_info(temporary)
         except FileNotFoundError:
             if self.head(path) is not None:
                 return
@@ -244,7 +258,8 @@ class HdfsStore(LogStore):
         target = self._absolute(path)
         temporary = self._write_new(target, chunks, durable=True)
         try:
-            self._client.rename(temporary, target, overwrite=True)
+            with panics_as_errors():
+                self._client.rename(temporary, target, overwrite=True)
         except (OSError, RuntimeError) as error:
             self._remove(temporary)
             self._failed(error, "Writing", path)
@@ -257,19 +272,20 @@ class HdfsStore(LogStore):
         temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp"
         client = self._client
         try:
-            writer = client.create(temporary, WriteOptions(overwrite=False, create_parent=True))
-            for chunk in chunks:
-                writer.write(chunk)
-            if durable:
-                writer.hsync()
-            writer.close()
+            with panics_as_errors():
+                writer = client.create(temporary, WriteOptions(overwrite=False, create_parent=True))
+                for chunk in chunks:
+                    writer.write(chunk)
+                if durable:
+                    writer.hsync()
+                writer.close()
         except (OSError, RuntimeError) as error:
             self._remove(temporary)
             self._failed(error, "Writing", temporary.removeprefix(f"{self._directory}/"))
         return temporary
 
     def _remove(self, absolute: str) -> None:
-        with contextlib.suppress(OSError, RuntimeError):
+        with contextlib.suppress(OSError, RuntimeError), panics_as_errors():
             self._client.delete(absolute, False)
 
     # -- deleting -------------------------------------------------------------------------------------------------------------
@@ -280,7 +296,8 @@ class HdfsStore(LogStore):
 
         def one(path: str) -> None:
             try:
-                client.delete(self._absolute(path), False)
+                with panics_as_errors():
+                    client.delete(self._absolute(path), False)
             except FileNotFoundError:
                 return
             except (OSError, RuntimeError) as error:
@@ -300,7 +317,8 @@ class HdfsStore(LogStore):
             raise DeltaIllegalArgumentException(f"Refusing to delete the whole table directory of {self.root}.", table=self.root)
         count = sum(1 for _ in self.list_recursive(directory))
         try:
-            self._client.delete(self._absolute(directory), True)
+            with panics_as_errors():
+                self._client.delete(self._absolute(directory), True)
         except FileNotFoundError:
             return 0
         except (OSError, RuntimeError) as error:

@@ -7,12 +7,12 @@ once: if the client retried them, a lost reply would look like a lost race.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, BinaryIO, TypeVar
-from urllib.parse import urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.base import (
@@ -23,9 +23,16 @@ from airflow_delta.log.storage.base import (
     StoreUnavailableError,
 )
 from airflow_delta.log.storage.fork import check_runtime
-from airflow_delta.log.storage.options import AZURE, CLIENT_OPTIONS, GCS, S3, STORES, canonical_options
-from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain
+from airflow_delta.log.storage.options import (
+    CLIENT_OPTIONS,
+    OTHER_LOCATIONS,
+    canonical_options,
+    check_environment,
+    check_identity,
+)
+from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain, is_panic
 from airflow_delta.masking import masked, secret_values
+from airflow_delta.staging.location import AZURE, GCS, S3, Location
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +64,8 @@ class ObjectStore(LogStore):
         self.options = dict(options or {})
         self.connection = connection
         self._secrets = secret_values(self.options)
-        scheme, _, rest = self.root.partition("://")
-        self._scheme = scheme.lower()
-        self._container, _, self._prefix = rest.partition("/")
-        if not self._container:
-            raise DeltaIllegalArgumentException(
-                f"Table location {table_uri} names no bucket: {scheme}://bucket/path.", table=table_uri
-            )
+        self._location = Location.parse(table_uri)
+        self._prefix = self._location.path.removeprefix("/")
         self._reader: Any = None
         self._writer: Any = None
 
@@ -88,6 +90,9 @@ class ObjectStore(LogStore):
         from obstore.exceptions import BaseError
 
         given = canonical_options(self.options, self.root, whose=self._whose)
+        given.pop(OTHER_LOCATIONS, None)
+        check_identity(given, self._location.store, self._whose)
+        check_environment(given, self._location.store, os.environ, self._whose)
         config: dict[str, Any] = {name: value for name, value in given.items() if name not in CLIENT_OPTIONS}
         client: dict[str, Any] = {
             name: _boolean(value) if name.startswith("allow_") else value
@@ -96,26 +101,30 @@ class ObjectStore(LogStore):
         }
         if any("endpoint" in name and value.startswith("http://") for name, value in config.items()):
             client.setdefault("allow_http", True)
-        if config.get("aws_endpoint_url_s3") and STORES[self._scheme] == S3:
+        store, bucket = self._location.store, self._location.bucket
+        if config.get("aws_endpoint_url_s3") and store == S3:
             config["aws_endpoint_url"] = config.pop("aws_endpoint_url_s3")
+        if store == AZURE:
+            self._of_account(config)
         arguments: dict[str, Any] = {"prefix": self._prefix or None, "config": config or None}
         if client:
             arguments["client_options"] = client
         if retry is not None:
             arguments["retry_config"] = retry
+        make = {S3: stores.S3Store, GCS: stores.GCSStore, AZURE: stores.AzureStore}[store]
         try:
-            if STORES[self._scheme] == S3:
-                return stores.S3Store(self._container, **arguments)
-            if STORES[self._scheme] == GCS:
-                return stores.GCSStore(self._container, **arguments)
-            container, at, host = self._container.partition("@")
-            if at:  # abfss://container@account.dfs.core.windows.net/path
-                config["azure_storage_account_name"] = self._account(host, config.get("azure_storage_account_name"))
-                arguments["config"] = config
-            return stores.AzureStore(container, **arguments)
+            return make(bucket, **arguments)
         except (BaseError, ValueError, TypeError) as error:
             raise DeltaIllegalArgumentException(
                 f"The storage options of {self._whose} are not valid for table {self.root}: {self._told(error)}.",
+                table=self.root,
+            ) from error
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise DeltaIllegalArgumentException(
+                f"The store of table {self.root} cannot be opened: its client failed ({self._told(error)}). Check the location, "
+                f"and the storage options of {self._whose}.",
                 table=self.root,
             ) from error
 
@@ -123,16 +132,21 @@ class ObjectStore(LogStore):
     def _whose(self) -> str:
         return f"the connection {self.connection!r}" if self.connection else f"table {self.root}"
 
-    def _account(self, host: str, given: str | None) -> str:
-        """Return the account in an Azure URI."""
-        account = (urlsplit(f"//{host}").hostname or host).split(".")[0]
+    def _of_account(self, config: dict[str, Any]) -> None:
+        """Have the client use the account in the location, and no other, at the endpoint of its cloud."""
+        account, given = self._location.account, config.get("azure_storage_account_name")
+        if account is None:
+            return
         if given is not None and given.lower() != account:
             raise DeltaIllegalArgumentException(
                 f"The table {self.root} is in the storage account {account!r}, but {self._whose} is for the account {given!r}. "
                 "Use a connection for each account.",
                 table=self.root,
             )
-        return account
+        config["azure_storage_account_name"] = account
+        endpoint = self._location.azure_endpoint
+        if endpoint is not None:  # only the account's name would be sent to Azure's public cloud, where it may be somebody else's
+            config.setdefault("azure_storage_endpoint", endpoint)
 
     def _told(self, error: BaseException) -> str:
         """Return the message of an error without secrets: the client's errors repeat URLs and headers.
@@ -156,7 +170,7 @@ class ObjectStore(LogStore):
         kind = access_refused(refusal)
         said = masked(refusal.said, self._secrets) or text
         place = self._whose if self.connection else "the storage options"
-        return kind(f"{operation} {self.root}/{path} was refused: {said}. {refusal.way_out(self._scheme, place)}")
+        return kind(f"{operation} {self.root}/{path} was refused: {said}. {refusal.way_out(self._location.store, place)}")
 
     def _call(self, path: str, action: Callable[[], T], operation: str = "Reading") -> T:
         from obstore import exceptions as errors
@@ -172,6 +186,12 @@ class ObjectStore(LogStore):
                 raise refused from error
             raise StoreUnavailableError(
                 f"{operation} {self.root}/{path} failed: {self._told(error)}. Check {self._whose}."
+            ) from error
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise StoreUnavailableError(
+                f"{operation} {self.root}/{path} failed in the store's client: {self._told(error)}. Check {self._whose}."
             ) from error
 
     # -- reading --------------------------------------------------------------------------------------------------------------
@@ -234,7 +254,7 @@ class ObjectStore(LogStore):
     @property
     def lists_in_pieces(self) -> bool:
         """Whether the store skips to a path. Not every version of Azure's API does: each piece would be a whole listing."""
-        return STORES[self._scheme] != AZURE
+        return self._location.store != AZURE
 
     def list_recursive(self, directory: str, *, cuts: Sequence[str] = ()) -> Iterator[FileStatus]:
         """Yield all objects below a directory."""
@@ -317,7 +337,7 @@ class ObjectStore(LogStore):
         import obstore
 
         client, own = self._client(), prefix or ""
-        pages = iter(obstore.list(client, prefix, offset=offset, chunk_size=_PAGE))
+        pages = self._call(own, lambda: iter(obstore.list(client, prefix, offset=offset, chunk_size=_PAGE)), "Listing")
         while True:
             try:
                 page = self._call(prefix or "", lambda pages=pages: next(pages, None), "Listing")  # type: ignore[misc]
@@ -367,6 +387,10 @@ class ObjectStore(LogStore):
             except (errors.BaseError, OSError) as error:
                 if (refused := self._refused(error, "Writing", path, put=True)) is not None:
                     raise refused from error
+                raise AmbiguousPutError(f"It is unknown whether {self.root}/{path} was written: {self._told(error)}") from error
+            except BaseException as error:
+                if not is_panic(error):
+                    raise
                 raise AmbiguousPutError(f"It is unknown whether {self.root}/{path} was written: {self._told(error)}") from error
             return
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from airflow_delta.log.storage.base import StoreAccessError, StoreRefusedError
-from airflow_delta.log.storage.options import AZURE, GCS, S3, STORES
+from airflow_delta.staging.location import AZURE, GCS, S3
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _REQUEST = re.compile(r"performing [A-Z]+ (\S+) in ")
@@ -71,9 +73,8 @@ class Refusal:
         said = ": ".join(part for part in (" ".join(part for part in (str(status), code) if part), message) if part)
         return cls(status, code, said)
 
-    def way_out(self, scheme: str, whose: str) -> str:
+    def way_out(self, store: str, whose: str) -> str:
         """Return what to change."""
-        store = STORES.get(scheme, S3)
         credentials = f"Set {_CREDENTIALS[store]} in {whose}, or give the worker a role."
         if self.tokenless or self.status == 401:
             return credentials
@@ -88,6 +89,22 @@ class Refusal:
         if self.status == 0:
             return f"Check the endpoint in {whose}; for http:// also set allow_http to true."
         return f"Check the storage options of {whose}."
+
+
+def is_panic(error: BaseException) -> bool:
+    """Return whether an exception is a panic of a client in Rust: a ``BaseException``, which no other handler catches."""
+    return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise a :class:`RuntimeError` in place of a panic inside a ``with`` block."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise RuntimeError(f"the client failed: {error}") from error
 
 
 def access_refused(refusal: Refusal) -> type[StoreRefusedError]:

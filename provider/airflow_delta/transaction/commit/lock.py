@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import CommitCancelledException, MaxCommitRetriesExceededException
+from airflow_delta.log.storage.options import location_of
+from airflow_delta.staging.location import GCS, S3, store_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 _POLL = 0.05
 """Seconds between a waiting commit's checks whether it was cancelled."""
 
-_WHOLE_OBJECTS = ("s3", "s3a", "s3n", "gs")
-"""Schemes of stores that show an object only once it is complete (Delta's ``LogStore.isPartialWriteVisible`` is false)."""
+_WHOLE_OBJECTS = (S3, GCS)
+"""Stores that show an object only once it is complete (Delta's ``LogStore.isPartialWriteVisible`` is false)."""
 
 
 class TableLock:
@@ -61,8 +63,7 @@ if hasattr(os, "register_at_fork"):
 
 def is_partial_write_visible(store: LogStore) -> bool:
     """Tell whether others may see a log file before it is completely written, which Delta decides by kind of store."""
-    scheme, separator, _ = store.root.partition("://")
-    return store.local_root is not None or not separator or scheme.lower() not in _WHOLE_OBJECTS
+    return store.local_root is not None or store_of(store.root) not in _WHOLE_OBJECTS
 
 
 def is_commit_lock_enabled(store: LogStore, policy: CommitPolicy) -> bool:
@@ -72,7 +73,7 @@ def is_commit_lock_enabled(store: LogStore, policy: CommitPolicy) -> bool:
 
 def lock_of(store: LogStore) -> TableLock:
     """Return the lock of a table, the same for all of its logs in this process."""
-    key = store.local_root if store.local_root is not None else store.root
+    key = store.local_root if store.local_root is not None else location_of(store).key
     with _registry:
         lock = _locks.get(key)
         if lock is None:
