@@ -106,14 +106,14 @@ def _give_up(
     try:
         markers, own = fence_off(log.store, transaction_id, dead_before=dead_before)
     except LocationNotWritableException as error:
-        # Where no directory can be created, nothing was staged either, and there is nothing that a commit could publish.
+        # Nothing of the transaction is there that a commit could publish, and nothing can come.
         if look().committed is not False or any(True for _ in log.store.list_recursive(transaction_directory(transaction_id))):
             raise
         return AbortResult(
             transaction_id=transaction_id,
             table=table,
             outcome="deleted",
-            reason=f"Nothing was staged, so there is nothing to delete. {error.message}",
+            reason=f"Nothing of it is there, so there is nothing to delete. {error.message}",
         )
     found = look()
     if found.committed is not True and markers.committed:
