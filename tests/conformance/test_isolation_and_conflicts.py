@@ -517,10 +517,11 @@ DELETED = [
     Clash("2.8 check 11", "a blind append", None, [a(), remove("b", part=1), remove("c", part=2)], [OURS]),
     Clash(
         "2.8 check 11",
-        "paths are compared as the log has them",
+        "one file in two spellings",
         lambda t: t.track_files_read(["x%20y"]),
         [remove("x y", part=1)],
         [OURS],
+        ConcurrentDeleteReadException,
     ),
 ]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.commands.begin.begin import begin
+from airflow_delta.commands.begin.read_snapshot import table_fields
 from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.commands.clone import clone_table
 from airflow_delta.commands.compute_statistics import compute_statistics
@@ -54,10 +55,10 @@ def handle_of(log: DeltaLog) -> TransactionHandle:
         transaction_id="00000000-0000-0000-0000-000000000001",
         table=log.uri,
         read_version=1,
-        schema_string=tables.SCHEMA,
         staging_path=f"{log.uri}/staged/00000000-0000-0000-0000-000000000001",
         app_id="a",
         txn_version=0,
+        **table_fields(log.snapshot),
     )
 
 

@@ -44,7 +44,7 @@ def canonical_path(path: str) -> str:
 
     A colon in a relative path is encoded, so that it does not look like the end of a scheme.
     """
-    if is_plain(path):
+    if _PLAIN.fullmatch(path) is not None:  # is_plain, without another call for each file
         return path
     uri = _URI.fullmatch(path)
     if uri is None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.actions.reconciliation import MARKS, FileKey, canonical_path
-from airflow_delta.log.arrow.arrays import array
+from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 
 VECTOR_ID = ("deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.offset")
@@ -55,7 +55,7 @@ def canonical_paths(paths: pa.Array) -> pa.Array:
     if split is not None and are_plain(split.names):
         directories = split.directories.dictionary_encode()
         known = array([canonical_path(directory) for directory in directories.dictionary.to_pylist()], pa.string())
-        spelled = pc.binary_join_element_wise(known.take(directories.indices), split.names, "/")
+        spelled = pc.binary_join_element_wise(known.take(directories.indices), split.names, scalar("/"))
     else:
         spelled = array([canonical_path(path) for path in others.to_pylist()], pa.string())
     return pc.replace_with_mask(paths, pc.invert(done), spelled)
@@ -71,13 +71,13 @@ def _split(paths: pa.Array) -> _Split | None:
 
     :return: ``None`` if a path has no slash, or only those of a scheme.
     """
-    parts = pc.split_pattern(paths, "/", max_splits=1, reverse=True)
+    parts = pc.split_pattern(paths, pattern="/", max_splits=1, reverse=True)
     if pc.min(pc.list_value_length(parts)).as_py() != 2:
         return None
-    directories = pc.list_element(parts, 0)
-    if pc.any(pc.ends_with(directories, "/")).as_py():
+    directories = pc.list_element(parts, scalar(0))
+    if pc.any(pc.ends_with(directories, pattern="/")).as_py():
         return None
-    return _Split(directories, pc.list_element(parts, 1))
+    return _Split(directories, pc.list_element(parts, scalar(1)))
 
 
 def are_plain(paths: pa.Array) -> bool:
@@ -170,7 +170,7 @@ class OtherSpellings:
     def _repeated(self) -> pa.Array:
         """Return the paths that several live rows have."""
         counts = pc.value_counts(_concatenated([paths for _rows, paths in self._rows("add", ["path"])]))
-        return counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        return counts.field("values").filter(pc.greater(counts.field("counts"), scalar(1)))
 
     @cached_property
     def _has_clashes(self) -> bool:

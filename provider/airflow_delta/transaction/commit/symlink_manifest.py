@@ -53,7 +53,7 @@ class SymlinkManifestHook(PostCommitHook):
 
     def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
         """Raise, whatever the policy says: readers of the manifests would continue with files that are gone."""
-        if isinstance(error, DeltaError):
+        if isinstance(error, DeltaError) and not isinstance(error, OSError):
             raise error
         raise PostCommitHookFailedException(
             f"Version {version} of table {txn.log.uri} is committed, but its symlink manifests could not be updated: {error} "
