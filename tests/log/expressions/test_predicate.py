@@ -14,9 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
+from airflow_delta.log.expressions.arrow_rows import decides
 from airflow_delta.log.expressions.like import LikePattern
 from airflow_delta.log.expressions.predicate import Predicate, partition_texts
+from airflow_delta.log.replay.row_groups import Range, may_hold
 from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType
+from airflow_delta.log.statistics.data_skipping import has_bounds
 
 SCHEMA = StructType(
     (
@@ -398,3 +401,33 @@ def test_like_is_what_its_regular_expression_matches(pattern, text):
             expected += {"%": ".*", "_": "."}.get(letter, re.escape(letter))
         at += 1
     assert LikePattern(pattern).matches(text) == (re.fullmatch(expected, text, re.DOTALL) is not None)
+
+
+CHAR = {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}
+
+
+def test_char_columns_are_compared_as_if_filled_up_with_spaces():
+    schema = StructType((StructField("c", PrimitiveType("string"), metadata=CHAR),))
+    for text, stored, truth in [
+        ("c = 'ab'", "ab ", True),
+        ("c = 'ab  '", "ab", True),
+        ("c IN ('x', 'ab')", "ab ", True),
+        ("c > 'ab'", "ab\t", False),
+        ("c < 'ab'", "ab\t", True),
+        ("c <=> NULL", "ab", False),
+    ]:
+        predicate = Predicate.parse(text, schema, ["c"])
+        assert predicate.evaluate({("c",): stored}) is truth, text
+        assert predicate.selects_partition({"c": stored}) is truth
+    equal = Predicate.parse("c = 'ab' AND c IN ('ab')", schema)
+    column = equal.columns[0]
+    assert not has_bounds(column)  # stored texts are in another order
+    assert may_hold(equal.expression, lambda _column: Range("ab ", "ac"))
+    assert not decides(equal.expression)
+
+
+def test_char_inside_a_struct_is_left_to_spark():
+    inner = StructType((StructField("c", PrimitiveType("string")), StructField("v", PrimitiveType("string"))))
+    declared = {"__CHAR_VARCHAR_TYPE_STRING": "struct<c:char(3),v:string>"}
+    schema = StructType((StructField("s", inner, metadata=declared),))
+    assert Predicate.parse("s.c = 'ab'", schema).text == "(s.c = 'ab')"

@@ -33,7 +33,8 @@ def check_decidable(predicate: Predicate, table: str, version: int) -> None:
         if isinstance(part, ast.Opaque):
             raise PredicateException(
                 f"The condition {str(part)!r} on table {table} version {version} is one that only Spark can evaluate. "
-                "Without Spark, use comparisons of columns with literals, IN, BETWEEN, LIKE and IS NULL, and select among the rows afterwards.",
+                "Without Spark, use comparisons of columns with literals, IN, BETWEEN, LIKE and IS NULL, and select among the "
+                "rows afterwards.",
                 table=table,
                 version=version,
             )

@@ -35,11 +35,16 @@ def _may_hold(expression: ast.Expression, range_of: RangeOf) -> bool:
         case ast.Or(parts):
             return any(_may_hold(part, range_of) for part in parts)
         case ast.Compare(operator, column, literal):
-            return _compare(operator, literal.value, range_of(column))
+            return _compare(operator, literal.value, _range(column, range_of))
         case ast.In(column, literals):
-            within = range_of(column)
+            within = _range(column, range_of)
             return within is None or any(_compare("=", literal.value, within) for literal in literals)
     return True
+
+
+def _range(column: ast.Column, range_of: RangeOf) -> Range | None:
+    """Return a column's range in the order in which its values are compared; ``None`` if it is unknown."""
+    return None if column.char_length is not None else range_of(column)
 
 
 def _compare(operator: str, value: Any, within: Range | None) -> bool:

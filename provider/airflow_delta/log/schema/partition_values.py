@@ -182,18 +182,22 @@ def parse_timestamp(text: str, *, zoned: bool) -> dt.datetime:
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     micros = int((match[7] or "0")[:6].ljust(6, "0"))
     naive = dt.datetime(year, month, day, hour, minute, second, micros)
-    if not zoned:
-        return naive
-    zone = match[8]
+    offset = _offset(match[8])
+    if abs(offset) > MAX_OFFSET:
+        raise ValueError(f"{text!r} has an offset from UTC that no time zone has")
+    return (naive - offset).replace(tzinfo=dt.UTC) if zoned else naive
+
+
+def _offset(zone: str | None) -> dt.timedelta:
     if zone is None or zone in ("Z", "UTC", "GMT"):
-        return naive.replace(tzinfo=dt.UTC)
+        return dt.timedelta()
     hours, _, minutes = zone[1:].partition(":")
     if not minutes and len(hours) == 4:
         hours, minutes = hours[:2], hours[2:]
+    if int(minutes or 0) > 59:
+        raise ValueError(f"{zone!r} is not an offset from UTC")
     offset = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))
-    if offset > MAX_OFFSET or int(minutes or 0) > 59:
-        raise ValueError(f"{text!r} has an offset from UTC that no time zone has")
-    return (naive - (offset if zone[0] == "+" else -offset)).replace(tzinfo=dt.UTC)
+    return offset if zone[0] == "+" else -offset
 
 
 def serialize_partition_value(value: Any, data_type: DataType) -> str | None:
