@@ -86,7 +86,7 @@ def test_named_levels_of_a_pandas_index_are_columns(table: Table) -> None:
     write(table, frame.groupby(["day", "id"]).sum())
     unnamed = frame.set_index([pd.Index([5, 6, 7]), "id"])
     write(table, unnamed)
-    assert table.log().update().schema.names == ["day", "n", "id"]
+    assert list(table.log().update().schema.names) == ["day", "n", "id"]
     rows = frame.to_dict("records")
     assert readers._comparable(read(table)) == readers._comparable(3 * rows)
     for clash in (frame.set_index("id", drop=False), frame.set_index(["id", "id"])):

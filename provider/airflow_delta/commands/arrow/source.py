@@ -44,8 +44,9 @@ def source_of(rows: Any, *, whose: str) -> Source:
 
     kind = type(rows)
     if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
+        frame = _with_named_index(rows, whose)
         try:
-            rows = pa.Table.from_pandas(_with_named_index(rows, whose), preserve_index=False)
+            rows = pa.Table.from_pandas(frame, preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DeltaIllegalArgumentException(
                 f"{whose} returned a pandas frame that is not a table of typed columns: {error}. Give each column one type "
@@ -88,8 +89,8 @@ def _with_named_index(frame: Any, whose: str) -> Any:
             f"{whose} returned a pandas frame whose index has the name of another column, or has it twice: {', '.join(twice)}. "
             "Rename it, or leave the index out: frame.reset_index(drop=True)."
         )
-    columns = [*frame.columns, *levels]
-    return frame.reset_index(level=levels)[columns]
+    indexed = frame.reset_index(level=levels)  # which puts them first
+    return indexed.iloc[:, [*range(len(levels), indexed.shape[1]), *range(len(levels))]]
 
 
 def _refuse_objects(frame: Any, whose: str) -> None:
