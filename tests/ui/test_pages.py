@@ -591,7 +591,7 @@ def test_the_api_server_has_no_credentials_for_a_connection_without(client, airf
     airflow.connection("lake", "s3://lake")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-server")
     told = client("admin").get(page("api/table", "s3://lake/t"))
-    assert told.status_code == 400
+    assert told.status_code == 502
     assert "AIRFLOW__DELTA__PROCESS_CREDENTIALS_IN" in told.json()["detail"]
 
 
