@@ -193,10 +193,10 @@ def test_the_api_server_is_known_by_what_it_serves(monkeypatch):
     from airflow.cli.commands import api_server_command
 
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
-    assert Allowed.here().process == "task"
+    assert allowed.Allowed.here().process == "task"
     assert f'"{allowed._API_SERVER}' in Path(api_server_command.__file__).read_text()
     monkeypatch.setitem(sys.modules, allowed._API_SERVER, allowed)
-    assert Allowed.here().process == API_SERVER
+    assert allowed.Allowed.here().process == API_SERVER
 
 
 OTHERS = {

@@ -570,7 +570,7 @@ def endpoint() -> Iterator[str]:
 def test_credentials_that_never_come_hold_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
     from airflow_delta.hooks import cloud
 
-    monkeypatch.setattr(cloud, "CREDENTIALS_TIMEOUT", 4.0)
+    monkeypatch.setattr(cloud, "CREDENTIALS_TIMEOUT", 8.0)
     options = {"AWS_ENDPOINT_URL_STS": endpoint, "AWS_REGION": "us-east-1", "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/x"}
     airflow.connection("dead", "s3://dead/lake", login="a", password="b", extra=json.dumps({"storage_options": options}))
     names = [f"s3://dead/lake/{name}" for name in ("a", "b", "c", "d", "e")]
@@ -580,18 +580,18 @@ def test_credentials_that_never_come_hold_up_no_other_table(client, airflow, kno
         begun = time.monotonic()
         assert client().get(page("table", known)).status_code == 200
         assert client().get("/delta-tables/").status_code == 200
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 6
         assert not any(answer.done() for answer in slow)
         told = [answer.result() for answer in slow]
-    assert {answer.status_code for answer in told} == {400}
-    assert "did not come within 4 s" in told[0].text
+    assert {answer.status_code for answer in told} == {502}
+    assert "did not come within 8 s" in told[0].text
 
 
 def test_the_api_server_has_no_credentials_for_a_connection_without(client, airflow, monkeypatch):
     airflow.connection("lake", "s3://lake")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-server")
     told = client("admin").get(page("api/table", "s3://lake/t"))
-    assert told.status_code == 400
+    assert told.status_code == 502
     assert "AIRFLOW__DELTA__PROCESS_CREDENTIALS_IN" in told.json()["detail"]
 
 
@@ -617,6 +617,7 @@ def test_a_reader_has_one_identity_on_hdfs(monkeypatch):
         pool.stop()
 
 
+@pytest.mark.slow
 def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
     from airflow_delta.plugins import reading
 
