@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, RetryPolicy
-from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk import BaseOperator, BaseXCom, RetryPolicy
 
 from airflow_delta.choices import Choices, check_choices
 from airflow_delta.exceptions import (
