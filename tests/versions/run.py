@@ -53,17 +53,39 @@ def main() -> int:
     """Run the cells that are asked for, all by default."""
     known = cells()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cells", nargs="*", metavar="cell", help=f"one or several of {', '.join(known)}")
+    parser.add_argument("cells", nargs="*", metavar="cell", help=f"one or several of install, {', '.join(known)}")
     parser.add_argument("--pytest", default="", help="more arguments for pytest")
     asked = parser.parse_args()
-    if unknown := sorted(set(asked.cells) - known.keys()):
+    if unknown := sorted(set(asked.cells) - known.keys() - {"install"}):
         parser.error(f"there is no cell {', '.join(unknown)}")
-    rows = [run(known[name], asked.pytest.split()) for name in asked.cells or known]
+    rows = [] if asked.cells and "install" not in asked.cells else installs()
+    rows += [run(known[name], asked.pytest.split()) for name in asked.cells or known if name != "install"]
     report = table(rows)
     print(report)
     (ROOT / "build").mkdir(exist_ok=True)
     (ROOT / "build" / "versions.md").write_text(report)
     return 1 if any(row["verdict"] != "passed" for row in rows) else 0
+
+
+def installs() -> list[dict[str, str]]:
+    """Resolve the install line of the README with every file of constraints, for its Airflow and its Python."""
+    rows = []
+    for path in sorted((HERE / "constraints").glob("constraints-*.txt")):
+        airflow, _, python = path.stem.removeprefix("constraints-").rpartition("-")
+        if airflow == "3.3.0":  # below the floor
+            continue
+        begin = time.monotonic()
+        wanted = "apache-airflow" if airflow == "main" else f"apache-airflow=={airflow}"
+        requirements = CACHE / "install.in"
+        requirements.write_text(f"{wanted}\n{ROOT}[spark,connect,openlineage]\n")
+        row = {"cell": f"install, {path.name}", "python": python, "airflow": airflow, "tests": "resolution", "verdict": "passed"}
+        try:
+            said = uv("pip", "compile", "--python-version", python, "--constraint", str(path), "--no-annotate", str(requirements))
+            row["counts"] = f"{sum('==' in line for line in said.splitlines())} packages"
+        except subprocess.CalledProcessError as error:
+            row |= {"verdict": "FAILED", "counts": str(error.stderr)[-300:].strip()}
+        rows.append({**row, "seconds": f"{time.monotonic() - begin:.0f}"})
+    return rows
 
 
 def run(cell: Cell, more: list[str]) -> dict[str, str]:
